@@ -1,0 +1,45 @@
+# make demo   what makeway does, on this machine          make check  format, lint, types, import contract
+# make test   the whole test suite                        make bench  benchmarks (ratios, never a test)
+# Each target makes .venv and installs what it needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: setup demo test check format bench clean
+
+setup: $(VENV)/.dev
+
+$(VENV)/.core: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing makeway into $(VENV) ..." >&2
+	@$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@echo "installing test tools and reference packages into $(VENV) (some 400 MB, once) ..." >&2
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.core
+	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest -n auto $(TESTS)
+
+check: $(VENV)/.dev
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev
+	@for script in benchmarks/bench_*.py; do $(BIN)/python $$script; done
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,7 @@
+"""`python -m makeway`."""
+
+import sys
+
+from makeway.cli.main import main
+
+sys.exit(main())

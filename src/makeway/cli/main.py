@@ -1,0 +1,90 @@
+"""`makeway`: parse, run one command, turn errors into one clear message and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from makeway import __version__
+from makeway.errors import MakewayError, suggestion
+
+COMMANDS = {
+    "devices": "device facts and their sources",
+    "inspect": "resources of every kernel in a cubin, fatbin, shared library or hsaco",
+    "residency": "does a collective's block fit beside a kernel; which pad or thread count makes room",
+}
+
+EXIT_CANNOT_RUN = 2
+_EXAMPLES = """\
+examples:
+  makeway devices H100-SXM5-80GB
+  makeway inspect libnccl.so.2 --arch sm_90
+  makeway residency --device A100-SXM4-80GB --compute threads=128,registers=128,smem=48KiB \\
+                    --comm nccl-2.32.3/ring-simple
+
+exit codes: 0 done, 1 ran and missed a threshold you set, 2 could not run
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that answers a wrong option with one line and where to look, not a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_CANNOT_RUN, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    name = next((word for word in arguments if not word.startswith("-")), None)
+    parser = Parser(
+        prog="makeway",
+        description="Make room for communication on a busy GPU.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"makeway {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for command, summary in COMMANDS.items():
+        _add_command(commands, command, summary, load=command == name)
+    if name is not None and name not in COMMANDS:
+        parser.error(f"unknown command {name!r}{suggestion(name, COMMANDS)}")
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help(sys.stderr)
+        return EXIT_CANNOT_RUN
+    return _run(options)
+
+
+def _add_command(commands: argparse._SubParsersAction[Parser], command: str, summary: str, *, load: bool) -> None:
+    """Declare a command; only the one that was asked for is imported, so that start-up stays short."""
+    parser = commands.add_parser(command, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if not load:
+        return
+    module = import_module(f"makeway.cli.{command}")
+    parser.description, parser.epilog = module.__doc__, module.EXAMPLES
+    module.configure(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.set_defaults(run=module.run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+        return code
+    except MakewayError as error:
+        if options.debug:
+            raise
+        print(f"makeway {options.command}: {error}", file=sys.stderr)
+        return EXIT_CANNOT_RUN
+    except BrokenPipeError:  # the reader of our output (head, less) has gone: not an error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,60 @@
+"""Everything makeway raises on purpose.
+
+    MakewayError
+    ├── InputError                 what you gave cannot be used
+    │   ├── UnknownNameError       no such device, library, path or architecture
+    │   ├── DataFileError          a device or footprint file is malformed (names the key)
+    │   ├── InvalidKernelError     a block that no GPU, or not this one, can launch
+    │   └── BinaryError            not a readable cubin, fatbin, shared library or hsaco
+    └── UnsupportedError           this device, file or machine cannot do that
+        └── MissingExtraError      ... until an optional package is installed
+
+A message says what was asked, what was found, and what to do next.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MakewayError(Exception):
+    """Base of all errors whose message is meant for the user."""
+
+
+class InputError(MakewayError):
+    """What was given cannot be used."""
+
+
+class UnknownNameError(InputError):
+    """A name that is in no list."""
+
+
+class DataFileError(InputError):
+    """A fact file that breaks its schema."""
+
+
+class InvalidKernelError(InputError):
+    """A block that cannot be launched."""
+
+
+class BinaryError(InputError):
+    """A file that holds no GPU code we can read."""
+
+
+class UnsupportedError(MakewayError):
+    """This device, file or machine cannot do what was asked."""
+
+
+class MissingExtraError(UnsupportedError):
+    """An optional package is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what}\nInstall it with: pip install 'makeway[{extra}]'")
+
+
+def suggestion(asked: str, known: Iterable[str]) -> str:
+    """`; did you mean 'X'?` for the closest known name, or nothing when none is close."""
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(asked.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""

@@ -1,0 +1,1 @@
+"""Renderers: they draw what the library computed, and compute nothing."""
