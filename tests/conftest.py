@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,23 @@ from hypothesis import settings
 settings.register_profile("makeway", deadline=None, max_examples=200, print_blob=True)
 settings.load_profile("makeway")
 
+SEED_VARIABLE = "MAKEWAY_TEST_SEED"  # set it to repeat a run's random draws
+
 TRITON_SCRIPT = Path(__file__).parent / "oracle" / "compile_kernels.py"
+
+
+def pytest_configure() -> None:
+    os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32)))  # test workers inherit it
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"random draws of this run: {SEED_VARIABLE}={os.environ[SEED_VARIABLE]}")
+
+
+@pytest.fixture
+def draw() -> random.Random:
+    """A source of randomness whose seed is printed at the end of the run."""
+    return random.Random(int(os.environ[SEED_VARIABLE]))
 
 
 @pytest.fixture(scope="session")

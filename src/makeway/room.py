@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from makeway.collective import CommFootprint
-from makeway.device import Device
+from makeway.device import Device, SmLimits
 from makeway.kernel import KernelResources
 from makeway.residency import (
     Residency,
@@ -19,11 +19,13 @@ from makeway.residency import (
     Shortage,
     blocks_in,
     check_launch,
+    need,
     pad_range,
     residency,
     room_beside,
     shortages,
 )
+from makeway.units import floor_to
 
 Joins = Literal["beside_full", "after_one_retires", "whole_drain"]
 
@@ -52,7 +54,7 @@ class Option:
 
     joins: Joins
     pad_bytes: int  # the smallest that works
-    pad_most_bytes: int  # the largest with the same residency; it may leave the collective less
+    pad_most_bytes: int  # the largest that does the same
     comm_threads: int
     setting: str | None  # what gives the collective these threads; None: its default
     compute_blocks: int  # resident per SM before the collective comes
@@ -143,21 +145,22 @@ def _beats(one: Option, other: Option) -> bool:
 
 def _options_at(device: Device, compute: KernelResources, block: KernelResources, setting: str | None) -> list[Option]:
     best: dict[Joins, Option] = {}
+    joins: Joins
     for blocks in range(residency(device, compute).blocks, 0, -1):
         pad = pad_range(device, compute, blocks)
         if pad is None:
             continue
         padded = compute.padded(pad.smallest_bytes)
-        joined = blocks_in(device, room_beside(device, padded, blocks), block)
-        joins: Joins = "beside_full"
+        held, joins = blocks, "beside_full"
+        joined = blocks_in(device, room_beside(device, padded, held), block)
         if not joined:
-            joined = blocks_in(device, room_beside(device, padded, blocks - 1), block)
-            joins = "after_one_retires" if blocks > 1 else "whole_drain"
+            held, joins = blocks - 1, "after_one_retires" if blocks > 1 else "whole_drain"
+            joined = blocks_in(device, room_beside(device, padded, held), block)
         if joined and joins not in best:
             best[joins] = Option(
                 joins=joins,
                 pad_bytes=pad.smallest_bytes,
-                pad_most_bytes=pad.largest_bytes,
+                pad_most_bytes=min(pad.largest_bytes, _most_pad(device.sm, compute, held, block, joined)),
                 comm_threads=block.threads,
                 setting=setting,
                 compute_blocks=blocks,
@@ -167,6 +170,14 @@ def _options_at(device: Device, compute: KernelResources, block: KernelResources
         if joins == "beside_full" and joined:
             break  # fewer compute blocks could only do the same at a higher price
     return list(best.values())
+
+
+def _most_pad(sm: SmLimits, compute: KernelResources, held: int, block: KernelResources, joined: int) -> int:
+    """The largest pad of `held` compute blocks that leaves shared memory for `joined` of the collective's."""
+    if not held:
+        return sm.smem_block_bytes - compute.smem_bytes
+    left = (sm.smem_bytes - joined * need(sm, block).smem_bytes) // held
+    return floor_to(left, sm.smem_unit_bytes) - sm.smem_reserved_bytes - compute.smem_bytes
 
 
 # --- in plain words ----------------------------------------------------------------------------

@@ -37,12 +37,18 @@ def test_every_option_does_what_it_says(pair: tuple[Device, str], compute: Kerne
     for option in make_room(device, compute, comm).options:
         block = comm.with_threads(option.comm_threads).block
         assert block is not None
-        padded = compute.padded(option.pad_bytes)
-        assert resident_blocks(device, padded) == option.compute_blocks
-        assert resident_blocks(device, compute.padded(option.pad_most_bytes)) == option.compute_blocks
         held = option.compute_blocks - (option.joins != "beside_full")
-        assert blocks_beside(device, padded, held, block) == option.comm_blocks > 0
         assert (held == 0) == (option.joins == "whole_drain")
+        for pad in (option.pad_bytes, (option.pad_bytes + option.pad_most_bytes) // 2, option.pad_most_bytes):
+            padded = compute.padded(pad)
+            assert resident_blocks(device, padded) == option.compute_blocks
+            assert blocks_beside(device, padded, held, block) == option.comm_blocks > 0
+        more = compute.padded(option.pad_most_bytes + 1)
+        assert (
+            more.smem_bytes > device.sm.smem_block_bytes
+            or resident_blocks(device, more) < option.compute_blocks
+            or blocks_beside(device, more, held, block) < option.comm_blocks
+        )
 
 
 @given(pairs, kernels)

@@ -16,7 +16,15 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 class _Console(Console):
-    """rich exits with 1 when its reader has gone; makeway's main knows better."""
+    """Prints tables without trailing blanks where nobody sees them, and leaves a closed pipe to makeway's main."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        self.file.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

@@ -70,7 +70,7 @@ def _drawn(bar: _Bar) -> Text:
     inside = column(min(end, bar.total)) - column(at)
     drawn.append("C" * max(inside, 0), _COMM)
     if end > bar.total:
-        drawn.append("X" * max(column(end) - _WIDTH, 1), _MISSING)
+        drawn.append("X" * min(max(column(end) - _WIDTH, 1), _WIDTH // 2), _MISSING)
     drawn.append("·" * (_WIDTH - column(min(end, bar.total))), _FREE)
     return drawn
 
