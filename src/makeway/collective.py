@@ -1,4 +1,4 @@
-"""Communication footprints: what one block of a collective occupies, by library, version and path.
+"""Collectives: what is exchanged, and what one block of the exchange occupies, by library, version and path.
 
 A footprint is named "LIBRARY-VERSION/PATH", for example "nccl-2.32.3/ring-simple"; the part before
 the slash is a file in data/footprints. A block of one's own (DeepEP, a custom all-reduce) is
@@ -9,11 +9,58 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, assert_never, get_args
 
 from makeway.errors import DataFileError, InputError, UnknownNameError, UnsupportedError, suggestion
 from makeway.facts import Fact, data_files, parse_toml, read_facts, refuse_unknown, texts
 from makeway.kernel import KernelResources, parse_resources
+
+
+CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send-recv"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """An exchange between ranks.
+
+    `size_bytes` is counted as nccl-tests counts it: the buffer of one rank for all-reduce and all-to-all, the
+    gathered buffer for all-gather, the buffer before scattering for reduce-scatter, the message for send-recv.
+    """
+
+    kind: CollectiveKind
+    size_bytes: int
+    ranks: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(CollectiveKind):
+            raise InputError(f"unknown collective {self.kind!r}{suggestion(self.kind, get_args(CollectiveKind))}")
+        if type(self.size_bytes) is not int or self.size_bytes < 1:
+            raise InputError(f"a collective needs at least 1 byte, got {self.size_bytes!r}")
+        if type(self.ranks) is not int or self.ranks < 2:
+            raise InputError(f"a collective needs at least 2 ranks, got {self.ranks!r}")
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes that one rank sends, and receives, with bandwidth-optimal algorithms.
+
+        2(n-1)/n of the buffer for all-reduce, (n-1)/n for gather, scatter and all-to-all: nccl-tests' bus
+        bandwidth is this over the time.
+        """
+        share = (self.ranks - 1) / self.ranks
+        match self.kind:
+            case "all-reduce":
+                return 2 * share * self.size_bytes
+            case "all-gather" | "reduce-scatter" | "all-to-all":
+                return share * self.size_bytes
+            case "send-recv":
+                return float(self.size_bytes)
+            case _:
+                assert_never(self.kind)
+
+    @property
+    def needs_arithmetic(self) -> bool:
+        """Whether values are added on the way: copy engines cannot."""
+        return self.kind in ("all-reduce", "reduce-scatter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Predict what happens when compute kernels and collectives share a GPU."""
