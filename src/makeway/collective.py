@@ -15,7 +15,6 @@ from makeway.errors import DataFileError, InputError, UnknownNameError, Unsuppor
 from makeway.facts import Fact, data_files, parse_toml, read_facts, refuse_unknown, texts
 from makeway.kernel import KernelResources, parse_resources
 
-
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send-recv"]
 
 

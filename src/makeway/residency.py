@@ -174,7 +174,11 @@ def _room(sm: SmLimits, block: Need, count: int) -> Room:
 
 def blocks_in(device: Device, room: Room, kernel: KernelResources) -> int:
     """Blocks of `kernel` that fit into what is left of an SM."""
-    block = need(device.sm, kernel)
+    return capacity(need(device.sm, kernel), room)
+
+
+def capacity(block: Need, room: Room) -> int:
+    """Blocks that fit into what is left of an SM, each taking `block`."""
     per_warp = block.registers_per_warp
     warps = min(room.warps, sum([free // per_warp for free in room.registers]))
     if room.scalar_registers is not None and block.scalar_registers_per_warp:

@@ -1,0 +1,318 @@
+"""The driver: streams, dependencies, queues and shared bandwidth around either engine.
+
+Deterministic: events are taken in the order of (time, operation). Nothing running is preempted.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Literal
+
+from makeway.errors import InputError
+from makeway.simulate.block_engine import BlockSms
+from makeway.simulate.class_engine import ClassSms
+from makeway.simulate.policies import Dispatch, HbmRule, Proportional, StrictHeadOfLine
+from makeway.simulate.program import EngineOp, Program
+from makeway.simulate.sms import NEVER, SAME_NS, Layout, Sms
+
+Engine = Literal["class", "block"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpTimes:
+    """When an operation reached its queue, got its first block, moved its first byte, and ended."""
+
+    arrived_ns: float
+    started_ns: float
+    moving_ns: float  # a collective's first byte: all blocks of all ranks were resident; a kernel: its start
+    ended_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What the SMs of one rank hold from a moment on: ((operation, blocks), ...) and on how many SMs."""
+
+    time_ns: float
+    rank: int
+    holdings: tuple[tuple[tuple[tuple[int, int], ...], int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One simulated run."""
+
+    times: tuple[OpTimes, ...]
+    samples: tuple[Sample, ...]
+    events: int
+
+    @property
+    def end_ns(self) -> float:
+        return max(times.ended_ns for times in self.times)
+
+
+@dataclass(slots=True)
+class _Progress:
+    arrived: float = NEVER
+    started: float = NEVER
+    moving: float = NEVER
+    ended: float = NEVER
+    running_blocks: int = 0
+    waits_for: int = 0
+    ready: float = 0.0
+
+
+def run(
+    program: Program,
+    *,
+    engine: Engine,
+    dispatch: Dispatch | None = None,
+    hbm: HbmRule | None = None,
+    record: bool = False,
+) -> RunResult:
+    """Run a program to its end, or say which operation can never become resident."""
+    return _Run(program, engine, dispatch or StrictHeadOfLine(), hbm or Proportional(), record).run()
+
+
+@dataclass
+class _Run:
+    program: Program
+    engine: Engine
+    policy: Dispatch
+    hbm: HbmRule
+    record: bool
+    now: float = 0.0
+    events: int = 0
+    samples: list[Sample] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        ops = self.program.ops
+        layout = Layout(self.program, self.policy)
+        check_residency(self.program, layout)
+        self.clock, self.speed = [0.0] * len(ops), [1.0] * len(ops)
+        self.unplaced = [op.blocks for op in ops]
+        self.ranks: list[Sms] = [self._sms(layout, rank) for rank in range(self.program.ranks)]
+        self.progress = [_Progress() for _ in ops]
+        self.queues: list[list[int]] = [[] for _ in range(self.program.ranks)]
+        self.arrivals: list[tuple[float, int]] = []
+        self.groups: dict[str, list[int]] = defaultdict(list)
+        self.moving: set[str] = set()
+        self._link_up()
+
+    def _sms(self, layout: Layout, rank: int) -> Sms:
+        if self.engine == "class":
+            return ClassSms(layout, self.clock, self.speed, self.unplaced)
+        seed = self.program.seed * 1_000_003 + rank
+        return BlockSms(layout, self.clock, self.speed, self.unplaced, random.Random(seed))
+
+    def _link_up(self) -> None:
+        """Each operation waits for those it names and for the one before it in its stream."""
+        last: dict[tuple[int, str], int] = {}
+        self.followers: list[list[tuple[int, float]]] = [[] for _ in self.program.ops]
+        latencies = self.program.latencies
+        for index, op in enumerate(self.program.ops):
+            before = last.get((op.rank, op.stream))
+            waits = dict.fromkeys(op.after, latencies.event_ns)
+            if before is not None:
+                waits[before] = latencies.stream_ns
+            for earlier, latency in waits.items():
+                self.followers[earlier].append((index, latency))
+            self.progress[index].waits_for = len(waits)
+            last[op.rank, op.stream] = index
+            if op.kind != "kernel":
+                self.groups[op.group or op.name].append(index)
+            if not waits:
+                heapq.heappush(self.arrivals, (op.launch_ns, index))
+
+    def run(self) -> RunResult:
+        while self._step():
+            self.events += 1
+        stuck = [
+            op.name for op, progress in zip(self.program.ops, self.progress, strict=True) if progress.ended == NEVER
+        ]
+        if stuck:
+            raise InputError(
+                f"deadlock at {self.now / 1e6:.3f} ms: nothing runs, and {', '.join(stuck[:3])} still wait"
+                f"{' and others' if len(stuck) > 3 else ''}; each holds or waits for SMs that another needs"
+            )
+        times = tuple(
+            OpTimes(arrived_ns=p.arrived, started_ns=p.started, moving_ns=p.moving, ended_ns=p.ended)
+            for p in self.progress
+        )
+        return RunResult(times=times, samples=tuple(self.samples), events=self.events)
+
+    def _step(self) -> bool:
+        """Advance to the next event and handle all that happens then; False when nothing more can happen."""
+        ahead = min([rank.next_end_ns() for rank in self.ranks] + [self._next_arrival(), self._next_arrived_data()])
+        if ahead == NEVER:
+            return False
+        self._advance(ahead)
+        for rank in self.ranks:
+            for op, blocks in rank.ended():
+                self._blocks_ended(op, blocks)
+        self._data_arrived()
+        while self.arrivals and self.arrivals[0][0] <= self.now + SAME_NS:
+            self._arrive(heapq.heappop(self.arrivals)[1])
+        for rank_index in range(self.program.ranks):
+            self._dispatch(rank_index)
+        self._start_moving()
+        for rank in self.ranks:
+            rank.settle()
+        self._share()
+        if self.record:
+            self._take_sample()
+        return True
+
+    def _next_arrival(self) -> float:
+        return max(self.arrivals[0][0] - self.now, 0.0) if self.arrivals else NEVER
+
+    def _next_arrived_data(self) -> float:
+        ops, soonest = self.program.ops, NEVER
+        for group in self.moving:
+            index = self.groups[group][0]
+            if self.speed[index] > 0:
+                soonest = min(soonest, (ops[index].work_ns - self.clock[index]) / self.speed[index])
+        return max(soonest, 0.0)
+
+    def _advance(self, ahead: float) -> None:
+        self.now += ahead
+        if ahead:
+            for index, progress in enumerate(self.progress):
+                if progress.moving != NEVER and progress.ended == NEVER:
+                    self.clock[index] += ahead * self.speed[index]
+
+    # --- arrivals and ends ---------------------------------------------------------------------
+
+    def _arrive(self, index: int) -> None:
+        op = self.program.ops[index]
+        self.progress[index].arrived = self.now
+        if op.kind == "copy":
+            self.progress[index].started = self.now
+            return
+        queue, ops = self.queues[op.rank], self.program.ops
+        queue.append(index)
+        queue.sort(key=lambda item: -ops[item].priority)  # stable: arrival order within a priority
+
+    def _blocks_ended(self, index: int, blocks: int) -> None:
+        progress = self.progress[index]
+        progress.running_blocks -= blocks
+        if not progress.running_blocks and not self.unplaced[index]:
+            self._end(index)
+
+    def _data_arrived(self) -> None:
+        for group in sorted(self.moving):
+            indexes = self.groups[group]
+            work = self.program.ops[indexes[0]].work_ns
+            if self.clock[indexes[0]] >= work - SAME_NS:
+                self.moving.discard(group)
+                for index in indexes:
+                    op = self.program.ops[index]
+                    if op.kind == "collective":
+                        self.ranks[op.rank].release(index)
+                    self._end(index)
+
+    def _end(self, index: int) -> None:
+        self.progress[index].ended = self.now
+        for follower, latency in self.followers[index]:
+            progress = self.progress[follower]
+            progress.waits_for -= 1
+            progress.ready = max(progress.ready, self.now + latency)
+            if not progress.waits_for:
+                arrival = max(progress.ready, self.program.ops[follower].launch_ns)
+                heapq.heappush(self.arrivals, (arrival, follower))
+
+    # --- dispatch and bandwidth ----------------------------------------------------------------
+
+    def _dispatch(self, rank: int) -> None:
+        queue = self.queues[rank]
+        if not queue:
+            return
+        self.policy.dispatch(queue, self.unplaced.__getitem__, self._place)
+        self.queues[rank] = [index for index in queue if self.unplaced[index]]
+
+    def _place(self, index: int, limit: int | None) -> int:
+        op, progress = self.program.ops[index], self.progress[index]
+        placed = self.ranks[op.rank].place(index, limit)
+        if placed:
+            progress.running_blocks += placed
+            if progress.started == NEVER:
+                progress.started = self.now
+                if op.kind == "kernel":
+                    progress.moving = self.now
+        return placed
+
+    def _start_moving(self) -> None:
+        """A collective moves data once all its blocks are resident on all ranks."""
+        for group, indexes in self.groups.items():
+            first = self.progress[indexes[0]]
+            if first.moving != NEVER or any(self.progress[index].started == NEVER for index in indexes):
+                continue
+            if not any(self.unplaced[index] for index in indexes):
+                self.moving.add(group)
+                for index in indexes:
+                    self.progress[index].moving = self.now
+
+    def _share(self) -> None:
+        """Set every operation's speed: interference first, then links, then HBM."""
+        program, ops = self.program, self.program.ops
+        moving = {index for group in self.moving for index in self.groups[group]}
+        speeds: dict[int, float] = {}
+        for rank_index, rank in enumerate(self.ranks):
+            kernels = {op: rate for op, rate in rank.running().items() if ops[op].kind == "kernel"}
+            comms = [index for index in moving if ops[index].rank == rank_index]
+            base = self._interfered(kernels, comms)
+            link = sum([ops[index].link_per_ns * base[index] for index in comms])
+            if program.link_per_ns is not None and link > program.link_per_ns:
+                for index in comms:
+                    base[index] *= program.link_per_ns / link
+            wishes = {op: rate * base[op] * ops[op].hbm_per_ns for op, rate in kernels.items()}
+            wishes |= {index: base[index] * ops[index].hbm_per_ns for index in comms}
+            shares = self.hbm.shares(wishes, program.hbm_per_ns) if program.hbm_per_ns is not None else {}
+            speeds |= {op: base[op] * shares.get(op, 1.0) for op in base}
+        for group in self.moving:  # a collective goes at the pace of its slowest rank
+            slowest = min(speeds[index] for index in self.groups[group])
+            speeds |= dict.fromkeys(self.groups[group], slowest)
+        for index, speed in speeds.items():
+            self.speed[index] = speed
+
+    def _interfered(self, kernels: dict[int, float], comms: list[int]) -> dict[int, float]:
+        ops, loss = self.program.ops, self.program.interference
+        base = dict.fromkeys([*kernels, *comms], 1.0)
+        if kernels and comms:
+            for index in kernels:
+                base[index] = 1.0 - loss.compute
+            for index in comms:
+                base[index] = 1.0 - loss.comm if ops[index].kind == "collective" else 1.0
+        return base
+
+    def _take_sample(self) -> None:
+        for rank_index, rank in enumerate(self.ranks):
+            holdings = tuple(sorted(rank.holdings().items()))
+            self.samples.append(Sample(time_ns=self.now, rank=rank_index, holdings=holdings))
+
+
+def check_residency(program: Program, layout: Layout) -> None:
+    """Nothing, or the error that names an operation which could never become resident, even on an empty device."""
+    for index, op in enumerate(program.ops):
+        if op.kind == "copy":
+            continue
+        each = layout.fitting.capacity(layout.kind[index], ())
+        by_engine: Counter[int] = Counter()
+        for site in layout.sites[index]:
+            by_engine[program.sites[site].engine] += each * program.sites[site].sms
+        room = sum(by_engine.values())
+        cluster = op.block.cluster if op.block else 1
+        needed = op.blocks if op.kind == "collective" else min(cluster, op.blocks)
+        if room < needed or max(by_engine.values(), default=0) < min(cluster, op.blocks):
+            where = f"part {op.part!r} of the device" if op.part else "the device"
+            raise InputError(
+                f"{op.name} can never become resident: it needs {needed} block{'' if needed == 1 else 's'} at once"
+                f"{f' in clusters of {cluster}' if cluster > 1 else ''}, and {where} has room for {room}"
+            )
+
+
+def of_kind(ops: tuple[EngineOp, ...], kind: str) -> list[int]:
+    """Indexes of the operations of one kind."""
+    return [index for index, op in enumerate(ops) if op.kind == kind]

@@ -1,0 +1,52 @@
+"""Which blocks fit on an SM beside any mixture of others, remembered by mixture.
+
+The same rules as makeway.residency, for more than two kernels: warps go to the partition with the most
+free registers, which for one kernel is the even spread.
+"""
+
+from __future__ import annotations
+
+from makeway.device import SmLimits
+from makeway.residency import Need, Room, capacity
+
+Held = tuple[tuple[int, int], ...]  # (kind of block, how many), sorted by kind
+
+
+class Fitting:
+    """Capacity of an SM for one kind of block, given what it holds."""
+
+    def __init__(self, sm: SmLimits, kinds: list[Need]) -> None:
+        self._sm = sm
+        self._kinds = kinds
+        self._capacity: dict[tuple[int, Held], int] = {}
+
+    def capacity(self, kind: int, held: Held) -> int:
+        """Blocks of `kind` that fit beside `held`."""
+        known = self._capacity.get((kind, held))
+        if known is None:
+            known = self._capacity[kind, held] = capacity(self._kinds[kind], self._room(held))
+        return known
+
+    def _room(self, held: Held) -> Room:
+        sm = self._sm
+        registers = [sm.registers // sm.partitions] * sm.partitions
+        scalars = [sm.scalar_registers or 0] * sm.partitions
+        smem, warps, slots, barriers = sm.smem_bytes, sm.max_warps, sm.max_blocks, sm.barriers
+        for kind, count in held:
+            block = self._kinds[kind]
+            for _ in range(count * block.warps):
+                emptiest = registers.index(max(registers))
+                registers[emptiest] -= block.registers_per_warp
+                scalars[emptiest] -= block.scalar_registers_per_warp
+            smem -= count * block.smem_bytes
+            warps -= count * block.warps
+            slots -= count
+            barriers = None if barriers is None else barriers - count * block.barriers
+        return Room(
+            registers=tuple(registers),
+            scalar_registers=tuple(scalars) if sm.scalar_registers else None,
+            smem_bytes=smem,
+            warps=warps,
+            slots=slots,
+            barriers=barriers,
+        )

@@ -1,0 +1,120 @@
+"""Policies that hardware does not document: who is dispatched first, and how HBM is shared.
+
+Each is an object, so that a result which hinges on one can be shown for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+Op = TypeVar("Op")
+Place = Callable[[Op, int | None], int]  # place up to so many blocks of an operation (None: all), return how many
+
+
+class Dispatch(Protocol):
+    """Which of the waiting operations places blocks when room may have come free."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def engines(self) -> int:
+        """Shader engines that blocks are dealt to in turn; 1 when placement is free."""
+        ...
+
+    def dispatch(self, queue: Sequence[Op], unplaced: Callable[[Op], int], place: Place[Op]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StrictHeadOfLine:
+    """NVIDIA: only the first operation of the highest priority places blocks; the rest wait behind it.
+
+    Amert et al., RTSS 2017 (rules X1, A2, measured on Pascal). Not confirmed on Hopper or later.
+    """
+
+    name: str = "strict"
+    engines: int = 1
+
+    def dispatch(self, queue: Sequence[Op], unplaced: Callable[[Op], int], place: Place[Op]) -> None:
+        for op in queue:
+            place(op, None)
+            if unplaced(op):
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class BackFill:
+    """The same order, but an operation whose next block does not fit lets the following ones try."""
+
+    name: str = "backfill"
+    engines: int = 1
+
+    def dispatch(self, queue: Sequence[Op], unplaced: Callable[[Op], int], place: Place[Op]) -> None:
+        for op in queue:
+            place(op, None)
+
+
+@dataclass(frozen=True, slots=True)
+class CutAhead:
+    """AMD: queues take turns block by block, and one whose block does not fit is passed over.
+
+    Otterness and Anderson, RTNS 2021 (Radeon VII): workgroups are dealt to shader engines strictly in
+    order; inside one, smaller workgroups of other queues cut ahead. Operations of a higher priority
+    take their turns first; whether hardware does that is not known.
+    """
+
+    engines: int = 1
+    name: str = "cut-ahead"
+
+    def dispatch(self, queue: Sequence[Op], unplaced: Callable[[Op], int], place: Place[Op]) -> None:
+        waiting = [op for op in queue if unplaced(op)]
+        while len(waiting) > 1:
+            waiting = [op for op in waiting if place(op, 1) and unplaced(op)]
+        for op in waiting:
+            place(op, None)
+
+
+class HbmRule(Protocol):
+    """What share of its wish each operation gets when all together want more than there is."""
+
+    @property
+    def name(self) -> str: ...
+
+    def shares(self, wishes: Mapping[int, float], capacity: float) -> dict[int, float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Proportional:
+    """Everyone is cut by the same factor, as if each request waited in one common line."""
+
+    name: str = "proportional"
+
+    def shares(self, wishes: Mapping[int, float], capacity: float) -> dict[int, float]:
+        total = sum(wishes.values())
+        factor = capacity / total if total > capacity else 1.0
+        return {op: factor if wish else 1.0 for op, wish in wishes.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class MaxMin:
+    """Small wishes are met in full; the large ones share the rest equally."""
+
+    name: str = "max-min"
+
+    def shares(self, wishes: Mapping[int, float], capacity: float) -> dict[int, float]:
+        shares = dict.fromkeys(wishes, 1.0)
+        if sum(wishes.values()) <= capacity:
+            return shares
+        left, count = capacity, len(wishes)
+        for op, wish in sorted(wishes.items(), key=lambda item: (item[1], item[0])):
+            granted = min(wish, left / count)
+            if wish:
+                shares[op] = granted / wish
+            left, count = left - granted, count - 1
+        return shares
+
+
+DISPATCHES: dict[str, Dispatch] = {"strict": StrictHeadOfLine(), "backfill": BackFill(), "cut-ahead": CutAhead()}
+HBM_RULES: dict[str, HbmRule] = {"proportional": Proportional(), "max-min": MaxMin()}
