@@ -153,7 +153,8 @@ class ClassSms:
 
     def ended(self) -> list[tuple[int, int]]:
         clock, done = self.clock, Counter[int]()
-        for state, count in list(self._groups.items()):
+        for state in list(self._groups):
+            count = self._groups[state]  # not a snapshot: an earlier round of this loop may have added to it
             due = [batch for batch in state[1] if batch[1] <= clock[batch[0]] + SAME_NS]
             if due:
                 for op, _, blocks in due:

@@ -66,12 +66,13 @@ class CutAhead:
     """
 
     engines: int = 1
+    turn_blocks: int = 1  # blocks a queue places per turn; larger turns make the class engine faster
     name: str = "cut-ahead"
 
     def dispatch(self, queue: Sequence[Op], unplaced: Callable[[Op], int], place: Place[Op]) -> None:
         waiting = [op for op in queue if unplaced(op)]
         while len(waiting) > 1:
-            waiting = [op for op in waiting if place(op, 1) and unplaced(op)]
+            waiting = [op for op in waiting if place(op, self.turn_blocks) and unplaced(op)]
         for op in waiting:
             place(op, None)
 
