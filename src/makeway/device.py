@@ -103,7 +103,12 @@ _RATES = (
     "clock_hz", "fp32_flops_per_s", "tf32_flops_per_s", "fp16_flops_per_s", "hbm_bytes_per_s",
     "l2_bytes_per_s", "link_bytes_per_s", "pcie_bytes_per_s",
 )  # fmt: skip
-_FACT_KEYS = ("sms", *_LIMIT_KEYS, *_WHOLE_RATES, *_RATES)
+# Numbers of the simulator that belong to a device: see docs/model.md.
+_MODEL_KEYS = (
+    "saturating_warps", "soft_saturation", "comm_over_compute", "overlap_compute_loss", "overlap_comm_loss",
+    "sms_per_gpc",
+)  # fmt: skip
+_FACT_KEYS = ("sms", *_LIMIT_KEYS, *_WHOLE_RATES, *_RATES, *_MODEL_KEYS)
 _TOP_KEYS = ("name", "vendor", "arch", "aliases", "link", "notes", "sources", "facts")
 
 

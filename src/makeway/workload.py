@@ -24,6 +24,9 @@ ELEMENT_BYTES: dict[DataType, int] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2
 # Library kernels on large shapes reach 0.6 to 0.8 of peak; ConCCL's MI300X GEMMs about 0.55 (arXiv 2412.14335).
 DEFAULT_EFFICIENCY = 0.6
 
+# The host needs 2 to 5 microseconds for one launch. Assumed.
+HOST_LAUNCH_NS = 4_000.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemm:
@@ -147,6 +150,7 @@ class Workload:
     operations: tuple[Operation, ...]
     ranks: int = 1
     assumed: tuple[str, ...] = ()  # what the description takes for granted, in plain sentences
+    host_launch_ns: float = HOST_LAUNCH_NS  # from one launch to the next; 0: the host is far ahead of the device
 
     def __post_init__(self) -> None:
         if not self.operations:

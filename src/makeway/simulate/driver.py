@@ -27,7 +27,7 @@ class OpTimes:
 
     arrived_ns: float
     started_ns: float
-    moving_ns: float  # a collective's first byte: all blocks of all ranks were resident; a kernel: its start
+    moving_ns: float  # a collective's first byte: every rank had a block of it resident; a kernel: its start
     ended_ns: float
 
 
@@ -61,7 +61,7 @@ class _Progress:
     ended: float = NEVER
     running_blocks: int = 0
     waits_for: int = 0
-    ready: float = 0.0
+    ready: tuple[float, bool] = (0.0, False)  # when the last operation it waits for lets it go, by an event or not
 
 
 def run(
@@ -96,7 +96,7 @@ class _Run:
         self.ranks: list[Sms] = [self._sms(layout, rank) for rank in range(self.program.ranks)]
         self.progress = [_Progress() for _ in ops]
         self.queues: list[list[int]] = [[] for _ in range(self.program.ranks)]
-        self.arrivals: list[tuple[float, int]] = []
+        self.arrivals: list[tuple[float, bool, int]] = []  # time, released by an event, operation
         self.groups: dict[str, list[int]] = defaultdict(list)
         self.moving: set[str] = set()
         self._link_up()
@@ -110,21 +110,20 @@ class _Run:
     def _link_up(self) -> None:
         """Each operation waits for those it names and for the one before it in its stream."""
         last: dict[tuple[int, str], int] = {}
-        self.followers: list[list[tuple[int, float]]] = [[] for _ in self.program.ops]
-        latencies = self.program.latencies
+        self.followers: list[list[tuple[int, bool]]] = [[] for _ in self.program.ops]
         for index, op in enumerate(self.program.ops):
             before = last.get((op.rank, op.stream))
-            waits = dict.fromkeys(op.after, latencies.event_ns)
+            waits = dict.fromkeys(op.after, True)
             if before is not None:
-                waits[before] = latencies.stream_ns
-            for earlier, latency in waits.items():
-                self.followers[earlier].append((index, latency))
+                waits[before] = False
+            for earlier, by_event in waits.items():
+                self.followers[earlier].append((index, by_event))
             self.progress[index].waits_for = len(waits)
             last[op.rank, op.stream] = index
             if op.kind != "kernel":
                 self.groups[op.group or op.name].append(index)
             if not waits:
-                heapq.heappush(self.arrivals, (op.launch_ns, index))
+                heapq.heappush(self.arrivals, (op.launch_ns, False, index))
 
     def run(self) -> RunResult:
         while self._step():
@@ -154,7 +153,7 @@ class _Run:
                 self._blocks_ended(op, blocks)
         self._data_arrived()
         while self.arrivals and self.arrivals[0][0] <= self.now + SAME_NS:
-            self._arrive(heapq.heappop(self.arrivals)[1])
+            self._arrive(heapq.heappop(self.arrivals)[2])
         for rank_index in range(self.program.ranks):
             self._dispatch(rank_index)
         self._start_moving()
@@ -215,13 +214,16 @@ class _Run:
 
     def _end(self, index: int) -> None:
         self.progress[index].ended = self.now
-        for follower, latency in self.followers[index]:
+        latencies = self.program.latencies
+        for follower, by_event in self.followers[index]:
             progress = self.progress[follower]
             progress.waits_for -= 1
-            progress.ready = max(progress.ready, self.now + latency)
+            ready = self.now + (latencies.event_ns if by_event else latencies.stream_ns)
+            progress.ready = max(progress.ready, (ready, by_event))
             if not progress.waits_for:
-                arrival = max(progress.ready, self.program.ops[follower].launch_ns)
-                heapq.heappush(self.arrivals, (arrival, follower))
+                time, last_by_event = progress.ready
+                arrival = max(time, self.program.ops[follower].launch_ns)
+                heapq.heappush(self.arrivals, (arrival, last_by_event, follower))
 
     # --- dispatch and bandwidth ----------------------------------------------------------------
 
@@ -229,7 +231,10 @@ class _Run:
         queue = self.queues[rank]
         if not queue:
             return
-        self.policy.dispatch(queue, self.unplaced.__getitem__, self._place)
+        ops = self.program.ops
+        for part in dict.fromkeys(ops[index].part for index in queue):  # each part of a device has its own queue
+            line = [index for index in queue if ops[index].part == part]
+            self.policy.dispatch(line, self.unplaced.__getitem__, self._place)
         self.queues[rank] = [index for index in queue if self.unplaced[index]]
 
     def _place(self, index: int, limit: int | None) -> int:
@@ -244,15 +249,25 @@ class _Run:
         return placed
 
     def _start_moving(self) -> None:
-        """A collective moves data once all its blocks are resident on all ranks."""
+        """A collective moves data once a block of it is resident on every rank."""
         for group, indexes in self.groups.items():
-            first = self.progress[indexes[0]]
-            if first.moving != NEVER or any(self.progress[index].started == NEVER for index in indexes):
-                continue
-            if not any(self.unplaced[index] for index in indexes):
+            if self.progress[indexes[0]].moving == NEVER and all(
+                self.progress[index].started != NEVER for index in indexes
+            ):
                 self.moving.add(group)
                 for index in indexes:
                     self.progress[index].moving = self.now
+
+    def _resident_part(self, index: int) -> float:
+        """The part of a collective's channels that can move data.
+
+        A channel is one block on each rank and carries a fixed part of the data; blocks become resident in the order
+        of their channels, so the rank with the fewest decides how many channels are complete.
+        """
+        op = self.program.ops[index]
+        if op.kind == "copy":
+            return 1.0
+        return min(self.progress[other].running_blocks for other in self.groups[op.group or op.name]) / op.blocks
 
     def _share(self) -> None:
         """Set every operation's speed: interference first, then links, then HBM."""
@@ -285,6 +300,8 @@ class _Run:
                 base[index] = 1.0 - loss.compute
             for index in comms:
                 base[index] = 1.0 - loss.comm if ops[index].kind == "collective" else 1.0
+        for index in comms:
+            base[index] *= self._resident_part(index)
         return base
 
     def _take_sample(self) -> None:

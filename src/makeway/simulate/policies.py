@@ -58,21 +58,22 @@ class BackFill:
 
 @dataclass(frozen=True, slots=True)
 class CutAhead:
-    """AMD: queues take turns block by block, and one whose block does not fit is passed over.
+    """AMD: an operation whose next block does not fit is passed over, and smaller ones cut ahead.
 
     Otterness and Anderson, RTNS 2021 (Radeon VII): workgroups are dealt to shader engines strictly in
-    order; inside one, smaller workgroups of other queues cut ahead. Operations of a higher priority
-    take their turns first; whether hardware does that is not known.
+    order; inside one, queues take turns, and smaller workgroups of other queues cut ahead. Without
+    turns the earlier operation places all it can first. Operations of a higher priority go first in
+    both; whether hardware does that is not known.
     """
 
     engines: int = 1
-    turn_blocks: int = 1  # blocks a queue places per turn; larger turns make the class engine faster
+    turns: bool = False
     name: str = "cut-ahead"
 
     def dispatch(self, queue: Sequence[Op], unplaced: Callable[[Op], int], place: Place[Op]) -> None:
         waiting = [op for op in queue if unplaced(op)]
-        while len(waiting) > 1:
-            waiting = [op for op in waiting if place(op, self.turn_blocks) and unplaced(op)]
+        while self.turns and len(waiting) > 1:
+            waiting = [op for op in waiting if place(op, 1) and unplaced(op)]
         for op in waiting:
             place(op, None)
 
@@ -117,5 +118,10 @@ class MaxMin:
         return shares
 
 
-DISPATCHES: dict[str, Dispatch] = {"strict": StrictHeadOfLine(), "backfill": BackFill(), "cut-ahead": CutAhead()}
+DISPATCHES: dict[str, Dispatch] = {
+    "strict": StrictHeadOfLine(),
+    "backfill": BackFill(),
+    "cut-ahead": CutAhead(),
+    "shader-engines": CutAhead(engines=4, turns=True, name="shader-engines"),
+}
 HBM_RULES: dict[str, HbmRule] = {"proportional": Proportional(), "max-min": MaxMin()}

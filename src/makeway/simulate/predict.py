@@ -1,0 +1,200 @@
+"""The simulator's front door: a workload on a device under controls, and what to hold it against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from makeway.control import Control
+from makeway.device import Device
+from makeway.errors import InputError
+from makeway.simulate.compile import Compiled, compile_program
+from makeway.simulate.driver import Engine, RunResult, run
+from makeway.simulate.policies import DISPATCHES, HBM_RULES, Dispatch, HbmRule
+from makeway.simulate.program import EngineOp, Program
+from makeway.timeline import Holding, Span, SpanKind, Timeline, overlap_rate, share_of_ideal
+from makeway.workload import Workload
+
+FEW_WAVES = 4  # below, block-time spread decides how a kernel ends: the per-block engine is the honest one
+_KINDS: dict[str, SpanKind] = {"kernel": "compute", "collective": "comm", "copy": "copy"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is not known of the hardware, or asked of the simulation."""
+
+    engine: Literal["auto", "class", "block"] = "auto"
+    dispatch: Dispatch | None = None  # None: the vendor's
+    hbm: HbmRule = HBM_RULES["proportional"]
+    jitter: float = 0.0
+    seed: int = 0
+    skew_ns: float = 0.0  # the last rank starts so much later than the first
+    record: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.jitter < 1:
+            raise InputError(f"jitter must be at least 0 and below 1, got {self.jitter!r}")
+        if self.skew_ns < 0:
+            raise InputError(f"skew cannot be negative, got {self.skew_ns!r} ns")
+        if self.jitter and self.engine == "class":
+            raise InputError("the class engine knows no jitter; use the block engine or auto")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Predicted times. Sequential, compute, comm and ideal are those of the workload without controls."""
+
+    workload: str
+    device: str
+    controls: tuple[Control, ...]
+    t_ns: float
+    t_compute_ns: float  # all kernels alone, with their own streams
+    t_comm_ns: float  # all collectives alone
+    t_sequential_ns: float  # every operation by itself, added up
+    timeline: Timeline
+    engine: Engine
+    dispatch: str
+    hbm: str
+    jitter: float
+    assumed: tuple[str, ...]
+    without_effect: tuple[str, ...]
+
+    @property
+    def ideal_ns(self) -> float:
+        return max(self.t_compute_ns, self.t_comm_ns)
+
+    @property
+    def share_of_ideal(self) -> float | None:
+        return share_of_ideal(
+            t_sequential=self.t_sequential_ns, t=self.t_ns, t_compute=self.t_compute_ns, t_comm=self.t_comm_ns
+        )
+
+    @property
+    def overlap_rate(self) -> float | None:
+        return overlap_rate(self.timeline)
+
+
+def vendor_dispatch(device: Device) -> Dispatch:
+    """The dispatch rule published for the vendor; Hopper and later, and CDNA, are not confirmed."""
+    return DISPATCHES["cut-ahead" if device.vendor == "amd" else "strict"]
+
+
+def simulate(
+    workload: Workload, device: Device, controls: Sequence[Control] = (), settings: Settings | None = None
+) -> Prediction:
+    """What happens when the workload runs on the device under the controls."""
+    settings = settings or Settings()
+    dispatch = settings.dispatch or vendor_dispatch(device)
+    plain = _compiled(workload, device, (), dispatch, settings)
+    chosen = _compiled(workload, device, controls, dispatch, settings) if controls else plain
+    engine = _engine(chosen.program, settings)
+    result = run(chosen.program, engine=engine, dispatch=dispatch, hbm=settings.hbm, record=settings.record)
+    base = _Baseline(replace(plain.program, ranks=1, ops=_first_rank(plain.program)), engine, dispatch, settings.hbm)
+    return Prediction(
+        workload=workload.name,
+        device=device.name,
+        controls=tuple(controls),
+        t_ns=result.end_ns,
+        t_compute_ns=base.only("kernel"),
+        t_comm_ns=base.only("collective", "copy"),
+        t_sequential_ns=base.sequential(),
+        timeline=_timeline(chosen.program, result, device),
+        engine=engine,
+        dispatch=dispatch.name,
+        hbm=settings.hbm.name,
+        jitter=settings.jitter,
+        assumed=chosen.assumed,
+        without_effect=chosen.without_effect,
+    )
+
+
+def _compiled(
+    workload: Workload, device: Device, controls: Sequence[Control], dispatch: Dispatch, settings: Settings
+) -> Compiled:
+    skew = (0.0, settings.skew_ns) if settings.skew_ns else (0.0,)
+    return compile_program(
+        workload, device, controls, dispatch=dispatch, jitter=settings.jitter, seed=settings.seed, skew_ns=skew
+    )
+
+
+def _engine(program: Program, settings: Settings) -> Engine:
+    if settings.engine != "auto":
+        return settings.engine
+    return "block" if program.jitter or _fewest_waves(program) < FEW_WAVES else "class"
+
+
+def _fewest_waves(program: Program) -> float:
+    sms = sum(site.sms for site in program.sites)
+    registers = program.sm.registers
+    waves = [
+        op.blocks / (sms * max(registers // (op.block.warps * op.block.registers_per_warp), 1))
+        for op in program.ops
+        if op.kind == "kernel" and op.block is not None
+    ]
+    return min(waves, default=float(FEW_WAVES))
+
+
+def _first_rank(program: Program) -> tuple[EngineOp, ...]:
+    return tuple(op for op in program.ops if op.rank == 0)
+
+
+class _Baseline:
+    """Times of the same operations without overlap, from the same engine."""
+
+    def __init__(self, program: Program, engine: Engine, dispatch: Dispatch, hbm: HbmRule) -> None:
+        self._program = program
+        self._engine: Engine = engine
+        self._dispatch = dispatch
+        self._hbm = hbm
+        self._alone: dict[EngineOp, float] = {}
+
+    def only(self, *kinds: str) -> float:
+        """All operations of these kinds together, those of other kinds left out."""
+        kept = [index for index, op in enumerate(self._program.ops) if op.kind in kinds]
+        place = {index: at for at, index in enumerate(kept)}
+        ops = tuple(
+            replace(op, after=tuple(place[item] for item in op.after if item in place), launch_ns=0.0)
+            for op in (self._program.ops[index] for index in kept)
+        )
+        return self._run(ops) if ops else 0.0
+
+    def sequential(self) -> float:
+        """The sum of every operation by itself; equal operations are run once."""
+        return sum(self._by_itself(op) for op in self._program.ops)
+
+    def _by_itself(self, op: EngineOp) -> float:
+        alike = replace(op, name="", group="", stream="", after=(), launch_ns=0.0, priority=0)
+        if alike not in self._alone:
+            self._alone[alike] = self._run((alike,))
+        return self._alone[alike]
+
+    def _run(self, ops: tuple[EngineOp, ...]) -> float:
+        program = replace(self._program, ops=ops)
+        return run(program, engine=self._engine, dispatch=self._dispatch, hbm=self._hbm).end_ns
+
+
+def _timeline(program: Program, result: RunResult, device: Device) -> Timeline:
+    spans = tuple(
+        Span(
+            name=op.name,
+            kind=_KINDS[op.kind],
+            stream=op.stream,
+            rank=op.rank,
+            start_ns=round(times.started_ns),
+            end_ns=round(times.ended_ns),
+            waiting_ns=round(times.moving_ns) - round(times.started_ns),
+        )
+        for op, times in zip(program.ops, result.times, strict=True)
+    )
+    holdings = tuple(
+        Holding(
+            time_ns=round(sample.time_ns),
+            rank=sample.rank,
+            sms=sms,
+            blocks=tuple((program.ops[op].name, blocks) for op, blocks in held),
+        )
+        for sample in result.samples
+        for held, sms in sample.holdings
+    )
+    return Timeline(spans=spans, origin="predicted", device=device.name, holdings=holdings)

@@ -1,0 +1,116 @@
+"""Sweeps: one knob over its values, everything else as it is; and the answers that hinge on what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from makeway.control import CommBlocks, CommPriority, Control, SmemPad
+from makeway.device import Device
+from makeway.errors import InputError
+from makeway.residency import pad_range, resident_blocks
+from makeway.simulate.policies import DISPATCHES, HBM_RULES
+from makeway.simulate.predict import Prediction, Settings, simulate, vendor_dispatch
+from makeway.workload import Gemm, Workload
+
+SweepKind = Literal["pad", "priority", "comm-blocks", "grid"]
+HONEST_JITTER = 0.05  # equal block times hide starvation: back-fill is judged with spread
+_BLOCK_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+_GRID_SIDES = (2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One setting of a sweep, not yet run."""
+
+    label: str
+    workload: Workload
+    controls: tuple[Control, ...]
+
+
+def sweep_points(kind: SweepKind, workload: Workload, device: Device, controls: Sequence[Control]) -> list[Point]:
+    """The settings of a sweep."""
+    base = tuple(controls)
+    match kind:
+        case "pad":
+            return [
+                Point(label=f"pad {pad:,} B", workload=workload, controls=(*_without(base, SmemPad), *_pad(pad)))
+                for pad in _pads(workload, device)
+            ]
+        case "priority":
+            plain = _without(base, CommPriority)
+            return [
+                Point(label="equal priority", workload=workload, controls=plain),
+                Point(label="comm priority", workload=workload, controls=(*plain, CommPriority())),
+            ]
+        case "comm-blocks":
+            rest = _without(base, CommBlocks)
+            return [
+                Point(label=f"{count} blocks", workload=workload, controls=(*rest, CommBlocks(count)))
+                for count in _BLOCK_COUNTS
+            ]
+        case "grid":
+            return [
+                Point(label=f"{x}x{y}", workload=_with_grid(workload, x, y), controls=base)
+                for y in _GRID_SIDES
+                for x in _GRID_SIDES
+            ]
+
+
+def run_points(points: Sequence[Point], device: Device, settings: Settings) -> Iterator[tuple[str, Prediction | str]]:
+    """Each setting's label and prediction, or the reason why it cannot be; one by one, for a progress bar."""
+    for point in points:
+        try:
+            yield point.label, simulate(point.workload, device, point.controls, settings)
+        except InputError as error:
+            yield point.label, str(error)
+
+
+def alternatives(
+    workload: Workload, device: Device, controls: Sequence[Control], settings: Settings
+) -> list[Prediction]:
+    """The same prediction under each dispatch rule and each HBM rule that the hardware might follow."""
+    rules = (
+        [vendor_dispatch(device), DISPATCHES["backfill"]] if device.vendor == "nvidia" else [vendor_dispatch(device)]
+    )
+    jitter = max(settings.jitter, HONEST_JITTER)
+    return [
+        simulate(
+            workload,
+            device,
+            controls,
+            replace(settings, engine="block", dispatch=rule, hbm=hbm, jitter=jitter, record=False),
+        )
+        for rule in rules
+        for hbm in HBM_RULES.values()
+    ]
+
+
+def _without(controls: tuple[Control, ...], kind: type[Control]) -> tuple[Control, ...]:
+    return tuple(control for control in controls if not isinstance(control, kind))
+
+
+def _pad(pad: int) -> tuple[Control, ...]:
+    return (SmemPad(pad),) if pad else ()
+
+
+def _pads(workload: Workload, device: Device) -> list[int]:
+    """No pad, and the smallest pad for each residency of each kernel that still lets every kernel launch."""
+    pads = {0}
+    for kernel in workload.kernels:
+        for blocks in range(1, resident_blocks(device, kernel.resources)):
+            if found := pad_range(device, kernel.resources, blocks):
+                pads.add(found.smallest_bytes)
+    most = min((device.sm.smem_block_bytes - kernel.resources.smem_bytes for kernel in workload.kernels), default=0)
+    return sorted(pad for pad in pads if pad <= most)
+
+
+def _with_grid(workload: Workload, x: int, y: int) -> Workload:
+    if not any(isinstance(kernel.work, Gemm) for kernel in workload.kernels):
+        raise InputError("a grid sweep needs a workload with matrix products")
+    operations = tuple(
+        replace(op, work=replace(op.work, grid=(x, y))) if op in workload.kernels and isinstance(op.work, Gemm) else op
+        for op in workload.operations
+    )
+    return replace(workload, operations=operations)
