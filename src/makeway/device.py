@@ -106,7 +106,7 @@ _RATES = (
 # Numbers of the simulator that belong to a device: see docs/model.md.
 _MODEL_KEYS = (
     "saturating_warps", "soft_saturation", "comm_over_compute", "overlap_compute_loss", "overlap_comm_loss",
-    "sms_per_gpc",
+    "overlap_copy_loss", "sms_per_gpc",
 )  # fmt: skip
 _FACT_KEYS = ("sms", *_LIMIT_KEYS, *_WHOLE_RATES, *_RATES, *_MODEL_KEYS)
 _TOP_KEYS = ("name", "vendor", "arch", "aliases", "link", "notes", "sources", "facts")

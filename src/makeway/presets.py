@@ -14,7 +14,7 @@ from makeway.collective import CollectiveKind
 from makeway.device import Device
 from makeway.errors import InputError, UnknownNameError, UnsupportedError, suggestion
 from makeway.kernel import KernelResources
-from makeway.residency import check_launch
+from makeway.residency import check_launch, resident_blocks
 from makeway.units import KIB, MIB, format_bytes
 from makeway.workload import DEFAULT_EFFICIENCY, ELEMENT_BYTES, BlockWork, DataType, Gemm, Workload, WorkloadBuilder
 
@@ -82,7 +82,8 @@ def _assumed(workload: Workload, draft: _Draft) -> tuple[str, ...]:
     block, work = next((kernel.resources, kernel.work) for kernel in workload.kernels if isinstance(kernel.work, Gemm))
     sentences = [
         f"The GEMM kernel is assumed: tile {_by(work.tile)}, {block.threads} threads, {block.registers_per_thread} "
-        f"registers, {format_bytes(block.smem_bytes)} of shared memory, {work.efficiency:g} of {work.dtype} peak.",
+        f"registers, {format_bytes(block.smem_bytes)} of shared memory, {work.efficiency:g} of {work.dtype} peak "
+        "with as many blocks as an SM holds.",
         f"The library is assumed: {', '.join(dict.fromkeys(op.library for op in workload.collectives))}.",
         "Whether the tensors fit in the device's memory is not checked.",
     ]
@@ -148,11 +149,11 @@ class _Draft:
         (m, n, k), tile, grid = shape, self.options.tile or kernel.tile, self.options.grid
         smem_bytes = kernel.block.smem_bytes * _operands(tile) // _operands(kernel.tile)
         work = Gemm(m=m, n=n, k=k, dtype=self.dtype, tile=tile, grid=grid, efficiency=kernel.efficiency)
-        return self.builder.kernel(name, replace(kernel.block, smem_bytes=smem_bytes), work)
+        block = replace(kernel.block, smem_bytes=smem_bytes)
+        return self.builder.kernel(name, block, work, share=1 / max(1, resident_blocks(self.device, block)))
 
     def norm(self, name: str, width: int, *, passes: int, after: tuple[str, ...] = ()) -> str:
-        row_bytes = float(self.bytes_of(passes * width))
-        work = BlockWork(blocks=_TOKENS, hbm_bytes_per_block=row_bytes, dtype=self.dtype)
+        work = BlockWork(blocks=_TOKENS, hbm_bytes_per_block=self.bytes_of(passes * width), dtype=self.dtype)
         return self.builder.kernel(name, _NORM_BLOCK, work, after=after)
 
     def collective(self, name: str, kind: CollectiveKind, size_bytes: int, *, nccl: str = _NCCL, **more: Any) -> str:
@@ -192,8 +193,7 @@ _TILING_ASSUMED = (
 def _tiling(shape: Shape, kind: CollectiveKind, draft: _Draft) -> None:
     options, tile, (m, n, k) = draft.options, draft.options.tile or _TILING_TILE, shape
     registers, streams, blocks = (64, 2, 32) if draft.device.vendor == "amd" else (48, 4, 16)
-    smem_bytes = _operands(tile) * ELEMENT_BYTES["fp32"]
-    block = KernelResources(threads=256, registers_per_thread=registers, smem_bytes=smem_bytes)
+    block = KernelResources(threads=256, registers_per_thread=registers, smem_bytes=4 * _operands(tile))  # 4 B: fp32
     work = Gemm(m=m, n=n, k=k, dtype="fp32", tile=tile, grid=options.grid, efficiency=0.5)
     for i in range(options.iterations or 10):
         gemm = draft.builder.kernel(f"gemm {i}", block, work, stream=f"compute{i % (options.in_flight or streams)}")

@@ -241,10 +241,13 @@ def test_conccl_pairs_are_balanced(half: tuple[str, ...]) -> None:
     assert sum(ideal) / len(ideal) == pytest.approx(1.62, abs=0.05)  # 1.13x at 21 % of ideal implies 1.62
 
 
-def test_a_library_gemm_leaves_one_block_per_sm() -> None:
+def test_a_library_gemm_has_one_block_per_sm_which_uses_all_of_it() -> None:
     for device in (A40, A100, H100, V100, MI250X, MI300X):
         (kernel,) = load_preset("conccl-01", device).kernels
         assert resident_blocks(device, kernel.resources) == 1, device.name
+        assert kernel.share == 1
+    (kernel,) = load_preset("conccl-01", load_device("MI350X")).kernels
+    assert kernel.share == 1 / resident_blocks(load_device("MI350X"), kernel.resources) == 0.5
     assert load_preset("conccl-01", H100).kernels[0].resources.threads == 384
 
 

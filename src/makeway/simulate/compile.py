@@ -16,6 +16,7 @@ from makeway.control import CommBlocks, CommPriority, CommThreads, Control, Copy
 from makeway.device import Device, device_names, load_device
 from makeway.errors import InputError, UnsupportedError
 from makeway.facts import Fact
+from makeway.kernel import KernelResources
 from makeway.residency import check_launch, need, resident_blocks
 from makeway.simulate.dma import dma_cost
 from makeway.simulate.driver import run
@@ -114,6 +115,7 @@ class _Compiler:
             interference=Interference(
                 compute=_model_number(self.device, "overlap_compute_loss", 0.0),
                 comm=_model_number(self.device, "overlap_comm_loss", 0.0),
+                copy=_model_number(self.device, "overlap_copy_loss", 0.0),
             ),
             jitter=jitter,
             seed=seed,
@@ -236,7 +238,7 @@ class _Compiler:
             footprint = footprint.with_threads(self.threads.threads)
         block = footprint.block
         assert block is not None
-        blocks = self.blocks.blocks if self.blocks else own_blocks
+        blocks = self.blocks.blocks if self.blocks else self._blocks_in_part(own_blocks, block)
         if footprint.max_blocks is not None and blocks > footprint.max_blocks:
             raise InputError(f"{op.name}: {blocks} blocks; {footprint.name} has at most {footprint.max_blocks}")
         if blocks % block.cluster:
@@ -258,6 +260,12 @@ class _Compiler:
             link_per_ns=cost.wire_bytes / time_ns,
             group=op.name,
         )
+
+    def _blocks_in_part(self, wanted: int, block: KernelResources) -> int:
+        """The library's own number of blocks, or as many as the part set apart for it holds."""
+        if self.partition is None:
+            return wanted
+        return max(min(wanted, resident_blocks(self.device, block) * self.partition.comm_sms), 1)
 
     def _cost(self, op: CollectiveOp, footprint: CommFootprint, path: str, threads: int | None) -> CollectiveCost:
         given = threads

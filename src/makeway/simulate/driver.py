@@ -299,7 +299,10 @@ class _Run:
             for index in kernels:
                 base[index] = 1.0 - loss.compute
             for index in comms:
-                base[index] = 1.0 - loss.comm if ops[index].kind == "collective" else 1.0
+                if ops[index].kind == "copy":
+                    base[index] = 1.0 - loss.copy
+                elif ops[index].part is None:
+                    base[index] = 1.0 - loss.comm
         for index in comms:
             base[index] *= self._resident_part(index)
         return base

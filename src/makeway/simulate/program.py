@@ -51,7 +51,8 @@ class Interference:
     """What overlap costs beyond SMs, HBM and links (caches, fabric, power): a share of speed lost."""
 
     compute: float = 0.0  # by a kernel while any collective moves data
-    comm: float = 0.0  # by a collective on SMs while any kernel runs
+    comm: float = 0.0  # by a collective on SMs that kernels may use too, while any kernel runs
+    copy: float = 0.0  # by a collective on copy engines while any kernel runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from makeway.simulate.policies import Dispatch
 from makeway.simulate.program import EngineOp, Program
 
 NEVER = float("inf")
-ROUND_DIGITS = 4  # of a nanosecond: what counts as the same moment
-SAME_NS = 10.0**-ROUND_DIGITS
+ROUND_DIGITS = 4  # of a nanosecond: states that differ by less are one
+SAME_NS = 0.01  # events this close are simultaneous: a hundred times what rounding can pull apart
 
 
 class Sms(Protocol):
