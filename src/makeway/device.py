@@ -105,8 +105,8 @@ _RATES = (
 )  # fmt: skip
 # Numbers of the simulator that belong to a device: see docs/model.md.
 _MODEL_KEYS = (
-    "saturating_warps", "soft_saturation", "comm_over_compute", "overlap_compute_loss", "overlap_comm_loss",
-    "overlap_copy_loss", "sms_per_gpc",
+    "saturating_warps", "soft_saturation", "comm_over_compute", "overlap_loss", "overlap_comm_loss", "queue_hold",
+    "sms_per_gpc",
 )  # fmt: skip
 _FACT_KEYS = ("sms", *_LIMIT_KEYS, *_WHOLE_RATES, *_RATES, *_MODEL_KEYS)
 _TOP_KEYS = ("name", "vendor", "arch", "aliases", "link", "notes", "sources", "facts")

@@ -32,6 +32,8 @@ GEMM_TRAFFIC = 2.0
 MEMORY_OVERDRIVE = 1.5
 DEFAULT_SMS_PER_GPC = 16
 DEFAULT_SATURATING_WARPS = 16.0
+# Numbers that a device without one of its own takes from another; the others are then left out of the model.
+BORROWED = ("saturating_warps", "soft_saturation", "comm_over_compute", "sms_per_gpc")
 _UNIT_WORK_NS = 1e6
 
 _T = TypeVar("_T")
@@ -113,9 +115,8 @@ class _Compiler:
             link_per_ns=self.link_per_ns or None,
             saturation=saturation(self.device),
             interference=Interference(
-                compute=_model_number(self.device, "overlap_compute_loss", 0.0),
+                any=_model_number(self.device, "overlap_loss", 0.0),
                 comm=_model_number(self.device, "overlap_comm_loss", 0.0),
-                copy=_model_number(self.device, "overlap_copy_loss", 0.0),
             ),
             jitter=jitter,
             seed=seed,
@@ -315,6 +316,8 @@ def model_fact(device: Device, key: str) -> tuple[Fact, str] | None:
     """
     if key in device.facts:
         return device.facts[key], device.name
+    if key not in BORROWED:
+        return None
     same = [other for other in fitted_devices(key) if other.vendor == device.vendor]
     for other in sorted(same, key=lambda other: (other.sm.max_warps != device.sm.max_warps, other.name)):
         return other.facts[key], other.name

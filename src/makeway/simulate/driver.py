@@ -234,8 +234,11 @@ class _Run:
         ops = self.program.ops
         for part in dict.fromkeys(ops[index].part for index in queue):  # each part of a device has its own queue
             line = [index for index in queue if ops[index].part == part]
-            self.policy.dispatch(line, self.unplaced.__getitem__, self._place)
+            self.policy.dispatch(line, self._left, self._place)
         self.queues[rank] = [index for index in queue if self.unplaced[index]]
+
+    def _left(self, index: int) -> float:
+        return self.unplaced[index] / self.program.ops[index].blocks
 
     def _place(self, index: int, limit: int | None) -> int:
         op, progress = self.program.ops[index], self.progress[index]
@@ -296,13 +299,8 @@ class _Run:
         ops, loss = self.program.ops, self.program.interference
         base = dict.fromkeys([*kernels, *comms], 1.0)
         if kernels and comms:
-            for index in kernels:
-                base[index] = 1.0 - loss.compute
-            for index in comms:
-                if ops[index].kind == "copy":
-                    base[index] = 1.0 - loss.copy
-                elif ops[index].part is None:
-                    base[index] = 1.0 - loss.comm
+            for index in base:
+                base[index] = 1.0 - (loss.comm if ops[index].kind == "collective" else loss.any)
         for index in comms:
             base[index] *= self._resident_part(index)
         return base

@@ -24,7 +24,9 @@ class Dispatch(Protocol):
         """Shader engines that blocks are dealt to in turn; 1 when placement is free."""
         ...
 
-    def dispatch(self, queue: Sequence[Op], unplaced: Callable[[Op], int], place: Place[Op]) -> None: ...
+    def dispatch(self, queue: Sequence[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
+        """Place blocks of `queue` (highest priority first, then by arrival); `left` is the part not yet placed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,10 @@ class StrictHeadOfLine:
     name: str = "strict"
     engines: int = 1
 
-    def dispatch(self, queue: Sequence[Op], unplaced: Callable[[Op], int], place: Place[Op]) -> None:
+    def dispatch(self, queue: Sequence[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
         for op in queue:
             place(op, None)
-            if unplaced(op):
+            if left(op):
                 return
 
 
@@ -51,7 +53,7 @@ class BackFill:
     name: str = "backfill"
     engines: int = 1
 
-    def dispatch(self, queue: Sequence[Op], unplaced: Callable[[Op], int], place: Place[Op]) -> None:
+    def dispatch(self, queue: Sequence[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
         for op in queue:
             place(op, None)
 
@@ -70,11 +72,28 @@ class CutAhead:
     turns: bool = False
     name: str = "cut-ahead"
 
-    def dispatch(self, queue: Sequence[Op], unplaced: Callable[[Op], int], place: Place[Op]) -> None:
-        waiting = [op for op in queue if unplaced(op)]
+    def dispatch(self, queue: Sequence[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
+        waiting = [op for op in queue if left(op)]
         while self.turns and len(waiting) > 1:
-            waiting = [op for op in waiting if place(op, 1) and unplaced(op)]
+            waiting = [op for op in waiting if place(op, 1) and left(op)]
         for op in waiting:
+            place(op, None)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldQueue:
+    """An operation keeps those behind it out until the part `hold` of its blocks is placed, then lets them go first.
+
+    0 is free for all, 1 is head of line. For hardware whose queues are served in time slices; the part is fitted.
+    """
+
+    hold: float
+    engines: int = 1
+    name: str = "held-queue"
+
+    def dispatch(self, queue: Sequence[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
+        holding = next((index for index, op in enumerate(queue) if left(op) > 1.0 - self.hold), len(queue))
+        for op in (*queue[holding : holding + 1], *reversed(queue[:holding])):
             place(op, None)
 
 

@@ -9,9 +9,9 @@ from typing import Literal
 from makeway.control import Control
 from makeway.device import Device
 from makeway.errors import InputError
-from makeway.simulate.compile import Compiled, compile_program
+from makeway.simulate.compile import Compiled, compile_program, model_fact
 from makeway.simulate.driver import Engine, RunResult, run
-from makeway.simulate.policies import DISPATCHES, HBM_RULES, Dispatch, HbmRule
+from makeway.simulate.policies import DISPATCHES, HBM_RULES, Dispatch, HbmRule, HeldQueue
 from makeway.simulate.program import EngineOp, Program
 from makeway.timeline import Holding, Span, SpanKind, Timeline, overlap_rate, share_of_ideal
 from makeway.workload import Workload
@@ -76,7 +76,10 @@ class Prediction:
 
 
 def vendor_dispatch(device: Device) -> Dispatch:
-    """The dispatch rule published for the vendor; Hopper and later, and CDNA, are not confirmed."""
+    """The dispatch rule published for the vendor, or fitted for the device; Hopper and later are not confirmed."""
+    hold = model_fact(device, "queue_hold")
+    if hold is not None and not isinstance(hold[0].value, tuple):
+        return HeldQueue(float(hold[0].value))
     return DISPATCHES["cut-ahead" if device.vendor == "amd" else "strict"]
 
 

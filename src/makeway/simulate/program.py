@@ -50,9 +50,8 @@ class Site:
 class Interference:
     """What overlap costs beyond SMs, HBM and links (caches, fabric, power): a share of speed lost."""
 
-    compute: float = 0.0  # by a kernel while any collective moves data
-    comm: float = 0.0  # by a collective on SMs that kernels may use too, while any kernel runs
-    copy: float = 0.0  # by a collective on copy engines while any kernel runs
+    any: float = 0.0  # by a kernel while a collective moves data, and by one on copy engines while a kernel runs
+    comm: float = 0.0  # by a collective on SMs while a kernel runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

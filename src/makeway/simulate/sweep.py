@@ -71,9 +71,8 @@ def alternatives(
     workload: Workload, device: Device, controls: Sequence[Control], settings: Settings
 ) -> list[Prediction]:
     """The same prediction under each dispatch rule and each HBM rule that the hardware might follow."""
-    rules = (
-        [vendor_dispatch(device), DISPATCHES["backfill"]] if device.vendor == "nvidia" else [vendor_dispatch(device)]
-    )
+    other = DISPATCHES["backfill" if device.vendor == "nvidia" else "shader-engines"]
+    rules = [settings.dispatch or vendor_dispatch(device), other]
     jitter = max(settings.jitter, HONEST_JITTER)
     return [
         simulate(
