@@ -152,7 +152,7 @@ def test_dealing_in_order_makes_a_lopsided_partition_slow() -> None:
 def test_class_and_block_engines_deal_alike() -> None:
     large, small = matmuls(8)
     p = program(VEGA, 8, large, small, engines=4)
-    ends = [run(p, engine=engine, dispatch=AMD_QUEUES).end_ns for engine in ("class", "block")]  # type: ignore[arg-type]
+    ends = [run(p, engine=engine, dispatch=AMD_QUEUES).end_ns for engine in ("class", "block")]
     assert ends[0] == pytest.approx(ends[1], rel=0.05)
 
 

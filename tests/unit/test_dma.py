@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from makeway.collective import Collective, CollectiveKind
+from makeway.control import DmaVariant
 from makeway.device import Device, device_names, load_device
 from makeway.errors import InputError, UnsupportedError
-from makeway.simulate.dma import DmaVariant, dma_cost
+from makeway.simulate.dma import dma_cost
 from makeway.simulate.network import comm_facts, number
 
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30

@@ -16,6 +16,8 @@ COMMANDS = {
     "devices": "device facts and their sources",
     "inspect": "resources of every kernel in a cubin, fatbin, shared library or hsaco",
     "residency": "does a collective's block fit beside a kernel; which pad or thread count makes room",
+    "simulate": "a workload on a device under controls: predicted times, timeline, share of ideal",
+    "validate": "published results beside ours, with the error of each",
 }
 
 EXIT_CANNOT_RUN = 2

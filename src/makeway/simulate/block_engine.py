@@ -113,10 +113,11 @@ class BlockSms:
         while heap:
             room, index = heapq.heappop(heap)
             sm = self._sms[index]
-            if layout.fitting.capacity(layout.kind[op], sm.held) == -room:
+            if layout.fitting.capacity(layout.kind[op], sm.held) >= -room:
                 self._add(op, index, sm)
-                if room < -1:
-                    heapq.heappush(heap, (room + 1, index))
+                left = min(layout.fitting.capacity(layout.kind[op], sm.held), -room - 1)
+                if left:
+                    heapq.heappush(heap, (-left, index))
                 return True
         return False
 
@@ -183,7 +184,7 @@ class BlockSms:
         sm.rates = {}
         for block in sm.blocks:
             share = layout.ops[block.op].share
-            if share:
+            if share and block.work_ns != NEVER:
                 rate = share / layout.slowdown(sm.wanted, share)
                 sm.rates[block.op] = sm.rates.get(block.op, 0.0) + rate
         for op, rate in sm.rates.items():
@@ -219,7 +220,7 @@ class BlockSms:
                 self._changed(index, sm)
 
     def running(self) -> dict[int, float]:
-        return {op: rate for op, rate in self._rates.items() if rate > NO_RATE}
+        return {op: round(rate, 9) for op, rate in self._rates.items() if rate > NO_RATE}
 
     def holdings(self) -> Counter[tuple[tuple[int, int], ...]]:
         return Counter(tuple(sorted(Counter(block.op for block in sm.blocks).items())) for sm in self._sms)

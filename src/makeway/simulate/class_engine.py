@@ -1,4 +1,4 @@
-"""The class-aggregated engine: SMs in the same state are one entry with a count.
+"""The class-aggregated engine: SMs in the same state are one entry with their numbers.
 
 Exact for equal block times, and fast: a kernel of thousands of blocks has a handful of states.
 It knows no jitter; with equal block times the blocks of an SM end together, which hides starvation
@@ -11,6 +11,8 @@ from collections import Counter
 
 from makeway.simulate.fitting import Held
 from makeway.simulate.sms import NEVER, ROUND_DIGITS, SAME_NS, Layout
+
+MOST_REMEMBERED = 10_000
 
 Batch = tuple[int, float, int]  # operation, end in its virtual time, blocks
 State = tuple[int, tuple[Batch, ...]]  # site, what an SM of it holds
@@ -25,9 +27,12 @@ class ClassSms:
         self.speed = speed
         self._unplaced = unplaced
         self._turn: dict[int, int] = {}
-        self._groups: dict[State, int] = {
-            (index, ()): site.sms for index, site in enumerate(layout.program.sites) if site.sms
-        }
+        self._groups: dict[State, list[int]] = {}
+        first = 0
+        for index, site in enumerate(layout.program.sites):
+            if site.sms:
+                self._groups[index, ()] = list(range(first, first + site.sms))
+            first += site.sms
         self._held: dict[tuple[Batch, ...], Held] = {}
 
     def place(self, op: int, limit: int | None) -> int:
@@ -73,15 +78,18 @@ class ClassSms:
     def _room(self, op: int, sites: set[int]) -> int:
         layout = self._layout
         return sum(
-            count * layout.fitting.capacity(layout.kind[op], self._holding(state[1]))
-            for state, count in self._groups.items()
+            len(sms) * layout.fitting.capacity(layout.kind[op], self._holding(state[1]))
+            for state, sms in self._groups.items()
             if state[0] in sites
         )
 
     def _fill(self, op: int, sites: set[int], wanted: int) -> int:
-        """Most-room placement: the SMs with room for the most blocks of this kernel take one each, and so on down."""
+        """Most-room placement: the SMs with room for the most blocks of this kernel take one each, and so on down.
+
+        Ties go by number, which matters only when there are fewer blocks left than such SMs.
+        """
         layout, groups = self._layout, self._groups
-        levels: dict[int, dict[State, int]] = {}
+        levels: dict[int, dict[State, list[int]]] = {}
         for state in list(groups):
             if state[0] in sites:
                 room = layout.fitting.capacity(layout.kind[op], self._holding(state[1]))
@@ -90,26 +98,27 @@ class ClassSms:
         left = wanted
         while left and levels:
             top = max(levels)
-            for state, count in levels.pop(top).items():
-                taken = min(count, left)
-                left -= taken
-                if count > taken:
-                    groups[state] = groups.get(state, 0) + count - taken
-                if taken:
-                    fuller = (state[0], self._with(state[1], op))
-                    where = levels.setdefault(top - 1, {}) if top > 1 else groups
-                    where[fuller] = where.get(fuller, 0) + taken
+            level = levels.pop(top)
+            for state, sms in (
+                level if sum(map(len, level.values())) <= left else _lowest(level, left, groups)
+            ).items():
+                left -= len(sms)
+                fuller = (state[0], self._with(state[1], op))
+                room = min(layout.fitting.capacity(layout.kind[op], self._holding(fuller[1])), top - 1)
+                where = levels.setdefault(room, {}) if room else groups
+                where.setdefault(fuller, []).extend(sms)
         for states in levels.values():
-            for state, count in states.items():
-                groups[state] = groups.get(state, 0) + count
+            for state, sms in states.items():
+                groups.setdefault(state, []).extend(sms)
         return wanted - left
 
     def _holding(self, batches: tuple[Batch, ...]) -> Held:
         held = self._held.get(batches)
         if held is None:
-            counts: Counter[int] = Counter()
+            counts: dict[int, int] = {}
             for op, _, blocks in batches:
-                counts[self._layout.kind[op]] += blocks
+                kind = self._layout.kind[op]
+                counts[kind] = counts.get(kind, 0) + blocks
             held = self._held[batches] = tuple(sorted(counts.items()))
         return held
 
@@ -141,7 +150,8 @@ class ClassSms:
         return rescaled
 
     def settle(self) -> None:
-        self._held.clear()
+        if len(self._held) > MOST_REMEMBERED:
+            self._held.clear()
 
     def next_end_ns(self) -> float:
         clock, speed, soonest = self.clock, self.speed, NEVER
@@ -152,13 +162,14 @@ class ClassSms:
         return max(soonest, 0.0)
 
     def ended(self) -> list[tuple[int, int]]:
-        clock, done = self.clock, Counter[int]()
+        clock = self.clock
+        done: dict[int, int] = {}
         for state in list(self._groups):
-            count = self._groups[state]  # not a snapshot: an earlier round of this loop may have added to it
+            count = len(self._groups[state])  # not a snapshot: an earlier round of this loop may have added to it
             due = [batch for batch in state[1] if batch[1] <= clock[batch[0]] + SAME_NS]
             if due:
                 for op, _, blocks in due:
-                    done[op] += blocks * count
+                    done[op] = done.get(op, 0) + blocks * count
                 self._replace(state, tuple(batch for batch in state[1] if batch not in due))
         return sorted(done.items())
 
@@ -168,30 +179,38 @@ class ClassSms:
                 self._replace(state, tuple(batch for batch in state[1] if batch[0] != op))
 
     def _replace(self, state: State, kept: tuple[Batch, ...]) -> None:
-        count = self._groups.pop(state)
+        sms = self._groups.pop(state)
         rescaled = self._rescaled(kept, self._wanted(state[1]), self._wanted(kept))
-        emptier = (state[0], _merged(rescaled))
-        self._groups[emptier] = self._groups.get(emptier, 0) + count
+        self._groups.setdefault((state[0], _merged(rescaled)), []).extend(sms)
 
     def running(self) -> dict[int, float]:
         layout = self._layout
         rates: dict[int, float] = {}
-        for (_, batches), count in self._groups.items():
-            wanted = self._wanted(batches)
+        for (_, batches), sms in self._groups.items():
+            wanted, count = self._wanted(batches), len(sms)
             for op, _, blocks in batches:
                 share = layout.ops[op].share
-                if share:
+                if share and layout.ops[op].kind == "kernel":
                     rates[op] = rates.get(op, 0.0) + count * blocks * share / layout.slowdown(wanted, share)
         return rates
 
     def holdings(self) -> Counter[tuple[tuple[int, int], ...]]:
         found: Counter[tuple[tuple[int, int], ...]] = Counter()
-        for (_, batches), count in self._groups.items():
+        for (_, batches), sms in self._groups.items():
             counts: Counter[int] = Counter()
             for op, _, blocks in batches:
                 counts[op] += blocks
-            found[tuple(sorted(counts.items()))] += count
+            found[tuple(sorted(counts.items()))] += len(sms)
         return found
+
+
+def _lowest(level: dict[State, list[int]], count: int, rest: dict[State, list[int]]) -> dict[State, list[int]]:
+    """The `count` SMs of a level with the lowest numbers, by state; the others go to `rest`."""
+    numbered = sorted((sm, state) for state, sms in level.items() for sm in sms)
+    taken: dict[State, list[int]] = {}
+    for index, (sm, state) in enumerate(numbered):
+        (taken if index < count else rest).setdefault(state, []).append(sm)
+    return taken
 
 
 def _merged(batches: list[Batch]) -> tuple[Batch, ...]:

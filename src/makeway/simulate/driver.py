@@ -99,6 +99,8 @@ class _Run:
         self.arrivals: list[tuple[float, bool, int]] = []  # time, released by an event, operation
         self.groups: dict[str, list[int]] = defaultdict(list)
         self.moving: set[str] = set()
+        self.live: list[int] = []  # operations whose clock runs
+        self.shared: object = None  # what the speeds were last computed from
         self._link_up()
 
     def _sms(self, layout: Layout, rank: int) -> Sms:
@@ -178,9 +180,8 @@ class _Run:
     def _advance(self, ahead: float) -> None:
         self.now += ahead
         if ahead:
-            for index, progress in enumerate(self.progress):
-                if progress.moving != NEVER and progress.ended == NEVER:
-                    self.clock[index] += ahead * self.speed[index]
+            for index in self.live:
+                self.clock[index] += ahead * self.speed[index]
 
     # --- arrivals and ends ---------------------------------------------------------------------
 
@@ -214,6 +215,7 @@ class _Run:
 
     def _end(self, index: int) -> None:
         self.progress[index].ended = self.now
+        self.live.remove(index)
         latencies = self.program.latencies
         for follower, by_event in self.followers[index]:
             progress = self.progress[follower]
@@ -249,6 +251,7 @@ class _Run:
                 progress.started = self.now
                 if op.kind == "kernel":
                     progress.moving = self.now
+                    self.live.append(index)
         return placed
 
     def _start_moving(self) -> None:
@@ -260,6 +263,7 @@ class _Run:
                 self.moving.add(group)
                 for index in indexes:
                     self.progress[index].moving = self.now
+                    self.live.append(index)
 
     def _resident_part(self, index: int) -> float:
         """The part of a collective's channels that can move data.
@@ -274,12 +278,17 @@ class _Run:
 
     def _share(self) -> None:
         """Set every operation's speed: interference first, then links, then HBM."""
+        running = [rank.running() for rank in self.ranks]
+        moving = [(index, self._resident_part(index)) for group in sorted(self.moving) for index in self.groups[group]]
+        if self.shared != (running, moving):
+            self.shared = (running, moving)
+            self._set_speeds(running, dict(moving))
+
+    def _set_speeds(self, running: list[dict[int, float]], moving: dict[int, float]) -> None:
         program, ops = self.program, self.program.ops
-        moving = {index for group in self.moving for index in self.groups[group]}
         speeds: dict[int, float] = {}
-        for rank_index, rank in enumerate(self.ranks):
-            kernels = {op: rate for op, rate in rank.running().items() if ops[op].kind == "kernel"}
-            comms = [index for index in moving if ops[index].rank == rank_index]
+        for rank_index, kernels in enumerate(running):
+            comms = {index: part for index, part in moving.items() if ops[index].rank == rank_index}
             base = self._interfered(kernels, comms)
             link = sum([ops[index].link_per_ns * base[index] for index in comms])
             if program.link_per_ns is not None and link > program.link_per_ns:
@@ -295,14 +304,14 @@ class _Run:
         for index, speed in speeds.items():
             self.speed[index] = speed
 
-    def _interfered(self, kernels: dict[int, float], comms: list[int]) -> dict[int, float]:
+    def _interfered(self, kernels: dict[int, float], comms: dict[int, float]) -> dict[int, float]:
         ops, loss = self.program.ops, self.program.interference
         base = dict.fromkeys([*kernels, *comms], 1.0)
         if kernels and comms:
             for index in base:
                 base[index] = 1.0 - (loss.comm if ops[index].kind == "collective" else loss.any)
-        for index in comms:
-            base[index] *= self._resident_part(index)
+        for index, part in comms.items():
+            base[index] *= part
         return base
 
     def _take_sample(self) -> None:

@@ -1,7 +1,7 @@
 """Which blocks fit on an SM beside any mixture of others, remembered by mixture.
 
-The same rules as makeway.residency, for more than two kernels: warps go to the partition with the most
-free registers, which for one kernel is the even spread.
+The same rules as makeway.residency, for more than two kernels: the warps of each spread evenly over the
+partitions, and those that do not divide go where the most registers are free.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ class Fitting:
         smem, warps, slots, barriers = sm.smem_bytes, sm.max_warps, sm.max_blocks, sm.barriers
         for kind, count in held:
             block = self._kinds[kind]
-            for _ in range(count * block.warps):
-                emptiest = registers.index(max(registers))
-                registers[emptiest] -= block.registers_per_warp
-                scalars[emptiest] -= block.scalar_registers_per_warp
+            each, more = divmod(count * block.warps, sm.partitions)
+            emptiest = sorted(range(sm.partitions), key=lambda index: -registers[index])
+            for rank, index in enumerate(emptiest):
+                warps_here = each + (rank < more)
+                registers[index] -= warps_here * block.registers_per_warp
+                scalars[index] -= warps_here * block.scalar_registers_per_warp
             smem -= count * block.smem_bytes
             warps -= count * block.warps
             slots -= count
