@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal, assert_never, get_args
 
 from makeway.errors import DataFileError, InputError, UnknownNameError, UnsupportedError, suggestion
@@ -109,6 +110,7 @@ def path_names(library: str) -> tuple[str, ...]:
     return tuple(f"{library}/{path}" for path in _load(library)["path"])
 
 
+@cache
 def load_footprint(asked: str, arch: str) -> CommFootprint:
     """The footprint of that name on `arch`, or of a block written out as key=value pairs.
 

@@ -16,6 +16,8 @@ Place = Callable[[Op, int | None], int]  # place up to so many blocks of an oper
 class Dispatch(Protocol):
     """Which of the waiting operations places blocks when room may have come free."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def name(self) -> str: ...
 
@@ -99,6 +101,8 @@ class HeldQueue:
 
 class HbmRule(Protocol):
     """What share of its wish each operation gets when all together want more than there is."""
+
+    def __hash__(self) -> int: ...
 
     @property
     def name(self) -> str: ...

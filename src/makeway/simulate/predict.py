@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from makeway.control import Control
@@ -93,15 +94,16 @@ def simulate(
     chosen = _compiled(workload, device, controls, dispatch, settings) if controls else plain
     engine = _engine(chosen.program, settings)
     result = run(chosen.program, engine=engine, dispatch=dispatch, hbm=settings.hbm, record=settings.record)
-    base = _Baseline(replace(plain.program, ranks=1, ops=_first_rank(plain.program)), engine, dispatch, settings.hbm)
+    one_rank = replace(plain.program, ranks=1, ops=_first_rank(plain.program))
+    base = _baseline(one_rank, engine, dispatch, settings.hbm)
     return Prediction(
         workload=workload.name,
         device=device.name,
         controls=tuple(controls),
         t_ns=result.end_ns,
-        t_compute_ns=base.only("kernel"),
-        t_comm_ns=base.only("collective", "copy"),
-        t_sequential_ns=base.sequential(),
+        t_compute_ns=base.compute_ns,
+        t_comm_ns=base.comm_ns,
+        t_sequential_ns=base.sequential_ns,
         timeline=_timeline(chosen.program, result, device),
         engine=engine,
         dispatch=dispatch.name,
@@ -142,39 +144,39 @@ def _first_rank(program: Program) -> tuple[EngineOp, ...]:
     return tuple(op for op in program.ops if op.rank == 0)
 
 
+@dataclass(frozen=True, slots=True)
 class _Baseline:
-    """Times of the same operations without overlap, from the same engine."""
+    """Times of the same operations without overlap."""
 
-    def __init__(self, program: Program, engine: Engine, dispatch: Dispatch, hbm: HbmRule) -> None:
-        self._program = program
-        self._engine: Engine = engine
-        self._dispatch = dispatch
-        self._hbm = hbm
-        self._alone: dict[EngineOp, float] = {}
+    compute_ns: float
+    comm_ns: float
+    sequential_ns: float
 
-    def only(self, *kinds: str) -> float:
-        """All operations of these kinds together, those of other kinds left out."""
-        kept = [index for index, op in enumerate(self._program.ops) if op.kind in kinds]
-        place = {index: at for at, index in enumerate(kept)}
-        ops = tuple(
-            replace(op, after=tuple(place[item] for item in op.after if item in place), launch_ns=0.0)
-            for op in (self._program.ops[index] for index in kept)
-        )
-        return self._run(ops) if ops else 0.0
 
-    def sequential(self) -> float:
-        """The sum of every operation by itself; equal operations are run once."""
-        return sum(self._by_itself(op) for op in self._program.ops)
+@lru_cache(maxsize=512)
+def _baseline(program: Program, engine: Engine, dispatch: Dispatch, hbm: HbmRule) -> _Baseline:
+    """All kernels alone, all collectives alone, and every operation by itself; a sweep asks again and again."""
 
-    def _by_itself(self, op: EngineOp) -> float:
-        alike = replace(op, name="", group="", stream="", after=(), launch_ns=0.0, priority=0)
-        if alike not in self._alone:
-            self._alone[alike] = self._run((alike,))
-        return self._alone[alike]
+    def alone(ops: tuple[EngineOp, ...]) -> float:
+        return run(replace(program, ops=ops), engine=engine, dispatch=dispatch, hbm=hbm).end_ns if ops else 0.0
 
-    def _run(self, ops: tuple[EngineOp, ...]) -> float:
-        program = replace(self._program, ops=ops)
-        return run(program, engine=self._engine, dispatch=self._dispatch, hbm=self._hbm).end_ns
+    by_itself = [replace(op, name="", group="", stream="", after=(), launch_ns=0.0, priority=0) for op in program.ops]
+    times = {op: alone((op,)) for op in dict.fromkeys(by_itself)}
+    return _Baseline(
+        compute_ns=alone(_only(program.ops, "kernel")),
+        comm_ns=alone(_only(program.ops, "collective", "copy")),
+        sequential_ns=sum(times[op] for op in by_itself),
+    )
+
+
+def _only(ops: tuple[EngineOp, ...], *kinds: str) -> tuple[EngineOp, ...]:
+    """The operations of these kinds, as if the others did not exist."""
+    kept = [index for index, op in enumerate(ops) if op.kind in kinds]
+    place = {index: at for at, index in enumerate(kept)}
+    return tuple(
+        replace(ops[index], after=tuple(place[item] for item in ops[index].after if item in place), launch_ns=0.0)
+        for index in kept
+    )
 
 
 def _timeline(program: Program, result: RunResult, device: Device) -> Timeline:
