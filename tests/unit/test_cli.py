@@ -166,3 +166,9 @@ def test_importing_makeway_loads_nothing_heavy() -> None:
 def test_public_names_are_true() -> None:
     assert all(hasattr(makeway, name) for name in makeway.__all__)
     assert sorted(makeway.__all__) == makeway.__all__
+
+
+def test_no_public_name_hides_a_module() -> None:
+    package = Path(makeway.__file__).parent
+    modules = {entry.stem for entry in package.iterdir() if entry.suffix == ".py" or (entry / "__init__.py").exists()}
+    assert not modules & set(makeway.__all__)
