@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, assert_never, get_args
 
 from makeway.errors import DataFileError, InputError, suggestion
-from makeway.facts import parse_toml, refuse_unknown
+from makeway.facts import parse_toml, read_file, refuse_unknown
 from makeway.units import format_bytes, parse_bytes
 
 DmaVariant = Literal["parallel-copy", "broadcast", "one-engine", "swap"]
@@ -215,12 +215,8 @@ class Plan:
 
 def load_plan(path: Path) -> Plan:
     """The plan in a TOML file: `version = 1` and one `[[control]]` table per control."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataFileError(f"cannot read plan {str(path)!r}: {error.strerror}") from None
     where = str(path)
-    document = parse_toml(content, where=where)
+    document = parse_toml(read_file(path, "plan"), where=where)
     refuse_unknown(document, ("version", "control"), where=where)
     if document.get("version") != PLAN_VERSION:
         raise DataFileError(

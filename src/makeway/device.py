@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from makeway.errors import DataFileError, UnknownNameError, UnsupportedError, suggestion
-from makeway.facts import Fact, data_files, parse_toml, read_facts, refuse_unknown, text, texts
+from makeway.facts import Fact, data_files, parse_toml, read_facts, read_file, refuse_unknown, text, texts
 
 Vendor = Literal["nvidia", "amd", "cpu"]
 Link = Literal["nvlink-switch", "nvlink-bridge", "nvlink-mesh", "xgmi-mesh", "pcie", "loopback"]
@@ -133,11 +133,7 @@ def load_device(name_or_path: str) -> Device:
 
 def load_device_file(path: Path) -> Device:
     """The device that a user's TOML file describes."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataFileError(f"cannot read device file {str(path)!r}: {error.strerror}") from None
-    return parse_device(content, where=str(path))
+    return parse_device(read_file(path, "device file"), where=str(path))
 
 
 @cache

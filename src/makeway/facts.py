@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 from makeway.errors import DataFileError, suggestion
@@ -31,6 +32,14 @@ class Fact:
 def data_files(room: str) -> Traversable:
     """The package's own data directory `room` ("devices", "architectures", "footprints")."""
     return files("makeway").joinpath("data", room)
+
+
+def read_file(path: Path, what: str) -> bytes:
+    """The content of a user's file, or an error that names it and says what it should have been."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataFileError(f"cannot read {what} {str(path)!r}: {error.strerror}") from None
 
 
 def parse_toml(text: str | bytes, *, where: str) -> dict[str, Any]:

@@ -11,7 +11,9 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 # CUDA and ROCm documents write "48 KB" for 49,152 bytes, so KB and KiB mean the same here.
-_FACTORS = {"": 1, "B": 1, "K": KIB, "KB": KIB, "KIB": KIB, "M": MIB, "MB": MIB, "MIB": MIB}
+_FACTORS = {"": 1, "B": 1} | {
+    prefix + suffix: factor for prefix, factor in (("K", KIB), ("M", MIB), ("G", GIB)) for suffix in ("", "B", "IB")
+}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
@@ -30,7 +32,7 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     factor = _FACTORS.get(match[2].upper()) if match else None
     if match is None or factor is None:
-        raise InputError(f"{text!r} is not a size; write bytes or KiB/MiB, for example 49152 or 48KiB")
+        raise InputError(f"{text!r} is not a size; write bytes or KiB/MiB/GiB, for example 49152 or 48KiB")
     size = float(match[1]) * factor
     if size != int(size):
         raise InputError(f"{text!r} is not a whole number of bytes")

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from makeway.collective import Collective, CollectiveKind
 from makeway.errors import DataFileError, InputError, suggestion
-from makeway.facts import parse_toml, refuse_unknown
+from makeway.facts import parse_toml, read_file, refuse_unknown
 from makeway.kernel import KernelResources
 from makeway.units import parse_bytes
 
@@ -65,6 +65,12 @@ class Gemm:
     def min_bytes(self) -> float:
         """Each matrix read or written once."""
         return float(self.m * self.k + self.k * self.n + self.m * self.n) * ELEMENT_BYTES[self.dtype]
+
+    @property
+    def l2_bytes(self) -> float:
+        """What the tiles read through L2: each its rows of A and columns of B."""
+        tiles = -(-self.m // self.tile[0]) * -(-self.n // self.tile[1])
+        return float(tiles * (self.tile[0] + self.tile[1]) * self.k) * ELEMENT_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,11 +251,7 @@ _COLLECTIVE_KEYS = ("name", "stream", "after", "kind", "size", "library", "block
 
 def load_workload(path: Path) -> Workload:
     """The workload in a TOML file (docs/workloads.md)."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataFileError(f"cannot read workload {str(path)!r}: {error.strerror}") from None
-    return parse_workload(content, where=str(path))
+    return parse_workload(read_file(path, "workload"), where=str(path))
 
 
 def parse_workload(content: bytes, *, where: str) -> Workload:

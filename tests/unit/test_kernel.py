@@ -20,12 +20,11 @@ def test_rounding_reaches_the_nearest_multiple(value: int, unit: int) -> None:
 
 @given(st.integers(0, 2**40))
 def test_sizes_survive_being_written_and_read(size: int) -> None:
-    written = format_bytes(size).replace(",", "").replace(" GiB", " MiB") if size < 2**30 else str(size)
-    assert parse_bytes(written) == size
+    assert parse_bytes(format_bytes(size).replace(",", "")) == size
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("0", 0), ("48KiB", 49152), ("48 kb", 49152), ("1.5KiB", 1536), ("2M", 2097152)]
+    ("text", "size"), [("0", 0), ("48KiB", 49152), ("48 kb", 49152), ("1.5KiB", 1536), ("2M", 2097152), ("1GiB", 2**30)]
 )
 def test_sizes_are_read_as_cuda_writes_them(text: str, size: int) -> None:
     assert parse_bytes(text) == size

@@ -16,7 +16,7 @@ from makeway.cli.output import console, print_json
 from makeway.control import describe, load_plan, parse_control
 from makeway.device import Device, load_device
 from makeway.errors import InputError
-from makeway.presets import PresetOptions, load_preset, preset_names
+from makeway.presets import PresetOptions, load_preset, preset_names, preset_summary
 from makeway.simulate.policies import DISPATCHES, HBM_RULES
 from makeway.simulate.predict import Prediction, Settings, simulate
 from makeway.simulate.sweep import alternatives, run_points, sweep_points
@@ -24,6 +24,7 @@ from makeway.workload import Workload, load_workload
 
 EXAMPLES = """\
 examples:
+  makeway simulate --presets
   makeway simulate gemm-ar --device H100-SXM5-80GB
   makeway simulate gemm-ar --device H100-SXM5-80GB --control priority --control comm-threads=288
   makeway simulate cb-ar --device A40 --grid 64x64 --sweep priority
@@ -37,7 +38,17 @@ is shared): the text output shows every combination, with 5 % spread of block ti
 """
 
 
+class _ShowPresets(argparse.Action):
+    """--presets: list them and stop, as --help does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        for name in preset_names():
+            sys.stdout.write(f"{name:<18} {preset_summary(name)}\n")
+        parser.exit()
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--presets", action=_ShowPresets, nargs=0, help="list the presets and stop")
     parser.add_argument("workload", help=f"a preset ({', '.join(preset_names()[:4])}, ...) or a workload file (.toml)")
     parser.add_argument("--device", required=True, help="a device name (`makeway devices`) or FILE.toml")
     parser.add_argument("--gpus", type=int, metavar="N", help="ranks of a preset (default: the preset's)")

@@ -112,6 +112,7 @@ class _Compiler:
             ranks=len(skew_ns),
             ops=tuple(ops),
             hbm_per_ns=self.device.hbm_bytes_per_s / 1e9 if self.device.hbm_bytes_per_s else None,
+            l2_per_ns=self.device.l2_bytes_per_s / 1e9 if self.device.l2_bytes_per_s else None,
             link_per_ns=self.link_per_ns or None,
             saturation=saturation(self.device),
             interference=Interference(
@@ -165,6 +166,7 @@ class _Compiler:
             work_ns=work,
             share=share,
             hbm_per_ns=hbm_bytes / work,
+            l2_per_ns=max(hbm_bytes, op.work.l2_bytes / blocks if isinstance(op.work, Gemm) else 0.0) / work,
         )
 
     def _work(self, op: KernelOp, blocks: int, share: float) -> tuple[float, float]:
@@ -258,6 +260,7 @@ class _Compiler:
             work_ns=time_ns,
             share=0.0,
             hbm_per_ns=cost.wire_bytes * cost.hbm_bytes_per_wire_byte / time_ns,
+            l2_per_ns=cost.wire_bytes * cost.hbm_bytes_per_wire_byte / time_ns,
             link_per_ns=cost.wire_bytes / time_ns,
             group=op.name,
         )

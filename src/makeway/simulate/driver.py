@@ -15,7 +15,7 @@ from makeway.errors import InputError
 from makeway.simulate.block_engine import BlockSms
 from makeway.simulate.class_engine import ClassSms
 from makeway.simulate.policies import Dispatch, HbmRule, Proportional, StrictHeadOfLine
-from makeway.simulate.program import EngineOp, Program
+from makeway.simulate.program import Program
 from makeway.simulate.sms import NEVER, SAME_NS, Layout, Sms
 
 Engine = Literal["class", "block"]
@@ -294,15 +294,18 @@ class _Run:
             if program.link_per_ns is not None and link > program.link_per_ns:
                 for index in comms:
                     base[index] *= program.link_per_ns / link
-            wishes = {op: rate * base[op] * ops[op].hbm_per_ns for op, rate in kernels.items()}
-            wishes |= {index: base[index] * ops[index].hbm_per_ns for index in comms}
-            shares = self.hbm.shares(wishes, program.hbm_per_ns) if program.hbm_per_ns is not None else {}
-            speeds |= {op: base[op] * shares.get(op, 1.0) for op in base}
+            rates = {op: kernels.get(op, 1.0) * base[op] for op in base}
+            hbm = self._shares({op: rate * ops[op].hbm_per_ns for op, rate in rates.items()}, program.hbm_per_ns)
+            l2 = self._shares({op: rate * ops[op].l2_per_ns for op, rate in rates.items()}, program.l2_per_ns)
+            speeds |= {op: base[op] * min(hbm.get(op, 1.0), l2.get(op, 1.0)) for op in base}
         for group in self.moving:  # a collective goes at the pace of its slowest rank
             slowest = min(speeds[index] for index in self.groups[group])
             speeds |= dict.fromkeys(self.groups[group], slowest)
         for index, speed in speeds.items():
             self.speed[index] = speed
+
+    def _shares(self, wishes: dict[int, float], capacity: float | None) -> dict[int, float]:
+        return self.hbm.shares(wishes, capacity) if capacity is not None else {}
 
     def _interfered(self, kernels: dict[int, float], comms: dict[int, float]) -> dict[int, float]:
         ops, loss = self.program.ops, self.program.interference
@@ -338,8 +341,3 @@ def check_residency(program: Program, layout: Layout) -> None:
                 f"{op.name} can never become resident: it needs {needed} block{'' if needed == 1 else 's'} at once"
                 f"{f' in clusters of {cluster}' if cluster > 1 else ''}, and {where} has room for {room}"
             )
-
-
-def of_kind(ops: tuple[EngineOp, ...], kind: str) -> list[int]:
-    """Indexes of the operations of one kind."""
-    return [index for index, op in enumerate(ops) if op.kind == kind]

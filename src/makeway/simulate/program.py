@@ -33,6 +33,7 @@ class EngineOp:
     work_ns: float = 0.0  # kernel: of one block; collective: the whole of it, alone
     share: float = 1.0
     hbm_per_ns: float = 0.0  # bytes per nanosecond of work done: one block, or the whole collective
+    l2_per_ns: float = 0.0  # likewise through L2
     link_per_ns: float = 0.0  # bytes on the wire per nanosecond of a collective's work
     group: str | None = None  # collectives of the same group on all ranks are one
 
@@ -76,6 +77,7 @@ class Program:
     ranks: int
     ops: tuple[EngineOp, ...]
     hbm_per_ns: float | None = None  # None: never a limit
+    l2_per_ns: float | None = None
     link_per_ns: float | None = None
     saturation: Saturation = "hard"
     interference: Interference = Interference()
