@@ -45,7 +45,8 @@ JITTER = 0.05
 RANKS = 8
 WAVES, FEWEST_WAVES, MOST_BLOCKS = 12, 6, 4000
 PARTITION_STEP = 8  # SMs: the granularity of green contexts on Hopper
-ALL_RESIDENCIES = 6  # kernels with more blocks per SM are padded to a few residencies only
+MANY_BLOCKS = 8  # kernels with more blocks per SM are slow to simulate: fewer pads, footprints and HBM rules
+MAIN_FOOTPRINTS = ("ring 544", "small 256x128", "RCCL 256")
 WORTH = 1.0  # percent: less is noise of the block times
 AMD_LDS_KIB = 32
 
@@ -111,15 +112,15 @@ def footprints(device: Device) -> dict[str, str]:
     """Names of the map and what the simulator reads; blocks without rates of their own are written out."""
     if device.vendor == "amd":
         return {"RCCL 256": RCCL}
-    known = {"ring 544": RING, "ring 288": f"{RING},threads=288", "ring 160": f"{RING},threads=160"}
+    known = {"ring 544": RING, "ring 288": f"{RING},threads=288"}
     known["symmetric 512"] = written_out("nccl-2.32.3/symmetric", device)
     known["small 256x128"] = "threads=256,registers=128"
-    ring = load_footprint(RING, device.arch).block
-    if ring and ring.cluster > 1:
+    if device.sm.max_cluster > 1:
         known["ring 544, cluster 1"] = written_out(RING, device)
+    if device.name != "B200":
+        known["ring 160"] = f"{RING},threads=160"
+    if device.name == "H100-SXM5-80GB":
         known["ring 288, cluster 1"] = written_out(f"{RING},threads=288", device)
-    if device.name.startswith("H100"):
-        known["NCCL 2.27 ring 544"] = "nccl-2.27.5/ring-simple"
         known["NCCL 2.27 ring 288, cluster 1"] = written_out("nccl-2.27.5/ring-simple,threads=288", device)
     return known
 
@@ -253,8 +254,8 @@ class Case:
         """The smallest pad of each residency worth trying, by residency."""
         each = resident_blocks(self.device, self.kernel)
         tried = set(range(1, each))
-        if each > ALL_RESIDENCIES:
-            tried &= {1, 2, 4, 8, self.most_beside, self.most_beside + 1}
+        if each > MANY_BLOCKS:
+            tried &= {1, 4, self.most_beside}
         found = {blocks: pad_range(self.device, self.kernel, blocks) for blocks in sorted(tried)}
         return {blocks: pad.smallest_bytes for blocks, pad in found.items() if pad}
 
@@ -390,18 +391,18 @@ def _short(case: Case, held: int) -> str:
 
 
 def cases(device: Device, family: Family) -> Iterator[Case]:
-    """The cells of one kernel on one device. HBM sharing is varied where the kernel asks HBM for all it has."""
+    """The cells of one kernel on one device, thinned where many blocks make them slow."""
+    many = resident_blocks(device, family.resources(device)) > MANY_BLOCKS
     for footprint, library in footprints(device).items():
+        if many and footprint not in MAIN_FOOTPRINTS:
+            continue
         for dispatch in dispatches(device):
             for hbm in HBM_RULES.values():
-                varied = hbm.name == "proportional" or (family.hbm is None and footprint in MAX_MIN_FOOTPRINTS)
-                if varied:
+                # HBM sharing is varied where the kernel asks HBM for all it has: elsewhere it hardly ever binds.
+                if hbm.name == "proportional" or (family.hbm is None and not many and footprint in MAIN_FOOTPRINTS):
                     yield Case(
                         device=device, family=family, footprint=footprint, library=library, dispatch=dispatch, hbm=hbm
                     )
-
-
-MAX_MIN_FOOTPRINTS = ("ring 544", "ring 288", "small 256x128", "RCCL 256")
 
 
 def rows_of(task: tuple[str, str, int]) -> tuple[list[Row], int, int]:

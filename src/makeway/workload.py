@@ -120,6 +120,7 @@ class KernelOp:
     after: tuple[str, ...] = ()
     share: float | None = None  # of an SM that one block can use; None: by its warps
     persistent: bool = False  # as many blocks as fit, the work divided among them
+    measured_as: KernelResources | None = None  # what a block occupied when its time was measured; None: as now
 
     def __post_init__(self) -> None:
         if self.share is not None and not 0 < self.share <= 1:

@@ -183,7 +183,7 @@ class _Compiler:
                 hbm_bytes = op.work.hbm_bytes_per_block * whole
                 return self._roofline(op.work.flops_per_block * whole, hbm_bytes, op.work.dtype), hbm_bytes
             case Measured():
-                work = op.work.time_ns * self._unit_share(op, blocks, share)
+                work = self._measured_work(op, share) / blocks
                 most = (
                     math.inf if not self.device.hbm_bytes_per_s else self.device.hbm_bytes_per_s / 1e9 / self.device.sms
                 )
@@ -209,17 +209,20 @@ class _Compiler:
         memory = hbm_bytes / most * 1e9 if hbm_bytes else 0.0
         return max(arithmetic, memory)
 
-    def _unit_share(self, op: KernelOp, blocks: int, share: float) -> float:
-        """Work of a block per nanosecond that the whole kernel takes alone."""
-        block = EngineOp(
+    def _measured_work(self, op: KernelOp, share: float) -> float:
+        """Work of all blocks together that makes the kernel, as it was measured, take its time on the whole device."""
+        assert isinstance(op.work, Measured)
+        resources = op.measured_as or op.resources
+        blocks = resident_blocks(self.device, resources) * self.device.sms if op.persistent else op.work.blocks
+        unit = EngineOp(
             name=op.name,
             kind="kernel",
-            block=need(self.device.sm, op.resources),
+            block=need(self.device.sm, resources),
             blocks=blocks,
             work_ns=_UNIT_WORK_NS,
             share=share,
         )
-        return _UNIT_WORK_NS / _alone_ns(self.device, block)
+        return op.work.time_ns * blocks * _UNIT_WORK_NS / _alone_ns(self.device, unit)
 
     # --- collectives ---------------------------------------------------------------------------
 

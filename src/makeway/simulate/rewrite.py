@@ -33,7 +33,7 @@ def _padded(operations: tuple[Operation, ...], control: SmemPad) -> tuple[Operat
     if not any(isinstance(op, KernelOp) and fnmatchcase(op.name, control.kernel) for op in operations):
         raise InputError(f"no kernel of the workload is named {control.kernel!r}: the pad would do nothing")
     return tuple(
-        replace(op, resources=op.resources.padded(control.pad_bytes))
+        replace(op, resources=op.resources.padded(control.pad_bytes), measured_as=op.measured_as or op.resources)
         if isinstance(op, KernelOp) and fnmatchcase(op.name, control.kernel)
         else op
         for op in operations
