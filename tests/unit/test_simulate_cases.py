@@ -161,6 +161,18 @@ def test_fewer_blocks_and_threads_slow_the_collective_itself() -> None:
     assert length[0] < length[2]
 
 
+@pytest.mark.parametrize("engine", ["class", "block"])
+def test_a_collective_cannot_finish_without_its_last_channels(engine: str) -> None:
+    whole = replace(SMALL, warps=32)  # one block per SM
+    filler = kernel_op(name="filler", block=whole, blocks=8, share=1.0, work_ns=1e6)
+    comm = EngineOp(name="c", kind="collective", stream="x", block=whole, blocks=5, work_ns=1e5, share=0.0, group="c")
+    result = run(program(filler, comm), engine=engine)  # type: ignore[arg-type]
+    # two SMs are free: two of five channels move their part, then wait for the filler to end at 1e6; the other
+    # three parts then move at full rate
+    assert result.times[1].started_ns == 0
+    assert result.times[1].ended_ns == pytest.approx(1e6 + 0.6e5)
+
+
 def test_backfill_starves_a_large_block_once_block_times_spread() -> None:
     kernel = KernelResources(threads=256, registers_per_thread=98, smem_bytes=48 * 1024)
     workload = pair(kernel, 2640)

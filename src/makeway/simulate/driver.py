@@ -170,11 +170,11 @@ class _Run:
         return max(self.arrivals[0][0] - self.now, 0.0) if self.arrivals else NEVER
 
     def _next_arrived_data(self) -> float:
-        ops, soonest = self.program.ops, NEVER
+        soonest = NEVER
         for group in self.moving:
             index = self.groups[group][0]
             if self.speed[index] > 0:
-                soonest = min(soonest, (ops[index].work_ns - self.clock[index]) / self.speed[index])
+                soonest = min(soonest, (self._movable_ns(index) - self.clock[index]) / self.speed[index])
         return max(soonest, 0.0)
 
     def _advance(self, ahead: float) -> None:
@@ -204,8 +204,7 @@ class _Run:
     def _data_arrived(self) -> None:
         for group in sorted(self.moving):
             indexes = self.groups[group]
-            work = self.program.ops[indexes[0]].work_ns
-            if self.clock[indexes[0]] >= work - SAME_NS:
+            if self.clock[indexes[0]] >= self.program.ops[indexes[0]].work_ns - SAME_NS:
                 self.moving.discard(group)
                 for index in indexes:
                     op = self.program.ops[index]
@@ -266,7 +265,7 @@ class _Run:
                     self.live.append(index)
 
     def _resident_part(self, index: int) -> float:
-        """The part of a collective's channels that can move data.
+        """The part of a collective's channels that are complete.
 
         A channel is one block on each rank and carries a fixed part of the data; blocks become resident in the order
         of their channels, so the rank with the fewest decides how many channels are complete.
@@ -276,10 +275,18 @@ class _Run:
             return 1.0
         return min(self.progress[other].running_blocks for other in self.groups[op.group or op.name]) / op.blocks
 
+    def _movable_ns(self, index: int) -> float:
+        """How far a collective can get with the channels it has: the data of the others must wait for them."""
+        return self.program.ops[index].work_ns * self._resident_part(index)
+
+    def _moving_part(self, index: int) -> float:
+        """The part of a collective's channels that move data now: none once those there have moved all of theirs."""
+        return self._resident_part(index) if self.clock[index] < self._movable_ns(index) - SAME_NS else 0.0
+
     def _share(self) -> None:
         """Set every operation's speed: interference first, then links, then HBM."""
         running = [rank.running() for rank in self.ranks]
-        moving = [(index, self._resident_part(index)) for group in sorted(self.moving) for index in self.groups[group]]
+        moving = [(index, self._moving_part(index)) for group in sorted(self.moving) for index in self.groups[group]]
         if self.shared != (running, moving):
             self.shared = (running, moving)
             self._set_speeds(running, dict(moving))
