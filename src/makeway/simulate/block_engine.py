@@ -57,6 +57,7 @@ class BlockSms:
         self._turn: dict[int, int] = {}
         self._entries = 0
         self._rates: dict[int, float] = {}
+        self.changes = 0
 
     # --- placing -------------------------------------------------------------------------------
 
@@ -179,16 +180,19 @@ class BlockSms:
 
     def _recount(self, sm: _Sm) -> None:
         layout, rates = self._layout, self._rates
-        for op, rate in sm.rates.items():
-            rates[op] -= rate
-        sm.rates = {}
+        new: dict[int, float] = {}
         for block in sm.blocks:
             share = layout.ops[block.op].share
             if share and block.work_ns != NEVER:
-                rate = share / layout.slowdown(sm.wanted, share)
-                sm.rates[block.op] = sm.rates.get(block.op, 0.0) + rate
+                new[block.op] = new.get(block.op, 0.0) + share / layout.slowdown(sm.wanted, share)
+        if new == sm.rates:
+            return
         for op, rate in sm.rates.items():
+            rates[op] -= rate
+        for op, rate in new.items():
             rates[op] = rates.get(op, 0.0) + rate
+        sm.rates = new
+        self.changes += 1
 
     def next_end_ns(self) -> float:
         soonest = NEVER

@@ -34,6 +34,7 @@ class ClassSms:
                 self._groups[index, ()] = list(range(first, first + site.sms))
             first += site.sms
         self._held: dict[tuple[Batch, ...], Held] = {}
+        self.changes = 0
 
     def place(self, op: int, limit: int | None) -> int:
         wanted = self._unplaced[op] if limit is None else min(limit, self._unplaced[op])
@@ -96,6 +97,12 @@ class ClassSms:
                 if room:
                     levels.setdefault(room, {})[state] = groups.pop(state)
         left = wanted
+        if self._fills_all(op, levels, left):
+            for room, level in levels.items():
+                for state, sms in level.items():
+                    groups.setdefault((state[0], self._with(state[1], op, room)), []).extend(sms)
+                    left -= room * len(sms)
+            return wanted - left
         while left and levels:
             top = max(levels)
             level = levels.pop(top)
@@ -112,6 +119,13 @@ class ClassSms:
                 groups.setdefault(state, []).extend(sms)
         return wanted - left
 
+    def _fills_all(self, op: int, levels: dict[int, dict[State, list[int]]], left: int) -> bool:
+        """Whether every SM with room will be filled, so that the order of placement does not matter."""
+        fitting, kind = self._layout.fitting, self._layout.kind[op]
+        if sum([room * len(sms) for room, level in levels.items() for sms in level.values()]) > left:
+            return False
+        return all(fitting.steady(kind, self._holding(state[1])) for level in levels.values() for state in level)
+
     def _holding(self, batches: tuple[Batch, ...]) -> Held:
         held = self._held.get(batches)
         if held is None:
@@ -126,16 +140,16 @@ class ClassSms:
         ops = self._layout.ops
         return sum([ops[op].share * blocks for op, _, blocks in batches])
 
-    def _with(self, batches: tuple[Batch, ...], op: int) -> tuple[Batch, ...]:
+    def _with(self, batches: tuple[Batch, ...], op: int, blocks: int = 1) -> tuple[Batch, ...]:
         one = self._layout.ops[op]
         before = self._wanted(batches)
-        after = before + one.share
+        after = before + one.share * blocks
         rescaled = self._rescaled(batches, before, after)
         end = NEVER
         if one.kind == "kernel":
             slow = self._layout.slowdown(after, one.share)
             end = round(self.clock[op] + one.work_ns / one.share * slow, ROUND_DIGITS)
-        return _merged([*rescaled, (op, end, 1)])
+        return _merged([*rescaled, (op, end, blocks)])
 
     def _rescaled(self, batches: tuple[Batch, ...], before: float, after: float) -> list[Batch]:
         layout, clock, rescaled = self._layout, self.clock, []
@@ -150,6 +164,7 @@ class ClassSms:
         return rescaled
 
     def settle(self) -> None:
+        self.changes += 1
         if len(self._held) > MOST_REMEMBERED:
             self._held.clear()
 

@@ -285,11 +285,11 @@ class _Run:
 
     def _share(self) -> None:
         """Set every operation's speed: interference first, then links, then HBM."""
-        running = [rank.running() for rank in self.ranks]
+        changes = [rank.changes for rank in self.ranks]
         moving = [(index, self._moving_part(index)) for group in sorted(self.moving) for index in self.groups[group]]
-        if self.shared != (running, moving):
-            self.shared = (running, moving)
-            self._set_speeds(running, dict(moving))
+        if self.shared != (changes, moving):
+            self.shared = (changes, moving)
+            self._set_speeds([rank.running() for rank in self.ranks], dict(moving))
 
     def _set_speeds(self, running: list[dict[int, float]], moving: dict[int, float]) -> None:
         program, ops = self.program, self.program.ops

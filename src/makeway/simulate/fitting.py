@@ -19,12 +19,22 @@ class Fitting:
         self._sm = sm
         self._kinds = kinds
         self._capacity: dict[tuple[int, Held], int] = {}
+        self._steady: dict[tuple[int, Held], bool] = {}
 
     def capacity(self, kind: int, held: Held) -> int:
         """Blocks of `kind` that fit beside `held`."""
         known = self._capacity.get((kind, held))
         if known is None:
             known = self._capacity[kind, held] = capacity(self._kinds[kind], self._room(held))
+        return known
+
+    def steady(self, kind: int, held: Held) -> bool:
+        """Whether each block of `kind` that is placed beside `held` takes exactly one from its capacity."""
+        known = self._steady.get((kind, held))
+        if known is None:
+            room = self.capacity(kind, held)
+            known = all(self.capacity(kind, plus(held, kind, more)) == room - more for more in range(1, room + 1))
+            self._steady[kind, held] = known
         return known
 
     def _room(self, held: Held) -> Room:
@@ -52,3 +62,10 @@ class Fitting:
             slots=slots,
             barriers=barriers,
         )
+
+
+def plus(held: Held, kind: int, blocks: int) -> Held:
+    """What an SM holds with so many more blocks of a kind."""
+    counts = dict(held)
+    counts[kind] = counts.get(kind, 0) + blocks
+    return tuple(sorted(counts.items()))

@@ -23,6 +23,7 @@ class Sms(Protocol):
 
     clock: list[float]  # virtual time of each operation
     speed: list[float]  # at which it runs
+    changes: int  # counts up whenever `running` may have changed
 
     def place(self, op: int, limit: int | None) -> int:
         """Place up to `limit` blocks of an operation (None: all that still wait) and return how many."""
