@@ -1,7 +1,7 @@
-"""The map of where each control helps: device x kernel x collective's block, under what hardware does not tell.
+"""The map of where each control helps: device x kernel x collective's block, under rules that hardware does not tell.
 
-Writes docs/control-map.csv (one row per cell) and docs/control-map.svg, prints the counts that docs/control-map.md
-quotes. Everything is predicted by the per-block engine; nothing is measured.
+Writes docs/control-map.csv (one row per cell) and docs/control-map.svg, and prints the counts that docs/control-map.md
+quotes. All of it is predicted by the per-block engine; nothing is measured.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import csv
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
 from multiprocessing import Pool
 from pathlib import Path
@@ -20,7 +22,6 @@ from typing import Any
 from makeway.collective import Collective, load_footprint
 from makeway.control import CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition
 from makeway.device import Device, load_device
-from makeway.errors import UnsupportedError
 from makeway.kernel import KernelResources
 from makeway.residency import blocks_beside, pad_range, resident_blocks, room_beside, shortages
 from makeway.simulate.compile import compile_program, saturation
@@ -37,7 +38,7 @@ WORKERS = 2
 
 # --- what is run -------------------------------------------------------------------------------
 
-DEVICES = {"A40": 8, "A100-SXM4-80GB": 24, "H100-SXM5-80GB": 24, "B200": 16, "MI250X": 32, "MI300X": 32}  # comm blocks
+COMM_BLOCKS = {"A40": 8, "A100-SXM4-80GB": 24, "H100-SXM5-80GB": 24, "B200": 16, "MI250X": 32, "MI300X": 32}
 KERNEL_NS = 1e6  # alone, before jitter
 ARRIVAL_NS = 50_000.0  # the collective is launched so much later than the kernel
 COMM_OVER_KERNEL = 0.8
@@ -45,7 +46,8 @@ JITTER = 0.05
 RANKS = 8
 WAVES, FEWEST_WAVES, MOST_BLOCKS = 12, 6, 4000
 PARTITION_STEP = 8  # SMs: the granularity of green contexts on Hopper
-MANY_BLOCKS = 8  # kernels with more blocks per SM are slow to simulate: fewer pads, footprints and HBM rules
+ALL_RESIDENCIES = 4  # a kernel with more blocks per SM is padded to a few residencies only
+MANY_BLOCKS = 8  # one with more than these is slow to simulate: main footprints and one HBM rule only
 MAIN_FOOTPRINTS = ("ring 544", "small 256x128", "RCCL 256")
 WORTH = 1.0  # percent: less is noise of the block times
 AMD_LDS_KIB = 32
@@ -56,26 +58,24 @@ class Family:
     """A compute kernel; `hbm` is the part of the device's HBM rate it asks for, None when it asks for all and more."""
 
     name: str
-    threads: int
-    registers: int
-    smem_kib: int
+    block: tuple[int, int, int]  # threads, registers, shared memory in KiB
     share: float
     hbm: float | None
     persistent: bool = False
 
     def resources(self, device: Device) -> KernelResources:
-        kib = min(self.smem_kib, AMD_LDS_KIB) if device.vendor == "amd" else self.smem_kib
-        return KernelResources(threads=self.threads, registers_per_thread=self.registers, smem_bytes=kib * 1024)
+        threads, registers, kib = self.block
+        kib = min(kib, AMD_LDS_KIB) if device.vendor == "amd" else kib
+        return KernelResources(threads=threads, registers_per_thread=registers, smem_bytes=kib * 1024)
 
-    def fits(self, device: Device) -> bool:
-        hopper = self.name.startswith("Hopper")
-        return self.smem_kib * 1024 <= device.sm.smem_block_bytes if hopper else True
+    def runs_on(self, device: Device) -> bool:
+        return not self.name.startswith("Hopper") or self.block[2] * 1024 <= device.sm.smem_block_bytes
 
-    def work(self, device: Device) -> BlockWork:
+    def work(self, device: Device, waves: int | None) -> BlockWork:
         """Whole waves that take KERNEL_NS alone: by their HBM bytes, or by arithmetic beside them."""
         each = resident_blocks(device, self.resources(device))
         wave = each * device.sms
-        blocks = wave * max(FEWEST_WAVES, min(WAVES, MOST_BLOCKS // wave))
+        blocks = wave * (waves or max(FEWEST_WAVES, min(WAVES, MOST_BLOCKS // wave)))
         assert device.hbm_bytes_per_s and device.fp16_flops_per_s
         whole_bytes = device.hbm_bytes_per_s * KERNEL_NS / 1e9
         if self.hbm is None:
@@ -90,28 +90,28 @@ class Family:
         )
 
 
+TRITON, HOPPER = (256, 98, 48), (384, 168, 200)
 FAMILIES = (
-    Family(name="GEMM 128x128", threads=128, registers=222, smem_kib=80, share=0.6, hbm=0.35),
-    Family(name="Triton GEMM", threads=256, registers=98, smem_kib=48, share=0.6, hbm=0.35),
-    Family(name="Triton GEMM, persistent", threads=256, registers=98, smem_kib=48, share=0.6, hbm=0.35, persistent=True),
-    Family(name="Hopper GEMM", threads=384, registers=168, smem_kib=200, share=1.0, hbm=0.35),
-    Family(name="Hopper GEMM, persistent", threads=384, registers=168, smem_kib=200, share=1.0, hbm=0.35, persistent=True),
-    Family(name="small-tile GEMM", threads=256, registers=64, smem_kib=16, share=0.5, hbm=0.8),
-    Family(name="attention", threads=128, registers=255, smem_kib=64, share=0.6, hbm=0.15),
-    Family(name="norm", threads=256, registers=40, smem_kib=1, share=0.25, hbm=None),
-    Family(name="elementwise 128", threads=128, registers=32, smem_kib=0, share=0.125, hbm=None),
-    Family(name="elementwise 512", threads=512, registers=32, smem_kib=0, share=0.5, hbm=None),
-    Family(name="elementwise 1024", threads=1024, registers=32, smem_kib=0, share=1.0, hbm=None),
-)  # fmt: skip
-
+    Family(name="GEMM 128x128", block=(128, 222, 80), share=0.6, hbm=0.35),
+    Family(name="Triton GEMM", block=TRITON, share=0.6, hbm=0.35),
+    Family(name="Triton GEMM, persistent", block=TRITON, share=0.6, hbm=0.35, persistent=True),
+    Family(name="Hopper GEMM", block=HOPPER, share=1.0, hbm=0.35),
+    Family(name="Hopper GEMM, persistent", block=HOPPER, share=1.0, hbm=0.35, persistent=True),
+    Family(name="small-tile GEMM", block=(256, 64, 16), share=0.5, hbm=0.8),
+    Family(name="attention", block=(128, 255, 64), share=0.6, hbm=0.15),
+    Family(name="norm", block=(256, 40, 1), share=0.25, hbm=None),
+    Family(name="elementwise 128", block=(128, 32, 0), share=0.125, hbm=None),
+    Family(name="elementwise 512", block=(512, 32, 0), share=0.5, hbm=None),
+    Family(name="elementwise 1024", block=(1024, 32, 0), share=1.0, hbm=None),
+)
+MEMORY_BOUND = {family.name for family in FAMILIES if family.hbm is None}
 RING = "nccl-2.32.3/ring-simple"
-RCCL = "rccl-5.4.3/generic"
 
 
 def footprints(device: Device) -> dict[str, str]:
-    """Names of the map and what the simulator reads; blocks without rates of their own are written out."""
+    """Names of the map and what the simulator reads; the library's default first."""
     if device.vendor == "amd":
-        return {"RCCL 256": RCCL}
+        return {"RCCL 256": "rccl-5.4.3/generic"}
     known = {"ring 544": RING, "ring 288": f"{RING},threads=288"}
     known["symmetric 512"] = written_out("nccl-2.32.3/symmetric", device)
     known["small 256x128"] = "threads=256,registers=128"
@@ -126,13 +126,11 @@ def footprints(device: Device) -> dict[str, str]:
 
 
 def written_out(name: str, device: Device) -> str:
-    """A footprint as a block of one's own, which starts alone whatever clusters the library uses."""
+    """A footprint as a block of one's own: it starts alone whatever clusters the library uses, at the ring's rates."""
     block = load_footprint(name, device.arch).block
     assert block is not None
-    return (
-        f"threads={block.threads},registers={block.registers_per_thread},smem={block.smem_bytes},"
-        f"barriers={block.barriers}"
-    )
+    resources = f"threads={block.threads},registers={block.registers_per_thread},smem={block.smem_bytes}"
+    return f"{resources},barriers={block.barriers}"
 
 
 def dispatches(device: Device) -> tuple[Dispatch, Dispatch]:
@@ -142,13 +140,13 @@ def dispatches(device: Device) -> tuple[Dispatch, Dispatch]:
 
 def collective_of(device: Device, time_ns: float) -> Collective:
     """The all-gather that the device's links finish in `time_ns` with the library's own ring."""
-    blocks, path = DEVICES[device.name], "ring-simple" if device.vendor == "nvidia" else "generic"
+    path = "ring-simple" if device.vendor == "nvidia" else "generic"
     cost = collective_cost(device, Collective(kind="all-gather", size_bytes=2**30, ranks=RANKS), path=path)
-    wire = cost.rate_bytes_per_s(blocks) * (time_ns - cost.latency_ns) / 1e9
+    wire = cost.rate_bytes_per_s(COMM_BLOCKS[device.name]) * (time_ns - cost.latency_ns) / 1e9
     return Collective(kind="all-gather", size_bytes=round(wire * RANKS / (RANKS - 1)), ranks=RANKS)
 
 
-# --- one cell ----------------------------------------------------------------------------------
+# --- simulations, each once --------------------------------------------------------------------
 
 
 @dataclass
@@ -162,30 +160,32 @@ class Runs:
 
     def result(self, program: Program, dispatch: Dispatch, hbm: HbmRule) -> RunResult:
         self.asked += 1
-        key = self._key(program, dispatch, hbm)
+        key = _decisive(program, dispatch, hbm)
         if key not in self.known:
             self.known[key] = run(program, engine="block", dispatch=dispatch, hbm=hbm)
         return self.known[key]
 
-    def _key(self, program: Program, dispatch: Dispatch, hbm: HbmRule) -> object:
-        ops = program.ops
-        placed = [op for op in ops if op.block]
-        alone = dispatch.engines == 1 and len({op.part for op in placed}) == len(placed)
-        sms = sum(site.sms for site in program.sites)
-        most = sum(op.hbm_per_ns * (sms if op.kind == "kernel" else 1) for op in ops)
-        short = program.hbm_per_ns is not None and most > program.hbm_per_ns
-        plain = tuple(replace(op, name="", group=None, block=None) for op in ops)
-        clusters = tuple(op.block.cluster for op in placed if op.block)
-        rules = (None if alone else dispatch.name, hbm.name if short else None)
-        return (
-            plain,
-            clusters,
-            program.sites,
-            program.hbm_per_ns if short else None,
-            program.jitter,
-            _fits(program),
-            rules,
-        )
+
+def _decisive(program: Program, dispatch: Dispatch, hbm: HbmRule) -> object:
+    """All that a run depends on: no dispatch rule where nobody shares SMs, no HBM rule where there is always enough."""
+    ops, sms = program.ops, sum(site.sms for site in program.sites)
+    placed = [op.block for op in ops if op.block]
+    alone = dispatch.engines == 1 and len({op.part for op in ops if op.block}) == len(placed)
+    times = [sms if op.kind == "kernel" else 1 for op in ops]
+    wishes = (
+        (program.hbm_per_ns, sum(op.hbm_per_ns * count for op, count in zip(ops, times, strict=True))),
+        (program.l2_per_ns, sum(op.l2_per_ns * count for op, count in zip(ops, times, strict=True))),
+    )
+    short = any(limit is not None and wish > limit for limit, wish in wishes)
+    return (
+        tuple(replace(op, name="", group=None, block=None) for op in ops),
+        tuple(block.cluster for block in placed),
+        program.sites,
+        (program.jitter, program.seed),
+        (program.hbm_per_ns, program.l2_per_ns, hbm.name) if short else None,
+        None if alone else dispatch.name,
+        _fits(program),
+    )
 
 
 def _fits(program: Program) -> tuple[int, ...]:
@@ -199,6 +199,9 @@ def _fits(program: Program) -> tuple[int, ...]:
     return tuple(fitting.capacity(kind, held) for held in mixtures for kind in range(len(needs)))
 
 
+# --- one cell ----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One cell: who runs where, under which rules."""
@@ -210,6 +213,7 @@ class Case:
     dispatch: Dispatch
     hbm: HbmRule
     comm_over_kernel: float = COMM_OVER_KERNEL
+    waves: int | None = None  # None: as many as the number of blocks allows
 
     @property
     def comm_block(self) -> KernelResources:
@@ -222,17 +226,21 @@ class Case:
         return self.family.resources(self.device)
 
     @property
+    def residency(self) -> int:
+        return resident_blocks(self.device, self.kernel)
+
+    @property
     def most_beside(self) -> int:
-        """The most compute blocks beside which a block of the collective still fits, shared memory permitting."""
-        each = resident_blocks(self.device, self.kernel)
-        return max(n for n in range(each + 1) if blocks_beside(self.device, self.kernel, n, self.comm_block))
+        """The most compute blocks beside which a block of the collective still fits."""
+        counts = range(self.residency + 1)
+        return max(count for count in counts if blocks_beside(self.device, self.kernel, count, self.comm_block))
 
     def workload(self) -> Workload:
         time_ns = KERNEL_NS * self.comm_over_kernel
         kernel = KernelOp(
             name="kernel",
             resources=self.kernel,
-            work=self.family.work(self.device),
+            work=self.family.work(self.device, self.waves),
             share=self.family.share,
             persistent=self.family.persistent,
         )
@@ -240,24 +248,48 @@ class Case:
             name="comm",
             collective=collective_of(self.device, time_ns),
             library=self.library,
-            blocks=DEVICES[self.device.name],
+            blocks=COMM_BLOCKS[self.device.name],
             time_ns=time_ns,
         )
         return Workload(name=self.family.name, operations=(kernel, comm), ranks=RANKS, host_launch_ns=ARRIVAL_NS)
 
     def partition(self) -> SmPartition:
-        each = resident_blocks(self.device, self.comm_block)
-        sms = -(-DEVICES[self.device.name] // each)
+        """SMs for all blocks of the collective at once."""
+        sms = -(-COMM_BLOCKS[self.device.name] // resident_blocks(self.device, self.comm_block))
         return SmPartition(-(-sms // PARTITION_STEP) * PARTITION_STEP)
 
     def pads(self) -> dict[int, int]:
-        """The smallest pad of each residency worth trying, by residency."""
-        each = resident_blocks(self.device, self.kernel)
+        """No pad and the smallest pad of each residency worth trying, with the residency."""
+        each = self.residency
         tried = set(range(1, each))
-        if each > MANY_BLOCKS:
-            tried &= {1, 4, self.most_beside}
+        if each > ALL_RESIDENCIES:
+            tried &= {1, 2, each // 2, self.most_beside} - ({2} if each > MANY_BLOCKS else set())
         found = {blocks: pad_range(self.device, self.kernel, blocks) for blocks in sorted(tried)}
-        return {blocks: pad.smallest_bytes for blocks, pad in found.items() if pad}
+        return {0: each, **{pad.smallest_bytes: blocks for blocks, pad in found.items() if pad}}
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Total time, and when the collective's first block became resident."""
+
+    t_ns: float
+    entered_ns: float
+
+    @property
+    def early(self) -> bool:
+        return self.entered_ns < ARRIVAL_NS + KERNEL_NS / 4
+
+
+def timed(case: Case, runs: Runs, *controls: Control, of: Workload | None = None, unlimited: bool = False) -> Timed:
+    """The cell under these controls; `unlimited`: as if HBM and L2 were never short."""
+    workload = of or case.workload()
+    compiled = compile_program(
+        workload, case.device, controls, dispatch=case.dispatch, jitter=runs.jitter, seed=runs.seed
+    )
+    program = replace(compiled.program, hbm_per_ns=None, l2_per_ns=None) if unlimited else compiled.program
+    result = runs.result(program, case.dispatch, case.hbm)
+    entered = [times.started_ns for op, times in zip(program.ops, result.times, strict=True) if op.kind != "kernel"]
+    return Timed(result.end_ns, min(entered, default=0.0))
 
 
 Row = dict[str, Any]
@@ -266,125 +298,114 @@ CONTROLS = ("pad", "priority", "priority_pad", "order", "partition", "copy")
 
 def row_of(case: Case, runs: Runs) -> Row:
     """One row of the map."""
-    workload, device = case.workload(), case.device
-
-    def timed(*controls: Control, unlimited: bool = False) -> tuple[float, float]:
-        """Total time, and when the collective's first block became resident."""
-        compiled = compile_program(
-            workload, device, controls, dispatch=case.dispatch, jitter=runs.jitter, seed=runs.seed
-        )
-        program = replace(compiled.program, hbm_per_ns=None) if unlimited else compiled.program
-        result = runs.result(program, case.dispatch, case.hbm)
-        comm = next(index for index, op in enumerate(program.ops) if op.kind != "kernel")
-        return result.end_ns, result.times[comm].started_ns
-
-    pads = {0: (0, ()), **{pad: (blocks, (SmemPad(pad),)) for blocks, pad in case.pads().items()}}
-    alone = replace(workload, operations=workload.kernels)
-    program = compile_program(alone, device, (), dispatch=case.dispatch, jitter=runs.jitter, seed=runs.seed).program
-    sequential = runs.result(program, case.dispatch, case.hbm).end_ns + KERNEL_NS * case.comm_over_kernel
-    padded = {pad: timed(*control)[0] for pad, (_, control) in pads.items()}
-    first = {pad: timed(CommPriority(), *control) for pad, (_, control) in pads.items()}
-    naive, priority, entered = padded[0], first[0][0], first[0][1]
-    best, best_first = min(padded, key=lambda pad: padded[pad]), min(first, key=lambda pad: first[pad][0])
-    times: dict[str, float | None] = {
-        "pad": padded[best],
-        "priority": priority,
-        "priority_pad": first[best_first][0],
-        "order": timed(LaunchOrder())[0],
-        "partition": timed(case.partition())[0],
+    at = partial(timed, case, runs)
+    pads = case.pads()
+    padded = {pad: at(*([SmemPad(pad)] if pad else [])) for pad in pads}
+    first = {pad: at(CommPriority(), *([SmemPad(pad)] if pad else [])) for pad in pads}
+    best, best_first = (min(found, key=lambda pad: found[pad].t_ns) for found in (padded, first))
+    naive, priority = padded[0], first[0]
+    workload = case.workload()
+    sequential = at(of=replace(workload, operations=workload.kernels)).t_ns + KERNEL_NS * case.comm_over_kernel
+    t_ns: dict[str, float | None] = {
+        "pad": padded[best].t_ns,
+        "priority": priority.t_ns,
+        "priority_pad": first[best_first].t_ns,
+        "order": at(LaunchOrder()).t_ns,
+        "partition": at(case.partition()).t_ns,
+        "copy": None,
     }
-    try:
-        times["copy"] = timed(CopyEngine())[0]
-    except UnsupportedError:
-        times["copy"] = None
-
-    def contention(pad: int, *also: Control) -> bool:
-        """Whether the pad's gain is gone once HBM is never short."""
-        without, with_pad = timed(*also, unlimited=True)[0], timed(*also, SmemPad(pad), unlimited=True)[0]
-        return percent(with_pad, without) < WORTH / 2
-
-    gains = {name: percent(t, naive) for name, t in times.items() if t is not None}
-    extra = percent(first[best_first][0], priority)
-    reasons = {
-        "pad": _pad_reason(case, gains["pad"], pads[best][0], lambda: contention(best), entered=None),
-        "priority": _priority_reason(case, gains["priority"]),
-        "priority_pad": _pad_reason(
-            case, extra, pads[best_first][0], lambda: contention(best_first, CommPriority()), entered=entered
-        ),
-        "order": "first in queue" if gains["order"] >= WORTH else _no_wave(case, "nothing"),
-        "partition": "own SMs" if gains["partition"] >= WORTH else "nothing: SMs lost to compute",
-        "copy": "not known" if times["copy"] is None else "no SM" if gains["copy"] >= WORTH else "nothing: HBM",
-    }
-    result: Row = {
-        "device": device.name, "kernel": case.family.name, "footprint": case.footprint,
+    if case.device.copy_engines is not None:  # the copy replaces the library's own ring, whatever this cell's block
+        default = replace(case, library=next(iter(footprints(case.device).values())))
+        t_ns["copy"] = at(CopyEngine(), of=default.workload()).t_ns
+    gains = {name: None if t is None else percent(t, naive.t_ns) for name, t in t_ns.items()}
+    row: Row = {
+        "device": case.device.name, "kernel": case.family.name, "footprint": case.footprint,
         "dispatch": case.dispatch.name, "hbm": case.hbm.name,
-        "blocks_per_sm": resident_blocks(device, case.kernel), "comm_fits_beside": case.most_beside,
-        "t_sequential_ms": f"{sequential / 1e6:.4f}", "naive": f"{naive / sequential:.4f}",
+        "blocks_per_sm": pads[0], "comm_fits_beside": case.most_beside,
+        "t_sequential_ms": f"{sequential / 1e6:.4f}", "naive": f"{naive.t_ns / sequential:.4f}",
     }  # fmt: skip
     for name in CONTROLS:
-        t = times[name]
-        result[name] = "" if t is None else f"{t / sequential:.4f}"
-        result[f"{name}_gain_pct"] = "" if t is None else f"{gains[name]:.1f}"
-    return result | {
-        "pad_over_priority_pct": f"{extra:.1f}",
-        "worst_pad_pct": f"{percent(max(padded.values()), naive):.1f}",
+        t, gain = t_ns[name], gains[name]
+        row[name] = "" if t is None else f"{t / sequential:.4f}"
+        row[f"{name}_gain_pct"] = "" if gain is None else _signed(gain)
+    return row | {
+        "pad_over_priority_pct": _signed(percent(first[best_first].t_ns, priority.t_ns)),
+        "worst_pad_pct": _signed(percent(max(one.t_ns for one in padded.values()), naive.t_ns)),
         "pad_bytes": best,
         "priority_pad_bytes": best_first,
-        **{f"{name}_reason": reasons[name] for name in CONTROLS},
+        "pad_reason": _pad_reason(case, padded, best),
+        "priority_reason": _priority_reason(case, naive, priority),
+        "priority_pad_reason": _pad_reason(case, first, best_first, at),
+        "order_reason": _other_reason(gains["order"], "first in queue", _no_gain_by_order(case)),
+        "partition_reason": _other_reason(gains["partition"], "own SMs", "nothing: SMs lost to compute"),
+        "copy_reason": _other_reason(gains["copy"], "no SM", "nothing: slower copies or HBM"),
     }
 
 
 def percent(t: float, reference: float) -> float:
+    """What is saved against the reference."""
     return 100.0 * (reference - t) / reference
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 1) + 0.0:.1f}"  # + 0.0: no minus zero
 
 
 # --- why ---------------------------------------------------------------------------------------
 
 
-def _no_wave(case: Case, otherwise: str) -> str:
-    return "nothing: one wave" if case.family.persistent else otherwise
+def _other_reason(gain: float | None, if_so: str, if_not: str) -> str:
+    return "not known" if gain is None else if_so if gain >= WORTH else if_not
 
 
-def _priority_reason(case: Case, gain: float) -> str:
-    each = resident_blocks(case.device, case.kernel)
-    waits_for_room = case.dispatch.name in ("strict", "held-queue")
-    enters_beside = case.most_beside if waits_for_room else case.most_beside if case.most_beside >= each - 1 else 0
-    if gain >= WORTH:
-        return "room beside" if enters_beside else "whole drain"
+def _no_gain_by_order(case: Case) -> str:
+    return "nothing: second wave" if case.family.persistent else "nothing: in already"
+
+
+def _priority_reason(case: Case, naive: Timed, priority: Timed) -> str:
+    waits = case.dispatch.name in ("strict", "held-queue")  # and nobody takes the room that comes free meanwhile
+    if percent(priority.t_ns, naive.t_ns) >= WORTH:
+        return "room beside" if case.most_beside >= (1 if waits else max(case.residency - 1, 1)) else "whole drain"
+    if naive.early:
+        return "nothing: in already"
     if case.family.persistent:
         return "nothing: one wave"
-    if waits_for_room:
-        return "nothing"
-    short = _short(case, each - 1)
-    return f"nothing: starved, short of {short}" if short else _cluster(case, "nothing")
+    return "nothing: costs what it frees" if priority.early else _kept_out(case, {0: case.residency}, retired=1)
 
 
-def _pad_reason(case: Case, gain: float, blocks: int, contention: Callable[[], bool], *, entered: float | None) -> str:
-    """Why a pad helps on top of what it is compared with; `entered` is when priority alone let the collective in."""
+def _pad_reason(case: Case, found: dict[int, Timed], best: int, first: Callable[..., Timed] | None = None) -> str:
+    """Why the best pad helps, or why none does; `first` runs more where the collective goes first."""
+    without, with_pad, pads = found[0], found[best], case.pads()
+    gain = percent(with_pad.t_ns, without.t_ns)
     if gain >= WORTH:
-        if contention():
-            return "less contention"
-        return "room beside" if min(blocks, case.most_beside) else "whole drain"
-    if case.family.persistent:
-        return "nothing: one wave"
-    if entered is not None and entered < ARRIVAL_NS + KERNEL_NS / 4:
-        return "nothing: priority is enough"
-    if entered is None and case.dispatch.name == "strict":
+        if with_pad.entered_ns < without.entered_ns - KERNEL_NS / 10:
+            return "room beside" if min(pads[best], case.most_beside) else "whole drain"
+        return "less contention" if first and _gone_without_limits(first, best, gain) else "shorter waves"
+    if without.early:
+        return "nothing: priority is enough" if first else "nothing: in already"
+    if any(one.early for one in found.values()):
+        return "nothing: costs what it frees"
+    if not first and not case.family.persistent and case.dispatch.name in ("strict", "held-queue"):
         return "nothing: queue order"
-    if not case.pads():
-        return "nothing: one block per SM"
-    short = _short(case, 1)
-    return f"nothing: short of {short}" if short else _cluster(case, "nothing: costs what it frees")
+    return _kept_out(case, pads, retired=1 if first and not case.family.persistent else 0)
 
 
-def _cluster(case: Case, otherwise: str) -> str:
+def _gone_without_limits(first: Callable[..., Timed], pad: int, gain: float) -> bool:
+    """Whether most of the pad's gain is gone when HBM is never short."""
+    with_pad = first(CommPriority(), SmemPad(pad), unlimited=True)
+    return percent(with_pad.t_ns, first(CommPriority(), unlimited=True).t_ns) < gain / 2
+
+
+def _kept_out(case: Case, pads: dict[int, int], *, retired: int) -> str:
+    """What keeps a block of the collective off an SM where `retired` compute blocks have ended, under every pad."""
+    short: dict[int, list[str]] = {}
+    for pad, blocks in pads.items():
+        room = room_beside(case.device, case.kernel.padded(pad), max(blocks - retired, 0))
+        short[blocks] = [item.resource.value for item in shortages(case.device, room, case.comm_block)]
+    if all(short.values()):
+        return f"nothing: short of {' and '.join(short[min(short)])}"
     cluster = case.comm_block.cluster
-    return f"nothing: cluster of {cluster}" if cluster > 1 else otherwise
-
-
-def _short(case: Case, held: int) -> str:
-    room = room_beside(case.device, case.kernel, held)
-    return " and ".join(item.resource.value for item in shortages(case.device, room, case.comm_block))
+    return f"nothing: cluster of {cluster}" if cluster > 1 else "nothing: costs what it frees"
 
 
 # --- all cells ---------------------------------------------------------------------------------
@@ -394,15 +415,14 @@ def cases(device: Device, family: Family) -> Iterator[Case]:
     """The cells of one kernel on one device, thinned where many blocks make them slow."""
     many = resident_blocks(device, family.resources(device)) > MANY_BLOCKS
     for footprint, library in footprints(device).items():
-        if many and footprint not in MAIN_FOOTPRINTS:
-            continue
-        for dispatch in dispatches(device):
-            for hbm in HBM_RULES.values():
-                # HBM sharing is varied where the kernel asks HBM for all it has: elsewhere it hardly ever binds.
-                if hbm.name == "proportional" or (family.hbm is None and not many and footprint in MAIN_FOOTPRINTS):
-                    yield Case(
-                        device=device, family=family, footprint=footprint, library=library, dispatch=dispatch, hbm=hbm
-                    )
+        main = footprint in MAIN_FOOTPRINTS
+        # HBM sharing is varied where the kernel asks HBM for all it has: elsewhere it hardly ever binds.
+        rules = [rule for name, rule in HBM_RULES.items() if name == "proportional" or (main and not many)]
+        for dispatch in dispatches(device) if main or not many else ():
+            for hbm in rules if family.hbm is None else rules[:1]:
+                yield Case(
+                    device=device, family=family, footprint=footprint, library=library, dispatch=dispatch, hbm=hbm
+                )
 
 
 def rows_of(task: tuple[str, str, int]) -> tuple[list[Row], int, int]:
@@ -414,8 +434,10 @@ def rows_of(task: tuple[str, str, int]) -> tuple[list[Row], int, int]:
 
 
 def all_rows(seed: int) -> tuple[list[Row], int, int]:
-    """All rows in a stable order."""
-    tasks = [(name, family.name, seed) for name in DEVICES for family in FAMILIES if family.fits(load_device(name))]
+    """All rows in a stable order, and how many simulations were asked for and run."""
+    tasks = [
+        (name, family.name, seed) for name in COMM_BLOCKS for family in FAMILIES if family.runs_on(load_device(name))
+    ]
     slow_first = sorted(tasks, key=lambda task: task[1] not in ("elementwise 128", "norm"))
     done: dict[tuple[str, str, int], tuple[list[Row], int, int]] = {}
     started = time.perf_counter()
@@ -435,13 +457,207 @@ def write_csv(rows: Sequence[Row], path: Path) -> None:
         writer.writerows(rows)
 
 
+# --- the figure --------------------------------------------------------------------------------
+
+LEFT, TOP, CELL_W, CELL_H, GROUP_GAP = 250, 132, 62, 18, 14
+HEADS = ("pad", "priority", "priority\n+ pad", "launch\norder", "partition", "copy\nengine")
+MOST_PCT = 42.0  # the colour scale's end
+
+
+def colour(gain: float) -> str:
+    """White at no gain, blue for time saved, orange for time lost."""
+    weight = min(abs(gain) / MOST_PCT, 1.0)
+    end = (33, 102, 172) if gain > 0 else (217, 95, 14)
+    return "#" + "".join(f"{round(250 + (part - 250) * weight):02x}" for part in end)
+
+
+def figure(rows: Sequence[Row]) -> str:
+    """The heat map: the library's own block, HBM shared in proportion."""
+    shown = [row for row in rows if row["footprint"] in ("ring 544", "RCCL 256") and row["hbm"] == "proportional"]
+    lines: dict[tuple[str, str], list[Row]] = {}
+    for row in shown:
+        lines.setdefault((row["device"], row["kernel"]), []).append(row)
+    devices = list(dict.fromkeys(device for device, _ in lines))
+    width = LEFT + 2 * (len(HEADS) + 1) * CELL_W + GROUP_GAP + 24
+    height = TOP + len(lines) * CELL_H + len(devices) * GROUP_GAP + 76
+    parts = [*_frame(width, height), *_headings()]
+    y = TOP
+    for device in devices:
+        y += GROUP_GAP
+        mine = [(kernel, pair) for (name, kernel), pair in lines.items() if name == device]
+        parts.append(f'<text x="12" y="{y + 13}" font-weight="bold">{escape(device)}</text>')
+        for kernel, pair in mine:
+            label = f"{kernel} ({pair[0]['blocks_per_sm']})"
+            parts.append(f'<text x="{LEFT - 8}" y="{y + 13}" text-anchor="end">{escape(label)}</text>')
+            for side, row in enumerate(pair):
+                parts += _cells(row, _left(side), y)
+            y += CELL_H
+    parts += _legend(y + 22)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _left(side: int) -> int:
+    return LEFT + side * ((len(HEADS) + 1) * CELL_W + GROUP_GAP)
+
+
+def _frame(width: int, height: int) -> list[str]:
+    title = "Where each control helps: time saved against naive overlap, in percent (predicted)"
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'role="img" font-family="Helvetica, Arial, sans-serif" font-size="11.5" fill="#222222">',
+        f"<title>{title}</title>",
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="12" y="24" font-size="16" font-weight="bold">{title}</text>',
+        '<text x="12" y="43">One kernel of 1 ms and an all-gather of 0.8 ms launched 50 us later; the library\'s own '
+        "blocks (NCCL ring, 544 threads; RCCL, 256); HBM shared in proportion; 5 % spread of block times</text>",
+    ]
+
+
+def _headings() -> list[str]:
+    sides = ("strict queue (AMD: the device's default rule)", "back-fill (AMD: shader-engines rule)")
+    parts = [f'<text x="12" y="{TOP}" font-style="italic">device, kernel (blocks per SM)</text>']
+    for side, name in enumerate(sides):
+        left = _left(side)
+        parts.append(f'<text x="{left}" y="72" font-weight="bold">{name}</text>')
+        for column, head in enumerate(("naive:\nt / t_seq", *HEADS)):
+            for line, word in enumerate(reversed(head.split("\n"))):
+                x = left + column * CELL_W + CELL_W // 2
+                parts.append(f'<text x="{x}" y="{TOP - 4 - 14 * line}" text-anchor="middle">{word}</text>')
+        parts.append(f'<line x1="{left}" y1="{TOP + 4}" x2="{left + 7 * CELL_W}" y2="{TOP + 4}" stroke="#999999"/>')
+    return parts
+
+
+def _cells(row: Row, left: int, y: int) -> list[str]:
+    parts = [_text(left, y, f"{float(row['naive']):.2f}", "#555555")]
+    for column, name in enumerate(CONTROLS, start=1):
+        x, value = left + column * CELL_W, row[f"{name}_gain_pct"]
+        if value == "":
+            parts.append(_text(x, y, "?", "#777777"))
+            continue
+        gain = float(value)
+        added = name == "priority_pad" and float(row["pad_over_priority_pct"]) >= WORTH
+        edge = ' stroke="#111111" stroke-width="1.6"' if added else ""
+        parts.append(
+            f'<rect x="{x + 1}" y="{y + 1}" width="{CELL_W - 2}" height="{CELL_H - 2}" fill="{colour(gain)}"{edge}>'
+            f"<title>{escape(row[f'{name}_reason'])}</title></rect>"
+        )
+        parts.append(_text(x, y, f"{gain:.0f}".replace("-0", "0"), "#ffffff" if gain > 24 else "#222222"))
+    return parts
+
+
+def _text(x: int, y: int, text: str, fill: str) -> str:
+    text = text.replace("-", "\N{MINUS SIGN}")
+    return f'<text x="{x + CELL_W // 2}" y="{y + 13}" text-anchor="middle" fill="{fill}">{text}</text>'
+
+
+def _legend(y: int) -> list[str]:
+    parts = [f'<text x="12" y="{y + 13}">time saved, %</text>']
+    for index, gain in enumerate((-40, -20, -10, 0, 10, 20, 30, 40)):
+        x = 110 + index * 44
+        parts.append(f'<rect x="{x}" y="{y}" width="44" height="18" fill="{colour(gain)}" stroke="#cccccc"/>')
+        fill = "#ffffff" if gain > 24 else "#222222"
+        parts.append(f'<text x="{x + 22}" y="{y + 13}" text-anchor="middle" fill="{fill}">{gain}</text>')
+    x = 110 + 8 * 44 + 24
+    parts.append(f'<rect x="{x}" y="{y}" width="30" height="18" fill="#ffffff" stroke="#111111" stroke-width="1.6"/>')
+    parts.append(f'<text x="{x + 38}" y="{y + 13}">the pad adds 1 % or more to what priority saves</text>')
+    parts.append(f'<text x="{x + 330}" y="{y + 13}">?  number of copy engines not known</text>')
+    parts.append(
+        f'<text x="12" y="{y + 38}">Best of the pads tried, no pad included. Reasons per cell: control-map.csv</text>'
+    )
+    return parts
+
+
+# --- the counts that the page quotes -----------------------------------------------------------
+
+
+def print_counts(rows: Sequence[Row]) -> None:
+    tiled = [row for row in rows if "persistent" not in row["kernel"]]
+    one_wave = [row for row in rows if "persistent" in row["kernel"]]
+    rules = list(dict.fromkeys((_vendor(row), row["dispatch"]) for row in rows))
+    print("\nsaved by          rule                cells  >1 %   mean    max")
+    for column in ("pad_gain_pct", "priority_gain_pct", "pad_over_priority_pct"):
+        for kind, chosen in (("", tiled), (" one wave", one_wave)):
+            for rule in rules:
+                _line(column + kind, [row for row in chosen if (_vendor(row), row["dispatch"]) == rule], column, rule)
+    print("\npad over priority, by kernel and HBM rule (cells with both rules for memory-bound kernels)")
+    main = [row for row in tiled if row["footprint"] in MAIN_FOOTPRINTS and row["kernel"] != "elementwise 128"]
+    for rule in rules:
+        for hbm in HBM_RULES:
+            mine = [row for row in main if (_vendor(row), row["dispatch"], row["hbm"]) == (*rule, hbm)]
+            bound = [row for row in mine if row["kernel"] in MEMORY_BOUND]
+            _line(f"memory, {hbm}", bound, "pad_over_priority_pct", rule)
+            _line(f"other, {hbm}", [row for row in mine if row not in bound], "pad_over_priority_pct", rule)
+    print("\npersistent kernels, mean saved by each control")
+    for rule in rules:
+        mine = [row for row in one_wave if (_vendor(row), row["dispatch"]) == rule]
+        print(rule, {name: _mean(mine, f"{name}_gain_pct") for name in CONTROLS})
+    print("\nfootprints, mean t / t_sequential over tiled kernels that have all of them")
+    plain = [row for row in tiled if row["hbm"] == "proportional" and row["kernel"] != "elementwise 128"]
+    for key in dict.fromkeys((row["device"], row["footprint"], row["dispatch"]) for row in plain):
+        mine = [row for row in plain if (row["device"], row["footprint"], row["dispatch"]) == key]
+        print(*key, {name: _mean(mine, name, digits=3) for name in ("naive", *CONTROLS)}, sep=", ")
+    print("\nreasons")
+    for column in ("pad_reason", "priority_reason", "priority_pad_reason"):
+        for rule in rules:
+            counted = Counter(row[column] for row in rows if (_vendor(row), row["dispatch"]) == rule)
+            print(column, *rule, counted.most_common())
+
+
+def _vendor(row: Row) -> str:
+    return str(row["device"]) if row["device"].startswith("MI") else "NVIDIA"
+
+
+def _mean(rows: Sequence[Row], column: str, digits: int = 1) -> float | None:
+    values = [float(row[column]) for row in rows if row[column] != ""]
+    return round(mean(values), digits) if values else None
+
+
+def _line(name: str, rows: Sequence[Row], column: str, rule: tuple[str, str]) -> None:
+    values = [float(row[column]) for row in rows if row[column] != ""]
+    if values:
+        helped = sum(value >= WORTH for value in values)
+        where = " ".join(rule)
+        print(f"{name:<32} {where:<22} {len(values):5} {helped:5} {mean(values):7.1f} {max(values):6.1f}")
+
+
+def print_sensitivity(seed: int) -> None:
+    """What the assumptions decide, on cells that hinge on them."""
+    a100, a40 = load_device("A100-SXM4-80GB"), load_device("A40")
+    gemm, norm = FAMILIES[0], next(family for family in FAMILIES if family.name == "norm")
+    base = partial(Case, footprint="ring 544", library=RING, hbm=HBM_RULES["proportional"])
+    strict, backfill = DISPATCHES["strict"], DISPATCHES["backfill"]
+    columns = ("naive", "pad", "priority", "priority_pad", "partition", "copy")
+
+    def show(label: str, case: Case, jitter: float = JITTER) -> None:
+        row = row_of(case, Runs(seed=seed, jitter=jitter))
+        print(f"{label:<44} {case.dispatch.name:<9}", *(f"{name} {float(row[name]):.3f}" for name in columns))
+
+    print("\nsensitivity, t / t_sequential")
+    for share in (0.6, 0.75, 0.85, 0.95):
+        for rule in (strict, backfill):
+            show(
+                f"A100 GEMM 128x128, share {share}", base(device=a100, family=replace(gemm, share=share), dispatch=rule)
+            )
+    for jitter in (0.0, 0.02, 0.05, 0.10):
+        show(f"A100 GEMM 128x128, jitter {jitter}", base(device=a100, family=gemm, dispatch=backfill), jitter)
+    for ratio in (0.3, 0.8, 1.2):
+        for rule in (strict, backfill):
+            case = base(device=a100, family=gemm, dispatch=rule, comm_over_kernel=ratio)
+            show(f"A100 GEMM 128x128, comm / kernel {ratio}", case)
+    for waves in (3, 6, 12, 24):
+        show(f"A40 norm, {waves} waves", base(device=a40, family=norm, dispatch=strict, waves=waves))
+
+
 def main() -> None:
     seed = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     out = Path(sys.argv[2]) if len(sys.argv) > 2 else DOCS
     started = time.perf_counter()
     rows, asked, done = all_rows(seed)
     write_csv(rows, out / "control-map.csv")
+    (out / "control-map.svg").write_text(figure(rows))
     print(f"{len(rows)} cells, {asked} simulations asked for, {done} run, {time.perf_counter() - started:.0f} s")
+    print_counts(rows)
+    print_sensitivity(seed)
 
 
 if __name__ == "__main__":

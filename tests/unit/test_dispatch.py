@@ -49,7 +49,7 @@ def test_the_next_block_goes_to_the_sm_with_the_most_room(x_threads: int, y_thre
     sms.place(0, 5)
     emptied = sms._sms[0]
     emptied.blocks.clear()
-    sms._changed(0, emptied)
+    sms._changed(0, -1, 0, emptied)
     landed = []
     for _ in range(3):
         before = [len(sm.blocks) for sm in sms._sms]

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from makeway.simulate.fitting import Held
+from makeway.simulate.fitting import Held, plus
 from makeway.simulate.sms import NEVER, SAME_NS, Layout
 
 SHORTEST_DRAW = 0.05  # of a block's mean time
@@ -139,14 +139,11 @@ class BlockSms:
         if self._layout.program.jitter and one.kind == "kernel":
             work *= max(self._draw.gauss(1.0, self._layout.program.jitter), SHORTEST_DRAW)
         sm.blocks.append(_Block(op, index, work))
-        self._changed(index, sm)
+        self._changed(op, 1, index, sm)
 
-    def _changed(self, index: int, sm: _Sm) -> None:
-        counts: dict[int, int] = {}
-        for block in sm.blocks:
-            kind = self._layout.kind[block.op]
-            counts[kind] = counts.get(kind, 0) + 1
-        sm.held = tuple(sorted(counts.items()))
+    def _changed(self, op: int, blocks: int, index: int, sm: _Sm) -> None:
+        """Note that an SM has so many more, or fewer, blocks of an operation."""
+        sm.held = plus(sm.held, self._layout.kind[op], blocks)
         self._changes.append(index)
         self._dirty.add(index)
 
@@ -213,15 +210,16 @@ class BlockSms:
                     block.drawn = -1
                     sm = self._sms[block.sm]
                     sm.blocks.remove(block)
-                    self._changed(block.sm, sm)
+                    self._changed(op, -1, block.sm, sm)
                     done[op] = done.get(op, 0) + 1
         return sorted(done.items())
 
     def release(self, op: int) -> None:
         for index, sm in enumerate(self._sms):
-            if any(block.op == op for block in sm.blocks):
-                sm.blocks = [block for block in sm.blocks if block.op != op]
-                self._changed(index, sm)
+            kept = [block for block in sm.blocks if block.op != op]
+            if gone := len(sm.blocks) - len(kept):
+                sm.blocks = kept
+                self._changed(op, -gone, index, sm)
 
     def running(self) -> dict[int, float]:
         return {op: round(rate, 9) for op, rate in self._rates.items() if rate > NO_RATE}

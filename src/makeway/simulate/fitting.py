@@ -6,6 +6,8 @@ partitions, and those that do not divide go where the most registers are free.
 
 from __future__ import annotations
 
+from functools import cache
+
 from makeway.device import SmLimits
 from makeway.residency import Need, Room, capacity
 
@@ -64,8 +66,9 @@ class Fitting:
         )
 
 
+@cache
 def plus(held: Held, kind: int, blocks: int) -> Held:
-    """What an SM holds with so many more blocks of a kind."""
+    """What an SM holds with so many more (or, below 0, fewer) blocks of a kind."""
     counts = dict(held)
     counts[kind] = counts.get(kind, 0) + blocks
-    return tuple(sorted(counts.items()))
+    return tuple(sorted((kind, count) for kind, count in counts.items() if count))
