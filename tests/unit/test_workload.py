@@ -216,6 +216,28 @@ def test_a_pad_for_no_kernel_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("control", "said"),
     [
+        (LaunchOrder(), "LaunchOrder: every collective waits"),
+        (TileChoice(128, 128, 32), "TileChoice: no kernel offers another tile, or it has this one"),
+        (CommPriority(), None),
+        (TileChoice(128, 64, 32), None),
+    ],
+)
+def test_a_control_that_changes_nothing_is_reported(control: Control, said: str | None) -> None:
+    prediction = simulate(parse_workload(STEP.encode(), where="step.toml"), load_device("H100-SXM5-80GB"), (control,))
+    assert bool(prediction.without_effect) == (said is not None)
+    assert said is None or prediction.without_effect[0].startswith(said)
+
+
+def test_comm_controls_without_communication_are_reported() -> None:
+    builder = WorkloadBuilder("compute only")
+    builder.kernel("k", KernelResources(threads=32, registers_per_thread=8), BlockWork(blocks=9, flops_per_block=1e6))
+    prediction = simulate(builder.done(), load_device("H200"), (CommPriority(), CommBlocks(4)))
+    assert len(prediction.without_effect) == 2
+
+
+@pytest.mark.parametrize(
+    ("control", "said"),
+    [
         (SmPartition(132), "leave none of 132 for compute"),
         (CommThreads(300), "cannot be given 300 threads"),
         (CommBlocks(65), "at most 64"),

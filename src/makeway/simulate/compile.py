@@ -23,7 +23,7 @@ from makeway.simulate.driver import run
 from makeway.simulate.network import CollectiveCost, collective_cost, default_blocks
 from makeway.simulate.policies import Dispatch
 from makeway.simulate.program import EngineOp, Interference, Program, Saturation, Site
-from makeway.simulate.rewrite import rewritten
+from makeway.simulate.rewrite import idle_controls, rewritten
 from makeway.workload import BlockWork, CollectiveOp, DataType, Gemm, KernelOp, Measured, Workload
 
 # How often a tiled product moves each matrix: once is the least, L2 misses repeat part of it. Assumed.
@@ -62,9 +62,9 @@ def compile_program(
 
     All ranks run the same operations, so ranks that start together behave alike and one stands for all.
     """
-    return _Compiler(device, tuple(controls), dispatch).compile(
-        rewritten(workload, controls), jitter=jitter, seed=seed, skew_ns=tuple(skew_ns)
-    )
+    compiler = _Compiler(device, tuple(controls), dispatch)
+    compiler.without_effect += idle_controls(workload, controls)
+    return compiler.compile(rewritten(workload, controls), jitter=jitter, seed=seed, skew_ns=tuple(skew_ns))
 
 
 class _Compiler:

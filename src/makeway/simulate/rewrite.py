@@ -29,6 +29,21 @@ def rewritten(workload: Workload, controls: Sequence[Control]) -> Workload:
     return replace(workload, operations=operations)
 
 
+def idle_controls(workload: Workload, controls: Sequence[Control]) -> list[str]:
+    """Controls that cannot change anything in this workload, and why: a knob that silently does nothing misleads."""
+    idle = []
+    for control in controls:
+        name = type(control).__name__
+        if isinstance(control, SmemPad | TileChoice):
+            if isinstance(control, TileChoice) and rewritten(workload, (control,)) == workload:
+                idle.append(f"{name}: no kernel offers another tile, or it has this one already")
+        elif not workload.collectives:
+            idle.append(f"{name}: the workload has no collective")
+        elif isinstance(control, LaunchOrder) and rewritten(workload, (control,)) == workload:
+            idle.append(f"{name}: every collective waits for a kernel, or is launched first already")
+    return idle
+
+
 def _padded(operations: tuple[Operation, ...], control: SmemPad) -> tuple[Operation, ...]:
     if not any(isinstance(op, KernelOp) and fnmatchcase(op.name, control.kernel) for op in operations):
         raise InputError(f"no kernel of the workload is named {control.kernel!r}: the pad would do nothing")
