@@ -19,7 +19,7 @@ from makeway.errors import InputError
 from makeway.presets import PresetOptions, load_preset, preset_names, preset_summary
 from makeway.simulate.policies import DISPATCHES, HBM_RULES
 from makeway.simulate.predict import Prediction, Settings, simulate
-from makeway.simulate.sweep import alternatives, run_points, sweep_points
+from makeway.simulate.sweep import HONEST_JITTER, Alternative, alternatives, run_points, sweep_points
 from makeway.workload import Workload, load_workload
 
 EXAMPLES = """\
@@ -34,8 +34,11 @@ controls: pad=48KiB[:kernel*]  tile=64x64x64  priority  comm-first  comm-blocks=
           partition=32  copy-engine[=broadcast[,prelaunch]]  chunks=4
 
 Nothing here is measured. Two rules of the hardware are not known (who is dispatched first, how HBM
-is shared): the text output shows every combination, with 5 % spread of block times.
+is shared): the text output shows every combination, with 5 % spread of block times (--rules).
 """
+
+
+MANY_BLOCKS = 30_000  # more take the per-block engine several seconds
 
 
 class _ShowPresets(argparse.Action):
@@ -66,6 +69,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--iterations", type=int, metavar="N")
     parser.add_argument("--library", metavar="NAME", help="footprint of the collectives, e.g. nccl-2.27.5/ring-simple")
     parser.add_argument(
+        "--rules",
+        choices=("auto", "all", "none"),
+        default="auto",
+        help="try the rules that are not known (text output)",
+    )
+    parser.add_argument(
         "--sweep", choices=("pad", "priority", "comm-blocks", "grid"), help="run one knob over its values"
     )
 
@@ -93,7 +102,12 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(document(prediction) | _timeline_document(prediction))
     else:
-        _show(prediction, alternatives(workload, device, controls, settings))
+        _show(prediction)
+        if options.rules == "all" or (options.rules == "auto" and prediction.blocks <= MANY_BLOCKS):
+            _show_others(list(alternatives(workload, device, prediction, settings)), prediction)
+        elif options.rules == "auto":
+            console().print(f"other rules not tried: {prediction.blocks:,} blocks take a while; ask with --rules all")
+        _show_notes(prediction)
     return 0
 
 
@@ -172,7 +186,7 @@ def _ms(time_ns: float) -> float:
     return round(time_ns / 1e6, 6)
 
 
-def _show(prediction: Prediction, others: list[Prediction]) -> None:
+def _show(prediction: Prediction) -> None:
     out = console()
     share = prediction.share_of_ideal
     gain = f"{share:.0%} of the ideal gain" if share is not None else "nothing to gain"
@@ -198,16 +212,20 @@ def _show(prediction: Prediction, others: list[Prediction]) -> None:
         f"engine {prediction.engine}, dispatch {prediction.dispatch}, HBM {prediction.hbm}, "
         f"jitter {prediction.jitter:g}"
     )
-    _show_others(others)
+
+
+def _show_notes(prediction: Prediction) -> None:
+    out = console()
     for text in prediction.without_effect:
         out.print(f"no effect: {text}")
     for text in prediction.assumed:
         out.print(f"assumed: {text}", style="bright_black")
 
 
-def _show_others(others: list[Prediction]) -> None:
+def _show_others(others: list[Alternative], prediction: Prediction) -> None:
     out = console()
-    out.print(f"\nif the hardware follows other rules (block times spread by {others[0].jitter:.0%}):")
+    jitter = max(prediction.jitter, HONEST_JITTER)
+    out.print(f"\nif the hardware follows other rules (block times spread by {jitter:.0%}):")
     table = Table("dispatch", "HBM", "ms", "share of ideal", box=None, pad_edge=False)
     for other in others:
         share = other.share_of_ideal

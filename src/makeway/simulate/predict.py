@@ -58,6 +58,7 @@ class Prediction:
     dispatch: str
     hbm: str
     jitter: float
+    blocks: int  # of all kernels and collectives: what the per-block engine's time grows with
     assumed: tuple[str, ...]
     without_effect: tuple[str, ...]
 
@@ -109,6 +110,7 @@ def simulate(
         dispatch=dispatch.name,
         hbm=settings.hbm.name,
         jitter=settings.jitter,
+        blocks=sum(op.blocks for op in chosen.program.ops),
         assumed=chosen.assumed,
         without_effect=chosen.without_effect,
     )

@@ -10,8 +10,11 @@ from makeway.control import CommBlocks, CommPriority, Control, SmemPad
 from makeway.device import Device
 from makeway.errors import InputError
 from makeway.residency import pad_range, resident_blocks
+from makeway.simulate.compile import compile_program
+from makeway.simulate.driver import run
 from makeway.simulate.policies import DISPATCHES, HBM_RULES
 from makeway.simulate.predict import Prediction, Settings, simulate, vendor_dispatch
+from makeway.timeline import share_of_ideal
 from makeway.workload import Gemm, Workload
 
 SweepKind = Literal["pad", "priority", "comm-blocks", "grid"]
@@ -67,23 +70,39 @@ def run_points(points: Sequence[Point], device: Device, settings: Settings) -> I
             yield point.label, str(error)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """The same run under rules that the hardware might follow; its share of ideal is against the same baselines."""
+
+    dispatch: str
+    hbm: str
+    t_ns: float
+    share_of_ideal: float | None
+
+
 def alternatives(
-    workload: Workload, device: Device, controls: Sequence[Control], settings: Settings
-) -> list[Prediction]:
-    """The same prediction under each dispatch rule and each HBM rule that the hardware might follow."""
+    workload: Workload, device: Device, prediction: Prediction, settings: Settings
+) -> Iterator[Alternative]:
+    """The prediction under each dispatch rule and each HBM rule, with spread block times, one by one."""
     other = DISPATCHES["backfill" if device.vendor == "nvidia" else "shader-engines"]
-    rules = [settings.dispatch or vendor_dispatch(device), other]
-    jitter = max(settings.jitter, HONEST_JITTER)
-    return [
-        simulate(
+    for rule in (settings.dispatch or vendor_dispatch(device), other):
+        compiled = compile_program(
             workload,
             device,
-            controls,
-            replace(settings, engine="block", dispatch=rule, hbm=hbm, jitter=jitter, record=False),
+            prediction.controls,
+            dispatch=rule,
+            jitter=max(settings.jitter, HONEST_JITTER),
+            seed=settings.seed,
         )
-        for rule in rules
-        for hbm in HBM_RULES.values()
-    ]
+        for hbm in HBM_RULES.values():
+            time_ns = run(compiled.program, engine="block", dispatch=rule, hbm=hbm).end_ns
+            share = share_of_ideal(
+                t_sequential=prediction.t_sequential_ns,
+                t=time_ns,
+                t_compute=prediction.t_compute_ns,
+                t_comm=prediction.t_comm_ns,
+            )
+            yield Alternative(dispatch=rule.name, hbm=hbm.name, t_ns=time_ns, share_of_ideal=share)
 
 
 def _without(controls: tuple[Control, ...], kind: type[Control]) -> tuple[Control, ...]:
