@@ -191,3 +191,20 @@ def test_a_held_queue_opens_after_its_part_is_placed(hold: float, waves: int) ->
     second = kernel_op(name="second", block=whole, blocks=10, share=1.0, stream="s", launch_ns=1.0)
     result = run(program(first, second), engine="class", dispatch=HeldQueue(hold))
     assert result.times[1].started_ns == pytest.approx(waves * 1e5)
+
+
+def test_a_held_queue_never_lets_a_lower_priority_go_first() -> None:
+    whole = replace(SMALL, warps=32)
+    low = kernel_op(name="low", block=whole, blocks=40, share=1.0)
+    high = kernel_op(name="high", block=whole, blocks=20, share=1.0, stream="s", launch_ns=1.0, priority=1)
+    result = run(program(low, high), engine="class", dispatch=HeldQueue(0.5))
+    assert result.times[1].ended_ns == pytest.approx(3e5)  # one wave of `low`, then two of its own
+
+
+@pytest.mark.parametrize("path", ["symmetric", "pat-simple", "collnet-simple", "tree-simple", "zero-cta"])
+def test_every_path_of_a_library_can_be_simulated(path: str) -> None:
+    builder = WorkloadBuilder("paths", ranks=8)
+    builder.kernel("k", HOPPER_GEMM, Measured(time_ns=1e6, blocks=1320), share=1.0)
+    kind = "all-gather" if path == "zero-cta" else "all-reduce"
+    builder.collective("c", kind, 2**26, f"nccl-2.32.3/{path}")  # type: ignore[arg-type]
+    assert simulate(builder.done(), H100).t_ns > 0

@@ -20,7 +20,7 @@ from makeway.kernel import KernelResources
 from makeway.residency import check_launch, need, resident_blocks
 from makeway.simulate.dma import dma_cost
 from makeway.simulate.driver import run
-from makeway.simulate.network import CollectiveCost, collective_cost, default_blocks
+from makeway.simulate.network import PATHS, CollectiveCost, collective_cost, default_blocks
 from makeway.simulate.policies import Dispatch
 from makeway.simulate.program import EngineOp, Interference, Program, Saturation, Site
 from makeway.simulate.rewrite import idle_controls, rewritten
@@ -228,10 +228,8 @@ class _Compiler:
 
     def _collective(self, op: CollectiveOp) -> EngineOp:
         footprint = load_footprint(op.library, self.device.arch)
-        path = (
-            op.library.partition("/")[2].partition(",")[0] if "=" not in op.library.partition(",")[0] else "ring-simple"
-        )
-        plain = self._cost(op, footprint, path if footprint.block else "ring-simple", None)
+        path = self._priced_path(op.library)
+        plain = self._cost(op, footprint, path, None)
         own_blocks = op.blocks or default_blocks(self.device, op.collective)
         scale = op.time_ns / plain.alone_ns(own_blocks) if op.time_ns else 1.0
         self.assumed += plain.assumed
@@ -267,6 +265,14 @@ class _Compiler:
             link_per_ns=cost.wire_bytes / time_ns,
             group=op.name,
         )
+
+    def _priced_path(self, library: str) -> str:
+        """The algorithm and protocol whose rates a library's path has; ring-simple's where none are known."""
+        path = library.partition("/")[2].partition(",")[0]
+        if path in PATHS:
+            return path
+        self.assumed.append(f"no rates known for {library}; those of ring-simple are taken")
+        return "ring-simple"
 
     def _blocks_in_part(self, wanted: int, block: KernelResources) -> int:
         """The library's own number of blocks, or as many as the part set apart for it holds."""

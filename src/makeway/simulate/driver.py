@@ -9,6 +9,7 @@ import heapq
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Literal
 
 from makeway.errors import InputError
@@ -235,7 +236,8 @@ class _Run:
         ops = self.program.ops
         for part in dict.fromkeys(ops[index].part for index in queue):  # each part of a device has its own queue
             line = [index for index in queue if ops[index].part == part]
-            self.policy.dispatch(line, self._left, self._place)
+            levels = [list(level) for _, level in groupby(line, key=lambda index: ops[index].priority)]
+            self.policy.dispatch(levels, self._left, self._place)
         self.queues[rank] = [index for index in queue if self.unplaced[index]]
 
     def _left(self, index: int) -> float:

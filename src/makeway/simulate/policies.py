@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol, TypeVar
 
 Op = TypeVar("Op")
+Levels = Sequence[Sequence[Op]]  # the highest priority first, each by arrival
 Place = Callable[[Op, int | None], int]  # place up to so many blocks of an operation (None: all), return how many
 
 
@@ -26,8 +28,8 @@ class Dispatch(Protocol):
         """Shader engines that blocks are dealt to in turn; 1 when placement is free."""
         ...
 
-    def dispatch(self, queue: Sequence[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
-        """Place blocks of `queue` (highest priority first, then by arrival); `left` is the part not yet placed."""
+    def dispatch(self, levels: Levels[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
+        """Place blocks of the waiting operations; `left` is the part of an operation not yet placed."""
         ...
 
 
@@ -41,8 +43,8 @@ class StrictHeadOfLine:
     name: str = "strict"
     engines: int = 1
 
-    def dispatch(self, queue: Sequence[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
-        for op in queue:
+    def dispatch(self, levels: Levels[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
+        for op in chain.from_iterable(levels):
             place(op, None)
             if left(op):
                 return
@@ -55,8 +57,8 @@ class BackFill:
     name: str = "backfill"
     engines: int = 1
 
-    def dispatch(self, queue: Sequence[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
-        for op in queue:
+    def dispatch(self, levels: Levels[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
+        for op in chain.from_iterable(levels):
             place(op, None)
 
 
@@ -74,29 +76,32 @@ class CutAhead:
     turns: bool = False
     name: str = "cut-ahead"
 
-    def dispatch(self, queue: Sequence[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
-        waiting = [op for op in queue if left(op)]
-        while self.turns and len(waiting) > 1:
-            waiting = [op for op in waiting if place(op, 1) and left(op)]
-        for op in waiting:
-            place(op, None)
+    def dispatch(self, levels: Levels[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
+        for level in levels:
+            waiting = [op for op in level if left(op)]
+            while self.turns and len(waiting) > 1:
+                waiting = [op for op in waiting if place(op, 1) and left(op)]
+            for op in waiting:
+                place(op, None)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldQueue:
     """An operation keeps those behind it out until the part `hold` of its blocks is placed, then lets them go first.
 
-    0 is free for all, 1 is head of line. For hardware whose queues are served in time slices; the part is fitted.
+    Among operations of one priority; those of a higher one come first. 0 is free for all, 1 is head of line. For
+    hardware whose queues are served in time slices; the part is fitted.
     """
 
     hold: float
     engines: int = 1
     name: str = "held-queue"
 
-    def dispatch(self, queue: Sequence[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
-        holding = next((index for index, op in enumerate(queue) if left(op) > 1.0 - self.hold), len(queue))
-        for op in (*queue[holding : holding + 1], *reversed(queue[:holding])):
-            place(op, None)
+    def dispatch(self, levels: Levels[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
+        for level in levels:
+            holding = next((index for index, op in enumerate(level) if left(op) > 1.0 - self.hold), len(level))
+            for op in (*level[holding : holding + 1], *reversed(level[:holding])):
+                place(op, None)
 
 
 class HbmRule(Protocol):
