@@ -1,5 +1,6 @@
 # make demo   what makeway does, on this machine          make check  format, lint, types, import contract
 # make test   the whole test suite                        make bench  benchmarks (ratios, never a test)
+# make map    docs/control-map.csv and .svg, some 5 minutes
 # Each target makes .venv and installs what it needs.
 
 PYTHON ?= python3
@@ -7,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: setup demo test check format bench clean
+.PHONY: setup demo test check format bench map clean
 
 setup: $(VENV)/.dev
 
@@ -40,6 +41,9 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@for script in benchmarks/bench_*.py; do $(BIN)/python $$script; done
+
+map: $(VENV)/.dev
+	@$(BIN)/python benchmarks/control_map.py
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

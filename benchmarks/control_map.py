@@ -1,7 +1,7 @@
 """The map of where each control helps: device x kernel x collective's block, under rules that hardware does not tell.
 
-Writes docs/control-map.csv (one row per cell) and docs/control-map.svg, and prints the counts that docs/control-map.md
-quotes. All of it is predicted by the per-block engine; nothing is measured.
+Writes docs/control-map.csv (one row per cell) and docs/control-map.svg, and prints counts for docs/control-map.md.
+All of it is predicted by the per-block engine; nothing is measured.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import csv
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from html import escape
 from multiprocessing import Pool
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+from control_map_figure import CONTROLS, WORTH, figure
 
 from makeway.collective import Collective, load_footprint
 from makeway.control import CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition
@@ -49,7 +49,7 @@ PARTITION_STEP = 8  # SMs: the granularity of green contexts on Hopper
 ALL_RESIDENCIES = 4  # a kernel with more blocks per SM is padded to a few residencies only
 MANY_BLOCKS = 8  # one with more than these is slow to simulate: main footprints and one HBM rule only
 MAIN_FOOTPRINTS = ("ring 544", "small 256x128", "RCCL 256")
-WORTH = 1.0  # percent: less is noise of the block times
+SOONER_NS = KERNEL_NS / 10  # less is not a sign of more room
 AMD_LDS_KIB = 32
 
 
@@ -76,15 +76,14 @@ class Family:
         each = resident_blocks(device, self.resources(device))
         wave = each * device.sms
         blocks = wave * (waves or max(FEWEST_WAVES, min(WAVES, MOST_BLOCKS // wave)))
-        assert device.hbm_bytes_per_s and device.fp16_flops_per_s
-        whole_bytes = device.hbm_bytes_per_s * KERNEL_NS / 1e9
+        whole_bytes = (device.hbm_bytes_per_s or 0.0) * KERNEL_NS / 1e9
         if self.hbm is None:
             return BlockWork(blocks=blocks, hbm_bytes_per_block=whole_bytes / blocks)
         busy = each * self.share
         busy = busy / (1 + busy - self.share) if saturation(device) == "soft" else min(1.0, busy)
         return BlockWork(
             blocks=blocks,
-            flops_per_block=busy * device.fp16_flops_per_s * KERNEL_NS / 1e9 / blocks,
+            flops_per_block=busy * (device.fp16_flops_per_s or 0.0) * KERNEL_NS / 1e9 / blocks,
             hbm_bytes_per_block=self.hbm * whole_bytes / blocks,
             dtype="fp16",
         )
@@ -270,10 +269,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Total time, and when the collective's first block became resident."""
+    """Total time, when the collective's first block became resident, and when it ended."""
 
     t_ns: float
     entered_ns: float
+    comm_ended_ns: float
 
     @property
     def early(self) -> bool:
@@ -288,12 +288,11 @@ def timed(case: Case, runs: Runs, *controls: Control, of: Workload | None = None
     )
     program = replace(compiled.program, hbm_per_ns=None, l2_per_ns=None) if unlimited else compiled.program
     result = runs.result(program, case.dispatch, case.hbm)
-    entered = [times.started_ns for op, times in zip(program.ops, result.times, strict=True) if op.kind != "kernel"]
-    return Timed(result.end_ns, min(entered, default=0.0))
+    comm = [times for op, times in zip(program.ops, result.times, strict=True) if op.kind != "kernel"]
+    return Timed(result.end_ns, *((comm[0].started_ns, comm[0].ended_ns) if comm else (0.0, 0.0)))
 
 
 Row = dict[str, Any]
-CONTROLS = ("pad", "priority", "priority_pad", "order", "partition", "copy")
 
 
 def row_of(case: Case, runs: Runs) -> Row:
@@ -327,28 +326,24 @@ def row_of(case: Case, runs: Runs) -> Row:
     for name in CONTROLS:
         t, gain = t_ns[name], gains[name]
         row[name] = "" if t is None else f"{t / sequential:.4f}"
-        row[f"{name}_gain_pct"] = "" if gain is None else _signed(gain)
+        row[f"{name}_gain_pct"] = "" if gain is None else gain
     return row | {
-        "pad_over_priority_pct": _signed(percent(first[best_first].t_ns, priority.t_ns)),
-        "worst_pad_pct": _signed(percent(max(one.t_ns for one in padded.values()), naive.t_ns)),
+        "pad_over_priority_pct": percent(first[best_first].t_ns, priority.t_ns),
+        "worst_pad_pct": percent(max(one.t_ns for one in padded.values()), naive.t_ns),
         "pad_bytes": best,
         "priority_pad_bytes": best_first,
-        "pad_reason": _pad_reason(case, padded, best),
+        "pad_reason": _pad_reason(case, padded, best, at),
         "priority_reason": _priority_reason(case, naive, priority),
-        "priority_pad_reason": _pad_reason(case, first, best_first, at),
-        "order_reason": _other_reason(gains["order"], "first in queue", _no_gain_by_order(case)),
+        "priority_pad_reason": _pad_reason(case, first, best_first, partial(at, CommPriority()), goes_first=True),
+        "order_reason": _other_reason(gains["order"], "first in queue", "nothing: in already or second wave"),
         "partition_reason": _other_reason(gains["partition"], "own SMs", "nothing: SMs lost to compute"),
         "copy_reason": _other_reason(gains["copy"], "no SM", "nothing: slower copies or HBM"),
     }
 
 
 def percent(t: float, reference: float) -> float:
-    """What is saved against the reference."""
-    return 100.0 * (reference - t) / reference
-
-
-def _signed(value: float) -> str:
-    return f"{round(value, 1) + 0.0:.1f}"  # + 0.0: no minus zero
+    """What is saved against the reference, to a tenth of a percent."""
+    return round(100.0 * (reference - t) / reference, 1) + 0.0  # + 0.0: no minus zero
 
 
 # --- why ---------------------------------------------------------------------------------------
@@ -356,10 +351,6 @@ def _signed(value: float) -> str:
 
 def _other_reason(gain: float | None, if_so: str, if_not: str) -> str:
     return "not known" if gain is None else if_so if gain >= WORTH else if_not
-
-
-def _no_gain_by_order(case: Case) -> str:
-    return "nothing: second wave" if case.family.persistent else "nothing: in already"
 
 
 def _priority_reason(case: Case, naive: Timed, priority: Timed) -> str:
@@ -373,27 +364,31 @@ def _priority_reason(case: Case, naive: Timed, priority: Timed) -> str:
     return "nothing: costs what it frees" if priority.early else _kept_out(case, {0: case.residency}, retired=1)
 
 
-def _pad_reason(case: Case, found: dict[int, Timed], best: int, first: Callable[..., Timed] | None = None) -> str:
-    """Why the best pad helps, or why none does; `first` runs more where the collective goes first."""
+def _pad_reason(
+    case: Case, found: dict[int, Timed], best: int, again: Callable[..., Timed], *, goes_first: bool = False
+) -> str:
+    """Why the best pad helps, or why none does; `again` runs the same cell under more controls."""
     without, with_pad, pads = found[0], found[best], case.pads()
-    gain = percent(with_pad.t_ns, without.t_ns)
-    if gain >= WORTH:
-        if with_pad.entered_ns < without.entered_ns - KERNEL_NS / 10:
-            return "room beside" if min(pads[best], case.most_beside) else "whole drain"
-        return "less contention" if first and _gone_without_limits(first, best, gain) else "shorter waves"
+    waits = not goes_first and not case.family.persistent and case.dispatch.name in ("strict", "held-queue")
+    if percent(with_pad.t_ns, without.t_ns) >= WORTH:
+        if without.early and _gone_without_limits(again, best, percent(with_pad.t_ns, without.t_ns)):
+            return "less contention"
+        joined = min(pads[best], case.most_beside)
+        if max(without.entered_ns - with_pad.entered_ns, without.comm_ended_ns - with_pad.comm_ended_ns) > SOONER_NS:
+            return "room beside" if joined else "whole drain"
+        return "shorter waves"
     if without.early:
-        return "nothing: priority is enough" if first else "nothing: in already"
+        return "nothing: priority is enough" if goes_first else "nothing: in already"
     if any(one.early for one in found.values()):
         return "nothing: costs what it frees"
-    if not first and not case.family.persistent and case.dispatch.name in ("strict", "held-queue"):
+    if waits:
         return "nothing: queue order"
-    return _kept_out(case, pads, retired=1 if first and not case.family.persistent else 0)
+    return _kept_out(case, pads, retired=1 if goes_first and not case.family.persistent else 0)
 
 
-def _gone_without_limits(first: Callable[..., Timed], pad: int, gain: float) -> bool:
+def _gone_without_limits(again: Callable[..., Timed], pad: int, gain: float) -> bool:
     """Whether most of the pad's gain is gone when HBM is never short."""
-    with_pad = first(CommPriority(), SmemPad(pad), unlimited=True)
-    return percent(with_pad.t_ns, first(CommPriority(), unlimited=True).t_ns) < gain / 2
+    return percent(again(SmemPad(pad), unlimited=True).t_ns, again(unlimited=True).t_ns) < gain / 2
 
 
 def _kept_out(case: Case, pads: dict[int, int], *, retired: int) -> str:
@@ -457,167 +452,50 @@ def write_csv(rows: Sequence[Row], path: Path) -> None:
         writer.writerows(rows)
 
 
-# --- the figure --------------------------------------------------------------------------------
-
-LEFT, TOP, CELL_W, CELL_H, GROUP_GAP = 250, 132, 62, 18, 14
-HEADS = ("pad", "priority", "priority\n+ pad", "launch\norder", "partition", "copy\nengine")
-MOST_PCT = 42.0  # the colour scale's end
-
-
-def colour(gain: float) -> str:
-    """White at no gain, blue for time saved, orange for time lost."""
-    weight = min(abs(gain) / MOST_PCT, 1.0)
-    end = (33, 102, 172) if gain > 0 else (217, 95, 14)
-    return "#" + "".join(f"{round(250 + (part - 250) * weight):02x}" for part in end)
-
-
-def figure(rows: Sequence[Row]) -> str:
-    """The heat map: the library's own block, HBM shared in proportion."""
-    shown = [row for row in rows if row["footprint"] in ("ring 544", "RCCL 256") and row["hbm"] == "proportional"]
-    lines: dict[tuple[str, str], list[Row]] = {}
-    for row in shown:
-        lines.setdefault((row["device"], row["kernel"]), []).append(row)
-    devices = list(dict.fromkeys(device for device, _ in lines))
-    width = LEFT + 2 * (len(HEADS) + 1) * CELL_W + GROUP_GAP + 24
-    height = TOP + len(lines) * CELL_H + len(devices) * GROUP_GAP + 76
-    parts = [*_frame(width, height), *_headings()]
-    y = TOP
-    for device in devices:
-        y += GROUP_GAP
-        mine = [(kernel, pair) for (name, kernel), pair in lines.items() if name == device]
-        parts.append(f'<text x="12" y="{y + 13}" font-weight="bold">{escape(device)}</text>')
-        for kernel, pair in mine:
-            label = f"{kernel} ({pair[0]['blocks_per_sm']})"
-            parts.append(f'<text x="{LEFT - 8}" y="{y + 13}" text-anchor="end">{escape(label)}</text>')
-            for side, row in enumerate(pair):
-                parts += _cells(row, _left(side), y)
-            y += CELL_H
-    parts += _legend(y + 22)
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def _left(side: int) -> int:
-    return LEFT + side * ((len(HEADS) + 1) * CELL_W + GROUP_GAP)
-
-
-def _frame(width: int, height: int) -> list[str]:
-    title = "Where each control helps: time saved against naive overlap, in percent (predicted)"
-    return [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'role="img" font-family="Helvetica, Arial, sans-serif" font-size="11.5" fill="#222222">',
-        f"<title>{title}</title>",
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="12" y="24" font-size="16" font-weight="bold">{title}</text>',
-        '<text x="12" y="43">One kernel of 1 ms and an all-gather of 0.8 ms launched 50 us later; the library\'s own '
-        "blocks (NCCL ring, 544 threads; RCCL, 256); HBM shared in proportion; 5 % spread of block times</text>",
-    ]
-
-
-def _headings() -> list[str]:
-    sides = ("strict queue (AMD: the device's default rule)", "back-fill (AMD: shader-engines rule)")
-    parts = [f'<text x="12" y="{TOP}" font-style="italic">device, kernel (blocks per SM)</text>']
-    for side, name in enumerate(sides):
-        left = _left(side)
-        parts.append(f'<text x="{left}" y="72" font-weight="bold">{name}</text>')
-        for column, head in enumerate(("naive:\nt / t_seq", *HEADS)):
-            for line, word in enumerate(reversed(head.split("\n"))):
-                x = left + column * CELL_W + CELL_W // 2
-                parts.append(f'<text x="{x}" y="{TOP - 4 - 14 * line}" text-anchor="middle">{word}</text>')
-        parts.append(f'<line x1="{left}" y1="{TOP + 4}" x2="{left + 7 * CELL_W}" y2="{TOP + 4}" stroke="#999999"/>')
-    return parts
-
-
-def _cells(row: Row, left: int, y: int) -> list[str]:
-    parts = [_text(left, y, f"{float(row['naive']):.2f}", "#555555")]
-    for column, name in enumerate(CONTROLS, start=1):
-        x, value = left + column * CELL_W, row[f"{name}_gain_pct"]
-        if value == "":
-            parts.append(_text(x, y, "?", "#777777"))
-            continue
-        gain = float(value)
-        added = name == "priority_pad" and float(row["pad_over_priority_pct"]) >= WORTH
-        edge = ' stroke="#111111" stroke-width="1.6"' if added else ""
-        parts.append(
-            f'<rect x="{x + 1}" y="{y + 1}" width="{CELL_W - 2}" height="{CELL_H - 2}" fill="{colour(gain)}"{edge}>'
-            f"<title>{escape(row[f'{name}_reason'])}</title></rect>"
-        )
-        parts.append(_text(x, y, f"{gain:.0f}".replace("-0", "0"), "#ffffff" if gain > 24 else "#222222"))
-    return parts
-
-
-def _text(x: int, y: int, text: str, fill: str) -> str:
-    text = text.replace("-", "\N{MINUS SIGN}")
-    return f'<text x="{x + CELL_W // 2}" y="{y + 13}" text-anchor="middle" fill="{fill}">{text}</text>'
-
-
-def _legend(y: int) -> list[str]:
-    parts = [f'<text x="12" y="{y + 13}">time saved, %</text>']
-    for index, gain in enumerate((-40, -20, -10, 0, 10, 20, 30, 40)):
-        x = 110 + index * 44
-        parts.append(f'<rect x="{x}" y="{y}" width="44" height="18" fill="{colour(gain)}" stroke="#cccccc"/>')
-        fill = "#ffffff" if gain > 24 else "#222222"
-        parts.append(f'<text x="{x + 22}" y="{y + 13}" text-anchor="middle" fill="{fill}">{gain}</text>')
-    x = 110 + 8 * 44 + 24
-    parts.append(f'<rect x="{x}" y="{y}" width="30" height="18" fill="#ffffff" stroke="#111111" stroke-width="1.6"/>')
-    parts.append(f'<text x="{x + 38}" y="{y + 13}">the pad adds 1 % or more to what priority saves</text>')
-    parts.append(f'<text x="{x + 330}" y="{y + 13}">?  number of copy engines not known</text>')
-    parts.append(
-        f'<text x="12" y="{y + 38}">Best of the pads tried, no pad included. Reasons per cell: control-map.csv</text>'
-    )
-    return parts
-
-
 # --- the counts that the page quotes -----------------------------------------------------------
 
 
 def print_counts(rows: Sequence[Row]) -> None:
-    tiled = [row for row in rows if "persistent" not in row["kernel"]]
-    one_wave = [row for row in rows if "persistent" in row["kernel"]]
-    rules = list(dict.fromkeys((_vendor(row), row["dispatch"]) for row in rows))
-    print("\nsaved by          rule                cells  >1 %   mean    max")
-    for column in ("pad_gain_pct", "priority_gain_pct", "pad_over_priority_pct"):
-        for kind, chosen in (("", tiled), (" one wave", one_wave)):
-            for rule in rules:
-                _line(column + kind, [row for row in chosen if (_vendor(row), row["dispatch"]) == rule], column, rule)
-    print("\npad over priority, by kernel and HBM rule (cells with both rules for memory-bound kernels)")
-    main = [row for row in tiled if row["footprint"] in MAIN_FOOTPRINTS and row["kernel"] != "elementwise 128"]
-    for rule in rules:
-        for hbm in HBM_RULES:
-            mine = [row for row in main if (_vendor(row), row["dispatch"], row["hbm"]) == (*rule, hbm)]
-            bound = [row for row in mine if row["kernel"] in MEMORY_BOUND]
-            _line(f"memory, {hbm}", bound, "pad_over_priority_pct", rule)
-            _line(f"other, {hbm}", [row for row in mine if row not in bound], "pad_over_priority_pct", rule)
-    print("\npersistent kernels, mean saved by each control")
-    for rule in rules:
-        mine = [row for row in one_wave if (_vendor(row), row["dispatch"]) == rule]
-        print(rule, {name: _mean(mine, f"{name}_gain_pct") for name in CONTROLS})
-    print("\nfootprints, mean t / t_sequential over tiled kernels that have all of them")
-    plain = [row for row in tiled if row["hbm"] == "proportional" and row["kernel"] != "elementwise 128"]
-    for key in dict.fromkeys((row["device"], row["footprint"], row["dispatch"]) for row in plain):
-        mine = [row for row in plain if (row["device"], row["footprint"], row["dispatch"]) == key]
-        print(*key, {name: _mean(mine, name, digits=3) for name in ("naive", *CONTROLS)}, sep=", ")
-    print("\nreasons")
-    for column in ("pad_reason", "priority_reason", "priority_pad_reason"):
-        for rule in rules:
-            counted = Counter(row[column] for row in rows if (_vendor(row), row["dispatch"]) == rule)
-            print(column, *rule, counted.most_common())
+    rule = ("vendor", "dispatch")
+    savings = ("pad_gain_pct", "priority_gain_pct", "pad_over_priority_pct")
+    marked = [
+        row
+        | {
+            "vendor": row["device"] if row["device"].startswith("MI") else "NVIDIA",
+            "bound": "memory" if row["kernel"] in MEMORY_BOUND else "compute",
+        }
+        for row in rows
+    ]
+    tiled = [row for row in marked if "persistent" not in row["kernel"]]
+    _print_table("kernels of many waves", tiled, rule, savings)
+    one_wave = [row for row in marked if "persistent" in row["kernel"]]
+    _print_table("persistent kernels", one_wave, rule, [f"{name}_gain_pct" for name in CONTROLS])
+    few = [row for row in tiled if row["kernel"] != "elementwise 128"]  # those that have all rules and footprints
+    main = [row for row in few if row["footprint"] in MAIN_FOOTPRINTS]
+    _print_table("HBM rules, main footprints", main, (*rule, "bound", "hbm"), savings[1:])
+    plain = [row for row in few if row["hbm"] == "proportional"]
+    _print_table("footprints, t / t_sequential", plain, ("device", "dispatch", "footprint"), ("naive", *CONTROLS))
+    for name in CONTROLS[:3]:
+        _print_table(f"{name}: reasons", marked, (*rule, f"{name}_reason"), ())
 
 
-def _vendor(row: Row) -> str:
-    return str(row["device"]) if row["device"].startswith("MI") else "NVIDIA"
-
-
-def _mean(rows: Sequence[Row], column: str, digits: int = 1) -> float | None:
-    values = [float(row[column]) for row in rows if row[column] != ""]
-    return round(mean(values), digits) if values else None
-
-
-def _line(name: str, rows: Sequence[Row], column: str, rule: tuple[str, str]) -> None:
-    values = [float(row[column]) for row in rows if row[column] != ""]
-    if values:
-        helped = sum(value >= WORTH for value in values)
-        where = " ".join(rule)
-        print(f"{name:<32} {where:<22} {len(values):5} {helped:5} {mean(values):7.1f} {max(values):6.1f}")
+def _print_table(title: str, rows: Sequence[Row], keys: Sequence[str], columns: Sequence[str]) -> None:
+    """For each group of rows: how many, and of each column the mean, the largest and how many reach WORTH."""
+    print(f"\n{title}")
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    for group, mine in sorted(groups.items()):
+        said = [f"{', '.join(group):<50} n={len(mine)}"]
+        for column in columns:
+            values = [float(row[column]) for row in mine if row[column] != ""]
+            if not values:  # copies on a device whose engines are not known
+                continue
+            helped = sum(value >= WORTH for value in values)
+            digits = 1 if column.endswith("pct") else 3
+            more = f" (max {max(values):.1f}, {helped} helped)" if digits == 1 else ""
+            said.append(f"{column.removesuffix('_gain_pct')} {mean(values):.{digits}f}{more}")
+        print("; ".join(said))
 
 
 def print_sensitivity(seed: int) -> None:
@@ -635,9 +513,8 @@ def print_sensitivity(seed: int) -> None:
     print("\nsensitivity, t / t_sequential")
     for share in (0.6, 0.75, 0.85, 0.95):
         for rule in (strict, backfill):
-            show(
-                f"A100 GEMM 128x128, share {share}", base(device=a100, family=replace(gemm, share=share), dispatch=rule)
-            )
+            case = base(device=a100, family=replace(gemm, share=share), dispatch=rule)
+            show(f"A100 GEMM 128x128, share {share}", case)
     for jitter in (0.0, 0.02, 0.05, 0.10):
         show(f"A100 GEMM 128x128, jitter {jitter}", base(device=a100, family=gemm, dispatch=backfill), jitter)
     for ratio in (0.3, 0.8, 1.2):
