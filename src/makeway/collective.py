@@ -184,13 +184,20 @@ def _footprint(document: Mapping[str, Any], library: str, path: str, arch: str) 
 
 def _code_for(document: Mapping[str, Any], arch: str, library: str) -> dict[str, Any]:
     """The facts of the code that runs on `arch`; binaries of an older architecture may serve it."""
-    for name, table in document["arch"].items():
-        if arch == name or arch in table.get("serves", []):
-            return {key: entry for key, entry in table.items() if key != "serves"}
+    name = _serving(document, arch)
+    if name is not None:
+        return {key: entry for key, entry in document["arch"][name].items() if key != "serves"}
+    others = [other for other in library_names() if _serving(_load(other), arch)]
     raise UnsupportedError(
         f"{library} has no code for {arch}; it has: {', '.join(document['arch'])}\n"
-        f"Other versions: {', '.join(name for name in library_names() if name != library)}"
+        f"Libraries that have it: {', '.join(others) or 'none known; write the block out: threads=...,registers=...'}"
     )
+
+
+def _serving(document: Mapping[str, Any], arch: str) -> str | None:
+    """The architecture whose code runs on `arch`, if the library has any."""
+    tables = document["arch"].items()
+    return next((name for name, table in tables if arch == name or arch in table.get("serves", [])), None)
 
 
 def _whole(facts: Mapping[str, Fact], key: str, where: str) -> int:
