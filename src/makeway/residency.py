@@ -8,6 +8,7 @@ of a kernel spread evenly over the partitions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -146,29 +147,39 @@ class Room:
 
 
 def room_beside(device: Device, held: KernelResources, count: int) -> Room:
-    """What is left of an SM that holds `count` blocks of `held`.
-
-    The held warps spread evenly: the first partitions hold one more where the number does not divide.
-    """
+    """What is left of an SM that holds `count` blocks of `held`."""
     if count > resident_blocks(device, held):
         raise InvalidKernelError(f"{count} blocks of {held} do not fit on one SM of {device.name}")
-    return _room(device.sm, need(device.sm, held), count)
+    return room_left(device.sm, ((need(device.sm, held), count),))
 
 
-def _room(sm: SmLimits, block: Need, count: int) -> Room:
-    each, more = divmod(count * block.warps, sm.partitions)
-    spread = [each + 1] * more + [each] * (sm.partitions - more)
-    registers = sm.registers // sm.partitions
-    scalars = sm.scalar_registers
+def room_left(sm: SmLimits, held: Sequence[tuple[Need, int]]) -> Room:
+    """What is left of an SM beside any mixture of blocks: (what one takes, how many).
+
+    The warps of each kernel spread evenly over the partitions; those that do not divide go where the most
+    registers are free.
+    """
+    partitions = range(sm.partitions)
+    registers = [sm.registers // sm.partitions] * sm.partitions
+    scalars = [sm.scalar_registers or 0] * sm.partitions
+    smem, warps, slots, barriers = sm.smem_bytes, sm.max_warps, sm.max_blocks, sm.barriers or 0
+    for block, count in held:
+        each, more = divmod(count * block.warps, sm.partitions)
+        for rank, index in enumerate(sorted(partitions, key=registers.__getitem__, reverse=True)):
+            here = each + (rank < more)
+            registers[index] -= here * block.registers_per_warp
+            scalars[index] -= here * block.scalar_registers_per_warp
+        smem -= count * block.smem_bytes
+        warps -= count * block.warps
+        slots -= count
+        barriers -= count * block.barriers
     return Room(
-        registers=tuple([registers - warps * block.registers_per_warp for warps in spread]),
-        scalar_registers=(
-            None if scalars is None else tuple([scalars - n * block.scalar_registers_per_warp for n in spread])
-        ),
-        smem_bytes=sm.smem_bytes - count * block.smem_bytes,
-        warps=sm.max_warps - count * block.warps,
-        slots=sm.max_blocks - count,
-        barriers=None if sm.barriers is None else sm.barriers - count * block.barriers,
+        registers=tuple(registers),
+        scalar_registers=tuple(scalars) if sm.scalar_registers else None,
+        smem_bytes=smem,
+        warps=warps,
+        slots=slots,
+        barriers=None if sm.barriers is None else barriers,
     )
 
 

@@ -15,6 +15,7 @@ from makeway.simulate.fitting import Held, plus
 from makeway.simulate.sms import NEVER, SAME_NS, Layout
 
 SHORTEST_DRAW = 0.05  # of a block's mean time
+ANY_ENGINE = -1
 NO_RATE = 1e-9  # what sums of rates leave behind when all blocks have gone
 
 
@@ -66,9 +67,8 @@ class BlockSms:
         if not wanted:
             return 0
         self._read_changes(op)
-        layout, block = self._layout, self._layout.ops[op].block
-        engines = layout.engines_of(op) if layout.dealt or (block and block.cluster > 1) else (-1,)
-        placed = 0
+        layout, placed = self._layout, 0
+        engines, cluster = layout.engines[op], layout.cluster[op]
         while placed < wanted:
             if layout.dealt:
                 turn = self._turn.get(op, 0)
@@ -76,14 +76,14 @@ class BlockSms:
                     break
                 self._turn[op] = turn + 1
                 placed += 1
-            elif block is not None and block.cluster > 1:
-                size = min(block.cluster, wanted - placed)
+            elif cluster > 1:
+                size = min(cluster, wanted - placed)
                 engine = self._roomiest(op, engines)
                 if self._room(op, engine) < size:
                     break
                 placed += sum([self._place_one(op, engine) for _ in range(size)])
             else:
-                if not self._place_one(op, -1):
+                if not self._place_one(op, ANY_ENGINE):
                     break
                 placed += 1
         self._unplaced[op] -= placed
@@ -103,9 +103,8 @@ class BlockSms:
         layout = self._layout
         room = layout.fitting.capacity(layout.kind[op], self._sms[index].held)
         if room:
-            block = layout.ops[op].block
-            by_engine = layout.dealt or (block is not None and block.cluster > 1)
-            key = (op, self._engine[index] if by_engine else -1)
+            by_engine = layout.dealt or layout.cluster[op] > 1
+            key = (op, self._engine[index] if by_engine else ANY_ENGINE)
             heapq.heappush(self._rooms.setdefault(key, []), (-room, index))
 
     def _place_one(self, op: int, engine: int) -> bool:

@@ -38,13 +38,13 @@ class ClassSms:
 
     def place(self, op: int, limit: int | None) -> int:
         wanted = self._unplaced[op] if limit is None else min(limit, self._unplaced[op])
-        layout, block = self._layout, self._layout.ops[op].block
+        layout = self._layout
         if not wanted:
             return 0
         if layout.dealt:
             placed = self._deal(op, wanted)
-        elif block is not None and block.cluster > 1:
-            placed = self._fill_clusters(op, wanted, block.cluster)
+        elif layout.cluster[op] > 1:
+            placed = self._fill_clusters(op, wanted, layout.cluster[op])
         else:
             placed = self._fill(op, set(layout.sites[op]), wanted)
         self._unplaced[op] -= placed
@@ -52,7 +52,7 @@ class ClassSms:
 
     def _deal(self, op: int, wanted: int) -> int:
         """One block to each shader engine in turn, until one has no room."""
-        engines = self._layout.engines_of(op)
+        engines = self._layout.engines[op]
         for placed in range(wanted):
             turn = self._turn.get(op, 0)
             if not self._fill(op, self._sites(op, engines[turn % len(engines)]), 1):
@@ -64,7 +64,7 @@ class ClassSms:
         """Whole clusters, each inside one GPC, the emptiest GPC first."""
         placed = 0
         while placed < wanted:
-            rooms = {engine: self._room(op, self._sites(op, engine)) for engine in self._layout.engines_of(op)}
+            rooms = {engine: self._room(op, self._sites(op, engine)) for engine in self._layout.engines[op]}
             best = max(rooms, key=lambda engine: (rooms[engine], -engine))
             size = min(cluster, wanted - placed)
             if rooms[best] < size:

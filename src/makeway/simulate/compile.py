@@ -116,8 +116,8 @@ class _Compiler:
             link_per_ns=self.link_per_ns or None,
             saturation=saturation(self.device),
             interference=Interference(
-                any=_model_number(self.device, "overlap_loss", 0.0),
-                comm=_model_number(self.device, "overlap_comm_loss", 0.0),
+                any=model_number(self.device, "overlap_loss", 0.0),
+                comm=model_number(self.device, "overlap_comm_loss", 0.0),
             ),
             jitter=jitter,
             seed=seed,
@@ -139,7 +139,7 @@ class _Compiler:
         """SMs by part and, where it matters, by GPC (neighbours, for clusters) or shader engine (in turn)."""
         engines = self.dispatch.engines
         clusters = any(op.block and op.block.cluster > 1 for op in ops)
-        per_gpc = int(_model_number(self.device, "sms_per_gpc", DEFAULT_SMS_PER_GPC)) if clusters else self.device.sms
+        per_gpc = int(model_number(self.device, "sms_per_gpc", DEFAULT_SMS_PER_GPC)) if clusters else self.device.sms
         parts = [part for part, sms in self._parts() for _ in range(sms)]
         counts: dict[tuple[str | None, int], int] = {}
         for index, part in enumerate(parts):
@@ -311,13 +311,13 @@ def _only(controls: tuple[Control, ...], kind: type[_T]) -> _T | None:
 
 def saturation(device: Device) -> Saturation:
     """Whether throughput grows in proportion to resident warps up to a limit (hard) or levels off (soft)."""
-    return "soft" if _model_number(device, "soft_saturation", 0.0) else "hard"
+    return "soft" if model_number(device, "soft_saturation", 0.0) else "hard"
 
 
 def warp_share(device: Device, op: KernelOp) -> float:
     """The part of an SM that one block of the kernel can use: its warps over those that saturate an SM."""
     warps = need(device.sm, op.resources).warps
-    return min(1.0, warps / _model_number(device, "saturating_warps", DEFAULT_SATURATING_WARPS))
+    return min(1.0, warps / model_number(device, "saturating_warps", DEFAULT_SATURATING_WARPS))
 
 
 def model_fact(device: Device, key: str) -> tuple[Fact, str] | None:
@@ -342,7 +342,8 @@ def fitted_devices(key: str) -> tuple[Device, ...]:
     return tuple(device for device in map(load_device, device_names()) if device.limits and key in device.facts)
 
 
-def _model_number(device: Device, key: str, default: float) -> float:
+def model_number(device: Device, key: str, default: float) -> float:
+    """The value of a number of the model, or the default where neither the device nor its vendor has one."""
     found = model_fact(device, key)
     return float(found[0].value) if found and not isinstance(found[0].value, tuple) else default
 

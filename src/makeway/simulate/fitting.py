@@ -1,7 +1,6 @@
 """Which blocks fit on an SM beside any mixture of others, remembered by mixture.
 
-The same rules as makeway.residency, for more than two kernels: the warps of each spread evenly over the
-partitions, and those that do not divide go where the most registers are free.
+A simulation asks for the same few mixtures again and again.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 
 from makeway.device import SmLimits
-from makeway.residency import Need, Room, capacity
+from makeway.residency import Need, capacity, room_left
 
 Held = tuple[tuple[int, int], ...]  # (kind of block, how many), sorted by kind
 
@@ -27,8 +26,11 @@ class Fitting:
         """Blocks of `kind` that fit beside `held`."""
         known = self._capacity.get((kind, held))
         if known is None:
-            known = self._capacity[kind, held] = capacity(self._kinds[kind], self._room(held))
+            known = self._capacity[kind, held] = self._capacity_beside(kind, held)
         return known
+
+    def _capacity_beside(self, kind: int, held: Held) -> int:
+        return capacity(self._kinds[kind], room_left(self._sm, [(self._kinds[other], count) for other, count in held]))
 
     def steady(self, kind: int, held: Held) -> bool:
         """Whether each block of `kind` that is placed beside `held` takes exactly one from its capacity."""
@@ -38,32 +40,6 @@ class Fitting:
             known = all(self.capacity(kind, plus(held, kind, more)) == room - more for more in range(1, room + 1))
             self._steady[kind, held] = known
         return known
-
-    def _room(self, held: Held) -> Room:
-        sm = self._sm
-        registers = [sm.registers // sm.partitions] * sm.partitions
-        scalars = [sm.scalar_registers or 0] * sm.partitions
-        smem, warps, slots, barriers = sm.smem_bytes, sm.max_warps, sm.max_blocks, sm.barriers
-        for kind, count in held:
-            block = self._kinds[kind]
-            each, more = divmod(count * block.warps, sm.partitions)
-            emptiest = sorted(range(sm.partitions), key=lambda index: -registers[index])
-            for rank, index in enumerate(emptiest):
-                warps_here = each + (rank < more)
-                registers[index] -= warps_here * block.registers_per_warp
-                scalars[index] -= warps_here * block.scalar_registers_per_warp
-            smem -= count * block.smem_bytes
-            warps -= count * block.warps
-            slots -= count
-            barriers = None if barriers is None else barriers - count * block.barriers
-        return Room(
-            registers=tuple(registers),
-            scalar_registers=tuple(scalars) if sm.scalar_registers else None,
-            smem_bytes=smem,
-            warps=warps,
-            slots=slots,
-            barriers=barriers,
-        )
 
 
 @cache

@@ -10,7 +10,8 @@ from typing import Literal
 from makeway.control import Control
 from makeway.device import Device
 from makeway.errors import InputError
-from makeway.simulate.compile import Compiled, compile_program, model_fact
+from makeway.residency import capacity, room_left
+from makeway.simulate.compile import Compiled, compile_program, model_number
 from makeway.simulate.driver import Engine, RunResult, run
 from makeway.simulate.policies import DISPATCHES, HBM_RULES, Dispatch, HbmRule, HeldQueue
 from makeway.simulate.program import EngineOp, Program
@@ -79,9 +80,8 @@ class Prediction:
 
 def vendor_dispatch(device: Device) -> Dispatch:
     """The dispatch rule published for the vendor, or fitted for the device; Hopper and later are not confirmed."""
-    hold = model_fact(device, "queue_hold")
-    if hold is not None and not isinstance(hold[0].value, tuple):
-        return HeldQueue(float(hold[0].value))
+    if "queue_hold" in device.facts:
+        return HeldQueue(model_number(device, "queue_hold", 1.0))
     return DISPATCHES["cut-ahead" if device.vendor == "amd" else "strict"]
 
 
@@ -91,8 +91,8 @@ def simulate(
     """What happens when the workload runs on the device under the controls."""
     settings = settings or Settings()
     dispatch = settings.dispatch or vendor_dispatch(device)
-    plain = _compiled(workload, device, (), dispatch, settings)
-    chosen = _compiled(workload, device, controls, dispatch, settings) if controls else plain
+    plain = compile_for(workload, device, (), dispatch, settings)
+    chosen = compile_for(workload, device, controls, dispatch, settings) if controls else plain
     engine = _engine(chosen.program, settings)
     result = run(chosen.program, engine=engine, dispatch=dispatch, hbm=settings.hbm, record=settings.record)
     one_rank = replace(plain.program, ranks=1, ops=_first_rank(plain.program))
@@ -116,9 +116,10 @@ def simulate(
     )
 
 
-def _compiled(
+def compile_for(
     workload: Workload, device: Device, controls: Sequence[Control], dispatch: Dispatch, settings: Settings
 ) -> Compiled:
+    """The program of a workload under settings: the last rank late by the skew, block times spread by the jitter."""
     skew = (0.0, settings.skew_ns) if settings.skew_ns else (0.0,)
     return compile_program(
         workload, device, controls, dispatch=dispatch, jitter=settings.jitter, seed=settings.seed, skew_ns=skew
@@ -132,10 +133,9 @@ def _engine(program: Program, settings: Settings) -> Engine:
 
 
 def _fewest_waves(program: Program) -> float:
-    sms = sum(site.sms for site in program.sites)
-    registers = program.sm.registers
+    sms, empty = sum(site.sms for site in program.sites), room_left(program.sm, ())
     waves = [
-        op.blocks / (sms * max(registers // (op.block.warps * op.block.registers_per_warp), 1))
+        op.blocks / (sms * max(capacity(op.block, empty), 1))
         for op in program.ops
         if op.kind == "kernel" and op.block is not None
     ]

@@ -64,16 +64,15 @@ class Layout:
         self.fitting = Fitting(program.sm, needs)
         self.kind = [needs.index(op.block) if op.block is not None else -1 for op in program.ops]
         self.dealt = dispatch.engines > 1
-        self.engines = 1 + max(site.engine for site in program.sites)
         self.soft = program.saturation == "soft"
         self.sites = [
             tuple(index for index, site in enumerate(program.sites) if op.part is None or site.part == op.part)
             for op in program.ops
         ]
-
-    def engines_of(self, op: int) -> tuple[int, ...]:
-        """The GPCs or shader engines an operation may use: one without any of its SMs is skipped."""
-        return tuple(sorted({self.program.sites[index].engine for index in self.sites[op]}))
+        # the GPCs or shader engines an operation may use: one without any of its SMs is skipped
+        self.engines = [tuple(sorted({program.sites[index].engine for index in sites})) for sites in self.sites]
+        # blocks of a cluster at once, inside one GPC; 1: each block by itself
+        self.cluster = [op.block.cluster if op.block else 1 for op in program.ops]
 
     def slowdown(self, wanted: float, share: float) -> float:
         """How much slower than alone on the SM a block of `share` runs where blocks want `wanted` SMs in all."""

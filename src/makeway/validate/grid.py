@@ -15,7 +15,7 @@ from statistics import fmean, median
 from makeway.control import CommPriority, Control
 from makeway.device import Device, load_device
 from makeway.presets import PresetOptions, load_preset
-from makeway.simulate.compile import fitted_devices, model_fact
+from makeway.simulate.compile import fitted_devices, model_fact, model_number
 from makeway.simulate.predict import Prediction, Settings, simulate
 from makeway.validate.rows import Row, Summary, mean_absolute_error
 from makeway.workload import CollectiveOp, Gemm, Workload
@@ -121,13 +121,11 @@ def _baselines(name: str, group: list[Cell], tables: Mapping[str, list[Cell]]) -
 # --- the experiment itself ---------------------------------------------------------------------
 
 
-def experiment(device: Device, blocks: int, *, ratio: float | None = None) -> Workload:
+def experiment(device: Device, blocks: int) -> Workload:
     """cb-ar with `blocks` GEMM blocks and the all-reduce at its fitted length relative to the GEMM."""
     side = min(blocks, _TILES)
     workload = load_preset("cb-ar", device, PresetOptions(grid=(side, blocks // side)))
-    if ratio is None:
-        found = model_fact(device, "comm_over_compute")
-        ratio = float(found[0].value) if found and not isinstance(found[0].value, tuple) else 1.0
+    ratio = model_number(device, "comm_over_compute", 1.0)
     gemm = workload.kernels[0].work
     assert isinstance(gemm, Gemm)
     assert device.fp32_flops_per_s is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import fmean
 
@@ -13,7 +13,7 @@ from makeway.kernel import KernelResources
 from makeway.presets import load_preset, preset_names
 from makeway.simulate.network import collective_cost
 from makeway.simulate.policies import DISPATCHES
-from makeway.simulate.predict import Prediction, Settings, simulate
+from makeway.simulate.predict import Settings, simulate
 from makeway.timeline import Timeline
 from makeway.validate.grid import run_experiment
 from makeway.validate.rows import Row
@@ -141,7 +141,7 @@ def _channel_rows() -> Iterator[Row]:
     builder.collective("gather", "all-gather", 100 * 2**20, "nccl-2.21.5/ring-simple", blocks=8)
     workload = builder.done()
     times = {
-        count: simulate(workload, device, (CommPriority(), *_blocks(count)), Settings(engine="class")).t_ns
+        count: simulate(workload, device, (CommPriority(), CommBlocks(count)), Settings(engine="class")).t_ns
         for count in (8, 32, 2)
     }
     for count, published in ((32, 0.87), (2, 1.35)):
@@ -156,16 +156,34 @@ def _channel_rows() -> Iterator[Row]:
         )
 
 
-def _blocks(count: int) -> tuple[Control, ...]:
-    return (CommBlocks(count),)
-
-
 # --- field reports -----------------------------------------------------------------------------
 
 
 def _field_rows() -> Iterator[Row]:
-    yield _gemm_under_gather()
-    yield _one_wave_gemm()
+    ampere = KernelResources(threads=128, registers_per_thread=222, smem_bytes=80 * 1024)
+    yield Row(
+        source="NVIDIA/nccl issue 1428",
+        device="A100-SXM4-80GB",
+        case="GEMM of 1.18 ms under an all-gather",
+        published=1.76,
+        predicted=_slowdown_under_gather(
+            "A100-SXM4-80GB", ampere, Measured(time_ns=1.18e6, blocks=2160, hbm_bytes=962.4e6)
+        ),
+        unit="x",
+        assumed=("GEMM kernel and its HBM traffic are ours", "no clock or cache effects"),
+    )
+    hopper = KernelResources(threads=384, registers_per_thread=168, smem_bytes=200 * 1024)
+    yield Row(
+        source="NVIDIA developer forum 337991",
+        device="H100-SXM5-80GB",
+        case="GEMM of exactly 132 blocks beside a 24-block all-gather",
+        published=1.70,
+        predicted=_slowdown_under_gather(
+            "H100-SXM5-80GB", hopper, Measured(time_ns=1e6, blocks=132, hbm_bytes=1.005e9)
+        ),
+        unit="x",
+        assumed=("equal block times: the second wave doubles the GEMM",),
+    )
     b200 = load_device("B200")
     cost = collective_cost(b200, Collective(kind="all-to-all", size_bytes=2**30, ranks=8), path="sendrecv")
     yield Row(
@@ -179,48 +197,11 @@ def _field_rows() -> Iterator[Row]:
     )
 
 
-def _beside_gather(
-    device: Device, kernel: KernelResources, blocks: int, time_ns: float, hbm: float, comm_blocks: int
-) -> Prediction:
+def _slowdown_under_gather(device: str, gemm: KernelResources, work: Measured) -> float:
+    """How much longer a GEMM takes that is launched behind a long all-gather of 24 blocks."""
     builder = WorkloadBuilder("GEMM under all-gather", ranks=8)
-    builder.collective(
-        "gather", "all-gather", 2**30, "nccl-2.21.5/ring-simple", blocks=comm_blocks, time_ns=10 * time_ns
-    )
-    builder.kernel("gemm", kernel, Measured(time_ns=time_ns, blocks=blocks, hbm_bytes=hbm))
-    return simulate(builder.done(), device, (), Settings(engine="block"))
-
-
-def _slowdown(measure: Callable[[], Prediction]) -> float:
-    prediction = measure()
+    builder.collective("gather", "all-gather", 2**30, "nccl-2.21.5/ring-simple", blocks=24, time_ns=10 * work.time_ns)
+    builder.kernel("gemm", gemm, work)
+    prediction = simulate(builder.done(), load_device(device), (), Settings(engine="block"))
     (span,) = prediction.timeline.of("compute")
     return span.duration_ns / prediction.t_compute_ns
-
-
-def _gemm_under_gather() -> Row:
-    device = load_device("A100-SXM4-80GB")
-    gemm = KernelResources(threads=128, registers_per_thread=222, smem_bytes=80 * 1024)
-    slow = _slowdown(lambda: _beside_gather(device, gemm, 2160, 1.18e6, 0.4 * 1.18e-3 * 2.039e12, 24))
-    return Row(
-        source="NVIDIA/nccl issue 1428",
-        device="A100-SXM4-80GB",
-        case="GEMM of 1.18 ms under an all-gather",
-        published=1.76,
-        predicted=slow,
-        unit="x",
-        assumed=("GEMM kernel and its HBM traffic are ours", "no clock or cache effects"),
-    )
-
-
-def _one_wave_gemm() -> Row:
-    device = load_device("H100-SXM5-80GB")
-    gemm = KernelResources(threads=384, registers_per_thread=168, smem_bytes=200 * 1024)
-    slow = _slowdown(lambda: _beside_gather(device, gemm, 132, 1.0e6, 0.3 * 1e-3 * 3.35e12, 24))
-    return Row(
-        source="NVIDIA developer forum 337991",
-        device="H100-SXM5-80GB",
-        case="GEMM of exactly 132 blocks beside a 24-block all-gather",
-        published=1.70,
-        predicted=slow,
-        unit="x",
-        assumed=("equal block times: the second wave doubles the GEMM",),
-    )
