@@ -83,6 +83,7 @@ def test_a_plan_file_and_options_reach_the_simulator(capsys: pytest.CaptureFixtu
         ([*PAIR, "--jitter", "-1"], "jitter must be at least 0"),
         ([*PAIR, "--engine", "class", "--jitter", "0.1"], "class engine knows no jitter"),
         ([*PAIR, "--gpus", "1"], "ranks"),
+        (["simulate", "missing.toml", "--device", "H200", "--grid", "2x2"], "--grid is for presets"),
         ([*PAIR, "--plan", "missing.toml"], "cannot read plan 'missing.toml'"),
         (["validate", "--data", "missing.csv"], "cannot read 'missing.csv'"),
     ],

@@ -38,6 +38,7 @@ is shared): the text output shows every combination, with 5 % spread of block ti
 """
 
 
+_PRESET_OPTIONS = ("gpus", "grid", "tile", "in_flight", "iterations", "library")
 MANY_BLOCKS = 30_000  # more take the per-block engine several seconds
 
 
@@ -92,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
         jitter=options.jitter,
         seed=options.seed,
         skew_ns=options.skew_us * 1e3,
-        record=options.json,
+        record=options.json and not options.sweep,
     )
     if options.sweep:
         points = sweep_points(options.sweep, workload, device, controls)
@@ -113,6 +114,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _workload(options: argparse.Namespace, device: Device) -> Workload:
     if options.workload.endswith(".toml"):
+        given = [name for name in _PRESET_OPTIONS if getattr(options, name) is not None]
+        if given:
+            raise InputError(f"--{given[0].replace('_', '-')} is for presets; a workload file says it itself")
         return load_workload(Path(options.workload))
     return load_preset(
         options.workload,
@@ -252,7 +256,7 @@ def _sweep(points: list[Any], device: Device, settings: Settings, *, as_json: bo
         )
         return
     longest = max((found.t_ns for _, found in rows if not isinstance(found, str)), default=1.0)
-    table = Table("setting", "ms", "share of ideal", "", box=None, pad_edge=False)
+    table = Table("setting", "predicted ms", "share of ideal", "", box=None, pad_edge=False)
     for label, found in rows:
         if isinstance(found, str):
             table.add_row(label, "-", "-", found)

@@ -10,12 +10,11 @@ from makeway.control import CommBlocks, CommPriority, Control, SmemPad
 from makeway.device import Device
 from makeway.errors import InputError
 from makeway.residency import pad_range, resident_blocks
-from makeway.simulate.compile import compile_program
 from makeway.simulate.driver import run
 from makeway.simulate.policies import DISPATCHES, HBM_RULES
-from makeway.simulate.predict import Prediction, Settings, simulate, vendor_dispatch
+from makeway.simulate.predict import Prediction, Settings, compile_for, simulate, vendor_dispatch
 from makeway.timeline import share_of_ideal
-from makeway.workload import Gemm, Workload
+from makeway.workload import Gemm, KernelOp, Workload
 
 SweepKind = Literal["pad", "priority", "comm-blocks", "grid"]
 HONEST_JITTER = 0.05  # equal block times hide starvation: back-fill is judged with spread
@@ -85,15 +84,9 @@ def alternatives(
 ) -> Iterator[Alternative]:
     """The prediction under each dispatch rule and each HBM rule, with spread block times, one by one."""
     other = DISPATCHES["backfill" if device.vendor == "nvidia" else "shader-engines"]
-    for rule in (settings.dispatch or vendor_dispatch(device), other):
-        compiled = compile_program(
-            workload,
-            device,
-            prediction.controls,
-            dispatch=rule,
-            jitter=max(settings.jitter, HONEST_JITTER),
-            seed=settings.seed,
-        )
+    spread = replace(settings, engine="block", jitter=max(settings.jitter, HONEST_JITTER))
+    for rule in dict.fromkeys((settings.dispatch or vendor_dispatch(device), vendor_dispatch(device), other)):
+        compiled = compile_for(workload, device, prediction.controls, rule, spread)
         for hbm in HBM_RULES.values():
             time_ns = run(compiled.program, engine="block", dispatch=rule, hbm=hbm).end_ns
             share = share_of_ideal(
@@ -128,7 +121,9 @@ def _with_grid(workload: Workload, x: int, y: int) -> Workload:
     if not any(isinstance(kernel.work, Gemm) for kernel in workload.kernels):
         raise InputError("a grid sweep needs a workload with matrix products")
     operations = tuple(
-        replace(op, work=replace(op.work, grid=(x, y))) if op in workload.kernels and isinstance(op.work, Gemm) else op
+        replace(op, work=replace(op.work, grid=(x, y)))
+        if isinstance(op, KernelOp) and isinstance(op.work, Gemm)
+        else op
         for op in workload.operations
     )
     return replace(workload, operations=operations)
