@@ -36,6 +36,20 @@ class KernelResources:
         return replace(self, smem_bytes=self.smem_bytes + pad_bytes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One enqueue of a kernel, as a profiler records it: how many blocks, and what each occupies."""
+
+    blocks: int
+    threads: int  # per block
+    resources: KernelResources | None = None  # None where registers and shared memory were not recorded
+
+    def __post_init__(self) -> None:
+        if type(self.blocks) is not int or self.blocks < 1:
+            raise InvalidKernelError(f"a launch needs a whole number of 1 block or more, got {self.blocks!r}")
+        _check("threads", self.threads, 1, MAX_THREADS)
+
+
 def _check(what: str, value: int, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
         raise InvalidKernelError(f"{what} must be a whole number in {low}..{high:,}, got {value!r}")

@@ -6,10 +6,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from makeway.collective import CollectiveKind
 from makeway.errors import InputError
+from makeway.kernel import Launch
 
-SpanKind = Literal["compute", "comm", "copy"]
+# copy: communication on copy engines (peer to peer); memory: copies to and from the host, within the device, and fills.
+SpanKind = Literal["compute", "comm", "copy", "memory"]
 Origin = Literal["measured", "imported", "predicted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What a collective moves, as far as its record says."""
+
+    kind: CollectiveKind | None = None
+    in_bytes: int | None = None  # of this rank, before
+    out_bytes: int | None = None  # of this rank, after
+    group: str | None = None
+    group_ranks: tuple[int, ...] = ()
+    sequence: int | None = None  # the how-manieth of its group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +38,10 @@ class Span:
     end_ns: int
     rank: int = 0
     waiting_ns: int = 0  # of a collective: resident, but some rank was not ready yet
+    launch: Launch | None = None
+    launched_ns: int | None = None  # when the host asked for it
+    exchange: Exchange | None = None
+    priority: int | None = None  # of its stream; lower is more urgent, as CUDA counts
 
     def __post_init__(self) -> None:
         if self.end_ns < self.start_ns:
@@ -44,6 +63,41 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a program as its host marked it (a profiler step)."""
+
+    number: int
+    rank: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """An order between streams: what `stream` is given after `asked_ns` runs after all that `on_stream` was given
+    before `recorded_ns` (both host times)."""
+
+    rank: int
+    stream: str
+    asked_ns: int
+    on_stream: str
+    recorded_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """Who recorded: one rank, its GPU, and what its record lacks."""
+
+    rank: int
+    device: str | None = None  # as the profiler names the GPU
+    sms: int | None = None
+    world: int | None = None  # ranks of the whole job
+    library: str | None = None  # "nccl-2.17.1"
+    source: str = ""  # the file
+    notes: tuple[str, ...] = ()  # what had to be left out, in plain sentences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """Spans of one or more ranks, and where they come from."""
 
@@ -51,6 +105,9 @@ class Timeline:
     origin: Origin
     device: str | None = None
     holdings: tuple[Holding, ...] = ()  # what SMs held over time, where it is known
+    ranks: tuple[Rank, ...] = ()
+    steps: tuple[Step, ...] = ()
+    waits: tuple[Wait, ...] | None = None  # None: the record has no synchronisation events
 
     def of(self, *kinds: SpanKind, rank: int = 0) -> list[Span]:
         """The spans of these kinds on one rank."""
