@@ -5,7 +5,8 @@
     │   ├── UnknownNameError       no such device, library, path or architecture
     │   ├── DataFileError          a device or footprint file is malformed (names the key)
     │   ├── InvalidKernelError     a block that no GPU, or not this one, can launch
-    │   └── BinaryError            not a readable cubin, fatbin, shared library or hsaco
+    │   ├── BinaryError            not a readable cubin, fatbin, shared library or hsaco
+    │   └── TraceError             not a readable trace, or traces that do not belong together
     └── UnsupportedError           this device, file or machine cannot do that
         └── MissingExtraError      ... until an optional package is installed
 
@@ -40,6 +41,10 @@ class InvalidKernelError(InputError):
 
 class BinaryError(InputError):
     """A file that holds no GPU code we can read."""
+
+
+class TraceError(InputError):
+    """A file that holds no trace we can read."""
 
 
 class UnsupportedError(MakewayError):

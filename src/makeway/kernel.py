@@ -43,6 +43,7 @@ class Launch:
     blocks: int
     threads: int  # per block
     resources: KernelResources | None = None  # None where registers and shared memory were not recorded
+    grid: tuple[int, int, int] | None = None  # blocks along each side, where recorded
 
     def __post_init__(self) -> None:
         if type(self.blocks) is not int or self.blocks < 1:

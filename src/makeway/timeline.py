@@ -117,11 +117,18 @@ class Timeline:
 def union_ns(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Disjoint intervals, in order, that cover the same time."""
     merged: list[tuple[int, int]] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
+    ordered = iter(sorted(intervals))
+    first = next(ordered, None)
+    if first is None:
+        return merged
+    open_start, open_end = first
+    for start, end in ordered:
+        if start > open_end:
+            merged.append((open_start, open_end))
+            open_start, open_end = start, end
+        elif end > open_end:
+            open_end = end
+    merged.append((open_start, open_end))
     return merged
 
 
@@ -132,8 +139,17 @@ def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
 
 def overlap_ns(one: Iterable[tuple[int, int]], other: Iterable[tuple[int, int]]) -> int:
     """Time covered by both sets of intervals."""
-    one, other = list(one), list(other)
-    return covered_ns(one) + covered_ns(other) - covered_ns([*one, *other])
+    firsts, seconds = union_ns(one), union_ns(other)
+    total = index = 0
+    for start, end in firsts:
+        while index < len(seconds) and seconds[index][1] <= start:
+            index += 1
+        at = index
+        while at < len(seconds) and seconds[at][0] < end:
+            total += min(end, seconds[at][1]) - max(start, seconds[at][0])
+            at += 1
+        index = max(index, at - 1)  # the last one may reach into the next interval
+    return total
 
 
 def overlap_rate(timeline: Timeline, *, rank: int = 0) -> float | None:

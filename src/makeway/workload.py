@@ -121,6 +121,7 @@ class KernelOp:
     share: float | None = None  # of an SM that one block can use; None: by its warps
     persistent: bool = False  # as many blocks as fit, the work divided among them
     measured_as: KernelResources | None = None  # what a block occupied when its time was measured; None: as now
+    launched_ns: float | None = None  # by the host, since the workload began; None: by its place in the order
 
     def __post_init__(self) -> None:
         if self.share is not None and not 0 < self.share <= 1:
@@ -138,6 +139,7 @@ class CollectiveOp:
     after: tuple[str, ...] = ()
     blocks: int | None = None  # None: what the library would take
     time_ns: float | None = None  # measured alone; None: from the device's links
+    launched_ns: float | None = None  # as of a kernel
 
     def __post_init__(self) -> None:
         if self.blocks is not None:

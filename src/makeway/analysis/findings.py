@@ -134,7 +134,7 @@ class Cause:
     """Why time of one collective on one rank was late or exposed, with the evidence for it."""
 
     kind: CauseKind
-    of: Literal["late", "exposed"]  # the time between ready and start, or the uncovered part of its run
+    of: Literal["late", "exposed", "slowed"]  # between ready and start; without compute beside it; longer than alone
     collective: str
     rank: int
     at_ns: int  # where this time begins

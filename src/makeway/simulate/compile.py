@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeVar, assert_never
 
 from makeway.collective import CommFootprint, load_footprint
@@ -90,7 +90,7 @@ class _Compiler:
             replace(
                 self._kernel(op) if isinstance(op, KernelOp) else self._collective(op),
                 after=tuple(number[name] for name in op.after),
-                launch_ns=workload.host_launch_ns * index,
+                launch_ns=workload.host_launch_ns * index if op.launched_ns is None else op.launched_ns,
             )
             for index, op in enumerate(workload.operations)
         ]
@@ -215,7 +215,7 @@ class _Compiler:
         resources = op.measured_as or op.resources
         blocks = resident_blocks(self.device, resources) * self.device.sms if op.persistent else op.work.blocks
         unit = EngineOp(
-            name=op.name,
+            name="",
             kind="kernel",
             block=need(self.device.sm, resources),
             blocks=blocks,
@@ -356,4 +356,10 @@ def _alone_ns(device: Device, op: EngineOp) -> float:
         ops=(op,),
         saturation=saturation(device),
     )
+    return _end_ns(program)
+
+
+@lru_cache(maxsize=4096)
+def _end_ns(program: Program) -> float:
+    """A planner compiles the same measured kernels hundreds of times."""
     return run(program, engine="class").end_ns

@@ -77,7 +77,8 @@ def _tile_elements(tile: tuple[int, int, int]) -> int:
 def _comm_first(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     """Collectives that wait for no operation go before all kernels; the rest keeps its order."""
     early = [op for op in operations if isinstance(op, CollectiveOp) and not op.after]
-    return (*early, *(op for op in operations if op not in early))
+    at_once = [replace(op, launched_ns=0.0) if op.launched_ns is not None else op for op in early]
+    return (*at_once, *(op for op in operations if op not in early))
 
 
 def _chunked(operations: tuple[Operation, ...], pieces: int) -> tuple[Operation, ...]:

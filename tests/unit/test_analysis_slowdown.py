@@ -1,0 +1,111 @@
+"""Laws of slow-down: what is compared with what, and what is left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from makeway.analysis.slowdown import LEAST_ALONE_NS, slowdowns
+from makeway.kernel import KernelResources, Launch
+from makeway.timeline import Span, SpanKind
+
+LAUNCH = Launch(blocks=512, threads=256, resources=KernelResources(threads=256, registers_per_thread=64))
+PERIOD = 1_000_000
+
+
+def kernel(place: int, duration_ns: int, *, name: str = "gemm", launch: Launch | None = LAUNCH) -> Span:
+    start = place * PERIOD
+    return Span(name=name, kind="compute", stream="7", start_ns=start, end_ns=start + duration_ns, launch=launch)
+
+
+def beside(one: Span, share: float, *, kind: SpanKind = "comm") -> Span:
+    """Communication during the last part of a kernel."""
+    length = round(one.duration_ns * share)
+    return Span(name="nccl", kind=kind, stream="20", start_ns=one.end_ns - length, end_ns=one.end_ns)
+
+
+durations = st.lists(st.integers(LEAST_ALONE_NS, PERIOD // 2), min_size=3, max_size=9)
+
+
+@given(durations, durations, st.floats(0.51, 1.0))
+def test_medians_of_both_sides_are_compared(alone: list[int], shared: list[int], share: float) -> None:
+    quiet = [kernel(place, duration) for place, duration in enumerate(alone)]
+    busy = [kernel(100 + place, duration) for place, duration in enumerate(shared)]
+    comm = [beside(one, share) for one in busy]
+    found = slowdowns([*quiet, *busy, *comm], 0)
+    (group,) = found.groups
+    assert (group.alone_samples, group.beside_samples) == (len(alone), len(shared))
+    assert (group.alone_ns, group.beside_ns) == (median(alone), median(shared))
+    assert 0 <= group.beside_spread_ns <= max(shared) - min(shared)
+    assert found.covered_ns == found.overlapped_ns == sum(one.duration_ns for one in comm)
+
+
+@given(durations, st.integers(1, 4))
+def test_a_kernel_that_always_takes_so_many_times_as_long_shows_that_ratio(alone: list[int], times: int) -> None:
+    quiet = [kernel(place, duration // 8) for place, duration in enumerate(alone, start=1)]
+    busy = [kernel(100 + place, times * (duration // 8)) for place, duration in enumerate(alone)]
+    found = slowdowns([*quiet, *busy, *(beside(one, 1.0) for one in busy)], 0)
+    for group in found.groups:  # none where the kernel is too short to compare
+        assert group.ratio == pytest.approx(times)
+        assert group.cost_ns == pytest.approx((times - 1) * group.alone_ns * len(alone))
+    assert len(found.groups) == (median(one.duration_ns for one in quiet) >= LEAST_ALONE_NS)
+
+
+def runs(count: int, *, at: int, duration_ns: int = 50_000, launch: Launch | None = LAUNCH) -> list[Span]:
+    return [kernel(at + place, duration_ns, launch=launch) for place in range(count)]
+
+
+def test_partly_overlapped_kernels_count_as_neither() -> None:
+    quiet, partly = runs(3, at=0), runs(3, at=100, duration_ns=80_000)
+    found = slowdowns([*quiet, *partly, *(beside(one, 0.5) for one in partly)], 0)
+    assert (found.groups, found.covered_ns) == ((), 0)
+    assert found.overlapped_ns == 3 * 40_000
+
+
+@pytest.mark.parametrize(("alone", "shared"), [(2, 9), (9, 2), (0, 9), (9, 0)])
+def test_two_samples_are_too_few(alone: int, shared: int) -> None:
+    busy = runs(shared, at=100)
+    assert slowdowns([*runs(alone, at=0), *busy, *(beside(one, 1.0) for one in busy)], 0).groups == ()
+
+
+def test_kernels_below_twenty_microseconds_are_left_out() -> None:
+    busy = runs(3, at=100, duration_ns=30_000)
+    short = runs(3, at=0, duration_ns=LEAST_ALONE_NS - 1)
+    enough = runs(3, at=0, duration_ns=LEAST_ALONE_NS)
+    comm = [beside(one, 1.0) for one in busy]
+    assert slowdowns([*short, *busy, *comm], 0).groups == ()
+    assert len(slowdowns([*enough, *busy, *comm], 0).groups) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(LAUNCH, blocks=256),
+        replace(LAUNCH, resources=KernelResources(threads=256, registers_per_thread=128)),
+        None,
+    ],
+)
+def test_another_grid_or_other_resources_are_another_kernel_and_none_recorded_is_none(other: Launch | None) -> None:
+    busy = runs(3, at=100, launch=other)
+    assert slowdowns([*runs(3, at=0), *busy, *(beside(one, 1.0) for one in busy)], 0).groups == ()
+
+
+def test_copies_between_gpus_count_as_communication_and_other_copies_do_not() -> None:
+    quiet, busy = runs(3, at=0), runs(3, at=100, duration_ns=90_000)
+    (group,) = slowdowns([*quiet, *busy, *(beside(one, 1.0, kind="copy") for one in busy)], 0).groups
+    assert group.ratio == pytest.approx(1.8)
+    assert slowdowns([*quiet, *busy, *(beside(one, 1.0, kind="memory") for one in busy)], 0).overlapped_ns == 0
+
+
+def test_the_costliest_kernel_comes_first_and_other_ranks_stay_out() -> None:
+    spans: list[Span] = []
+    for name, slow in (("mild", 60_000), ("bad", 200_000)):
+        busy = [kernel(300 + place + 10 * len(name), slow, name=name) for place in range(3)]
+        spans += [kernel(place + 10 * len(name), 50_000, name=name) for place in range(3)]
+        spans += [*busy, *(beside(one, 1.0) for one in busy)]
+    assert [group.kernel for group in slowdowns(spans, 0).groups] == ["bad", "mild"]
+    assert slowdowns(spans, 1) == slowdowns([], 1)
