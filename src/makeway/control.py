@@ -1,16 +1,14 @@
-"""Controls: the closed set of run-time knobs, how they are written, and plan files that hold them."""
+"""Controls: the closed set of run-time knobs, how they are written in words, and the plan that holds them."""
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, assert_never, get_args
+from typing import Literal, assert_never, get_args
 
-from makeway.errors import DataFileError, InputError, suggestion
-from makeway.facts import parse_toml, read_file, refuse_unknown
-from makeway.units import format_bytes, parse_bytes
+from makeway.errors import InputError, suggestion
+from makeway.units import KIB, format_bytes, parse_bytes
 
 DmaVariant = Literal["parallel-copy", "broadcast", "one-engine", "swap"]
 
@@ -112,7 +110,7 @@ class Chunks:
 Control = (
     SmemPad | TileChoice | CommPriority | LaunchOrder | CommBlocks | CommThreads | SmPartition | CopyEngine | Chunks
 )
-_TYPES: dict[str, type[Control]] = {kind.__name__: kind for kind in get_args(Control)}
+CONTROL_KINDS: dict[str, type[Control]] = {kind.__name__: kind for kind in get_args(Control)}
 
 
 def describe(control: Control) -> str:
@@ -188,54 +186,139 @@ def parse_control(text: str) -> Control:
             raise InputError(f"unknown control {text!r}{suggestion(word, _WORDS)}\nKnown: {'; '.join(_WORDS.values())}")
 
 
+def control_word(control: Control) -> str:
+    """The word of the command line that names a control: `parse_control` gives the control back."""
+    match control:
+        case SmemPad(pad, kernel):
+            size = f"{pad // KIB}KiB" if pad % KIB == 0 else str(pad)
+            return f"pad={size}{_for_kernels(kernel)}"
+        case TileChoice(m, n, k, kernel):
+            return f"tile={m}x{n}x{k}{_for_kernels(kernel)}"
+        case CommPriority():
+            return "priority"
+        case LaunchOrder():
+            return "comm-first"
+        case CommBlocks(blocks):
+            return f"comm-blocks={blocks}"
+        case CommThreads(threads):
+            return f"comm-threads={threads}"
+        case SmPartition(sms):
+            return f"partition={sms}"
+        case CopyEngine("parallel-copy", False):
+            return "copy-engine"
+        case CopyEngine(variant, prelaunch):
+            return f"copy-engine={variant}{',prelaunch' if prelaunch else ''}"
+        case Chunks(pieces):
+            return f"chunks={pieces}"
+        case _:
+            assert_never(control)
+
+
+def _for_kernels(pattern: str) -> str:
+    if not pattern:
+        raise InputError("a control for kernels without a name cannot be written; name them, or use * for every kernel")
+    return "" if pattern == "*" else f":{pattern}"
+
+
 def _number(value: str, word: str) -> int:
     if not value.isdigit():
         raise InputError(f"{word} needs a whole number; write {_WORDS[word]}")
     return int(value)
 
 
-# --- plan files --------------------------------------------------------------------------------
+# --- the plan ----------------------------------------------------------------------------------
 
-PLAN_VERSION = 1
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeFor:
+    """What a plan was made for; None where that is not known."""
+
+    workload: str | None = None
+    device: str | None = None
+    gpus: int | None = None
+    library: str | None = None  # a footprint: "nccl-2.32.3/ring-simple"
+
+    def __post_init__(self) -> None:
+        if self.gpus is not None:
+            _whole("gpus", self.gpus, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Simulated times of a workload without and with a plan: predicted, never measured."""
+
+    t_naive_ms: float
+    t_plan_ms: float
+    t_ideal_ms: float
+    share_of_ideal_naive: float | None = None  # None: nothing to gain
+    share_of_ideal_plan: float | None = None
+    dispatchers: tuple[str, ...] = ()  # the times are the worst of these rules
+
+    def __post_init__(self) -> None:
+        for what in ("t_naive_ms", "t_plan_ms", "t_ideal_ms"):
+            value = float(getattr(self, what))
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{what} must be a number above 0, got {value!r}")
+            object.__setattr__(self, what, value)
+        for what in ("share_of_ideal_naive", "share_of_ideal_plan"):
+            share = getattr(self, what)
+            if share is None:
+                continue
+            if not math.isfinite(share):
+                raise InputError(f"{what} must be a number, got {share!r}")
+            object.__setattr__(self, what, float(share))
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A control that was looked at and turned down, and why."""
+
+    control: Control
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """An ordered set of controls, each with the reason for it."""
+    """An ordered set of controls, each with the reason for it ("" where none is given).
+
+    Controls that cannot hold together are an error. Controls that only make each other needless are not:
+    CopyEngine goes with CommBlocks, CommThreads and SmPartition, since collectives that add still need blocks, and
+    CommPriority goes with SmPartition, where it has nobody to overtake.
+    """
 
     controls: tuple[Control, ...]
     reasons: tuple[str, ...] = ()
+    made_for: MadeFor | None = None
+    predicted: Forecast | None = None
+    rejected: tuple[Rejected, ...] = ()
 
     def __post_init__(self) -> None:
-        kinds = [(type(control), getattr(control, "kernel", "*")) for control in self.controls]
-        for kind in kinds:
-            if kinds.count(kind) > 1:
-                raise InputError(f"a plan sets {kind[0].__name__} twice for the same kernels")
+        if not self.reasons:
+            object.__setattr__(self, "reasons", ("",) * len(self.controls))
+        if len(self.reasons) != len(self.controls):
+            raise InputError(f"a plan of {len(self.controls)} controls has {len(self.reasons)} reasons; give each one")
+        _refuse_two_of_a_kind(self.controls)
+        _refuse_comm_without_a_place(self.controls)
 
 
-def load_plan(path: Path) -> Plan:
-    """The plan in a TOML file: `version = 1` and one `[[control]]` table per control."""
-    where = str(path)
-    document = parse_toml(read_file(path, "plan"), where=where)
-    refuse_unknown(document, ("version", "control"), where=where)
-    if document.get("version") != PLAN_VERSION:
-        raise DataFileError(
-            f"{where}: version is {document.get('version')!r}; this makeway reads version {PLAN_VERSION}"
+def _refuse_two_of_a_kind(controls: tuple[Control, ...]) -> None:
+    """One kernel cannot have two pads or two tiles, nor communication two numbers of blocks."""
+    kernels: dict[type[Control], list[str]] = {}
+    for control in controls:
+        kernels.setdefault(type(control), []).append(getattr(control, "kernel", "*"))
+    for kind, patterns in kernels.items():
+        if len(set(patterns)) < len(patterns):
+            raise InputError(f"a plan sets {kind.__name__} twice for the same kernels")
+        if "*" in patterns and len(patterns) > 1:
+            other = next(pattern for pattern in patterns if pattern != "*")
+            raise InputError(
+                f"a plan sets {kind.__name__} for every kernel and again for kernels named {other!r}; name both sets"
+            )
+
+
+def _refuse_comm_without_a_place(controls: tuple[Control, ...]) -> None:
+    if SmPartition(0) in controls and not any(isinstance(control, CopyEngine) for control in controls):
+        raise InputError(
+            "a plan sets 0 SMs apart for communication and none of it on copy engines: it could run nowhere; "
+            "give SmPartition at least 1 SM or add CopyEngine"
         )
-    tables = document.get("control", [])
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise DataFileError(f"{where}: write each control as a [[control]] table")
-    reasons = tuple(str(table.get("reason", "")) for table in tables)
-    return Plan(controls=tuple(_control(table, where) for table in tables), reasons=reasons)
-
-
-def _control(table: dict[str, Any], where: str) -> Control:
-    kind = table.get("kind")
-    if not isinstance(kind, str) or kind not in _TYPES:
-        raise DataFileError(f"{where}: unknown control kind {kind!r}{suggestion(str(kind), _TYPES)}")
-    names = [item.name for item in dataclasses.fields(_TYPES[kind])]
-    refuse_unknown(table, ("kind", "reason", *names), where=f"{where}: {kind}")
-    try:
-        return _TYPES[kind](**{name: table[name] for name in names if name in table})
-    except (TypeError, InputError) as error:
-        raise DataFileError(f"{where}: {kind}: {error}") from None

@@ -18,12 +18,12 @@ from makeway.control import (
     SmPartition,
     TileChoice,
     describe,
-    load_plan,
     parse_control,
 )
 from makeway.device import load_device
 from makeway.errors import DataFileError, InputError, MakewayError
 from makeway.kernel import KernelResources
+from makeway.plan_file import load_plan
 from makeway.simulate.predict import Settings, simulate
 from makeway.simulate.rewrite import rewritten
 from makeway.workload import BlockWork, CollectiveOp, Gemm, KernelOp, WorkloadBuilder, parse_workload

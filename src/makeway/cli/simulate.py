@@ -13,9 +13,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from makeway.cli.output import console, print_json
-from makeway.control import describe, load_plan, parse_control
+from makeway.control import describe, parse_control
 from makeway.device import Device, load_device
 from makeway.errors import InputError
+from makeway.plan_file import load_plan
 from makeway.presets import PresetOptions, load_preset, preset_names, preset_summary
 from makeway.simulate.policies import DISPATCHES, HBM_RULES
 from makeway.simulate.predict import Prediction, Settings, simulate

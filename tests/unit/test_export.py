@@ -1,0 +1,376 @@
+"""Exports: every target answers for every control, and its text is what the target can read."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from makeway.control import (
+    CONTROL_KINDS,
+    Chunks,
+    CommBlocks,
+    CommPriority,
+    CommThreads,
+    Control,
+    CopyEngine,
+    LaunchOrder,
+    MadeFor,
+    Plan,
+    SmemPad,
+    SmPartition,
+    TileChoice,
+)
+from makeway.errors import InputError, UnknownNameError
+from makeway.planning.export import TARGETS, export_document, export_plan
+from makeway.planning.export_nccl import COLUMNS, LARGEST, TUNED
+from makeway.planning.export_values import Carried, Exported, library_of, thread_choices
+
+ALL: tuple[Control, ...] = (
+    SmemPad(48 * 1024, "gemm*"),
+    TileChoice(64, 64, 32),
+    CommPriority(),
+    LaunchOrder(),
+    CommBlocks(16),
+    CommThreads(288),
+    SmPartition(16),
+    CopyEngine(),
+    Chunks(4),
+)
+H100 = MadeFor(workload="gemm-ar", device="H100-SXM5-80GB", gpus=8, library="nccl-2.32.3/ring-simple")
+MI300X = MadeFor(workload="gemm-ar", device="MI300X", gpus=8, library="rccl-5.4.3/generic")
+LIBRARIES = (None, MadeFor(), H100, MI300X, MadeFor(library="nccl-2.21.5/sendrecv"), MadeFor(library="threads=512"))
+
+
+def plan_of(*controls: Control, made_for: MadeFor | None = H100) -> Plan:
+    return Plan(controls=controls, made_for=made_for)
+
+
+def carried(exported: Exported) -> dict[Control, dict[str, Any]]:
+    return {answer.control: dict(answer.settings) for answer in exported.carried}
+
+
+def test_every_kind_of_control_is_tried() -> None:
+    assert {type(control).__name__ for control in ALL} == set(CONTROL_KINDS)
+
+
+@pytest.mark.parametrize("made_for", LIBRARIES)
+@pytest.mark.parametrize("control", ALL)
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_target_carries_a_control_or_says_why_not(target: str, control: Control, made_for: MadeFor | None) -> None:
+    exported = export_plan(plan_of(control, made_for=made_for), target)
+    assert [*(a.control for a in exported.carried), *(r.control for r in exported.not_carried)] == [control]
+    for refusal in exported.not_carried:
+        assert len(refusal.reason) > 20
+        assert refusal.reason in exported.text
+    for answer in exported.carried:
+        assert answer.settings or answer.note
+        assert all(key.rpartition(".")[2] in exported.text for key, _ in answer.settings)
+    assert ("Nothing to set" in exported.text) == (not exported.carried)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_plan_without_controls_says_so(target: str) -> None:
+    exported = export_plan(plan_of(), target)
+    assert not exported.carried
+    assert not exported.not_carried
+    assert "The plan has no controls" in exported.text
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_export_as_data_tells_the_same(target: str) -> None:
+    exported = export_plan(plan_of(*ALL), target)
+    document = export_document(target, exported)
+    assert document.keys() == {"target", "text", "carried", "not_carried"}
+    assert len(document["carried"]) + len(document["not_carried"]) == len(ALL)
+    assert all(entry.keys() == {"control", "settings", "note"} for entry in document["carried"])
+    assert all(entry.keys() == {"control", "reason"} for entry in document["not_carried"])
+
+
+def test_an_unknown_target_is_an_error() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'xla'"):
+        export_plan(plan_of(), "xlaa")
+
+
+# --- what reads the text -----------------------------------------------------------------------
+
+
+def sourced(text: str, tmp_path: Path, **before: str) -> dict[str, str]:
+    """The environment after `. FILE` in a shell that starts from nothing."""
+    file = tmp_path / "plan.env"
+    file.write_text(text)
+    subprocess.run(["sh", "-n", str(file)], check=True)
+    command = f". {shlex.quote(str(file))}; env -0"
+    given_before = [f"{name}={value}" for name, value in before.items()]
+    done = subprocess.run(
+        ["env", "-i", *given_before, "sh", "-c", command], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stderr == ""
+    return dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
+
+
+def python_values(text: str) -> dict[str, Any]:
+    """The constants that a module assigns to names at its top level."""
+    tree = ast.parse(text)
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    return {
+        node.targets[0].id: ast.literal_eval(node.value) for node in assigned if isinstance(node.targets[0], ast.Name)
+    }
+
+
+def yaml_values(text: str) -> dict[str, dict[str, Any]]:
+    """The mapping of mappings in the small part of YAML that Megatron's file uses; anything else fails."""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    if lines == ["{}"]:
+        return {}
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        if not line.startswith(" "):
+            assert line.endswith(":")
+            group = found.setdefault(line.removesuffix(":"), {})
+        else:
+            key, value = line.removeprefix("  ").split(": ")
+            group[key] = {"true": True, "false": False}[value] if value.isalpha() else int(value)
+    return found
+
+
+names = st.text(min_size=1, max_size=12)
+strange = st.builds(MadeFor, workload=names, device=names, library=st.none() | names)
+
+
+@given(strange, st.builds(SmemPad, st.integers(1, 10**6), names))
+def test_words_of_a_plan_cannot_leave_the_comments(made_for: MadeFor, pad: SmemPad) -> None:
+    plan = plan_of(pad, CommBlocks(16), made_for=made_for)
+    for target in TARGETS:
+        text = export_plan(plan, target).text
+        plain = export_plan(plan_of(CommBlocks(16), made_for=None), target).text
+        assert [line for line in text.split("\n") if not line.startswith("#")] == [
+            line for line in plain.split("\n") if not line.startswith("#")
+        ]
+
+
+def test_variables_reach_a_program_as_the_plan_says(tmp_path: Path) -> None:
+    found = sourced(export_plan(plan_of(*ALL), "env").text, tmp_path)
+    assert {name: value for name, value in found.items() if name.startswith(("NCCL", "TORCH", "CUDA"))} == {
+        "TORCH_NCCL_HIGH_PRIORITY": "1",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "NCCL_MIN_CTAS": "16",
+        "NCCL_MAX_CTAS": "16",
+        "NCCL_NTHREADS": "256",
+        "NCCL_CTA_POLICY": "ZERO",
+    }
+
+
+def test_a_strange_plan_runs_nothing_in_a_shell(tmp_path: Path) -> None:
+    bad = "x\ntouch broken; $(touch broken) `touch broken` '\""
+    plan = plan_of(SmemPad(1024, bad), CommBlocks(8), made_for=MadeFor(workload=bad, device=bad, library=bad))
+    for target in ("env", "xla"):
+        sourced(export_plan(plan, target).text, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["plan.env"]
+
+
+def test_flags_for_xla_are_added_to_those_that_are_there(tmp_path: Path) -> None:
+    text = export_plan(plan_of(*ALL), "xla").text
+    alone = sourced(text, tmp_path)["XLA_FLAGS"]
+    assert alone.split() == [
+        "--xla_gpu_enable_highest_priority_async_stream=true",
+        "--xla_gpu_enable_latency_hiding_scheduler=true",
+        "--xla_gpu_nccl_collective_max_nchannels=16",
+        "--xla_gpu_nccl_p2p_max_nchannels=16",
+        "--xla_gpu_experimental_enable_nccl_symmetric_buffers=true",
+    ]
+    assert sourced(text, tmp_path, XLA_FLAGS="--mine=1")["XLA_FLAGS"] == f"--mine=1 {alone}"
+
+
+@pytest.mark.parametrize("path", ["ring-simple", "ring-ll128", "tree-simple", "nvls-simple", "pat-simple"])
+def test_the_tuner_file_has_rows_for_every_collective_it_is_asked_about(path: str) -> None:
+    text = export_plan(plan_of(*ALL, made_for=MadeFor(library=f"nccl-2.32.3/{path}")), "nccl-tuner").text
+    rows = [row for row in csv.reader(text.splitlines()) if not row[0].startswith("#")]
+    assert {row[0] for row in rows} == set(TUNED)
+    assert all(len(row) == len(COLUMNS) for row in rows)
+    assert all(row[1:3] == ["0", str(LARGEST)] and row[5:] == ["16", "-1", "-1"] for row in rows)
+    for collective in TUNED:
+        mine = [f"{row[3]}-{row[4]}" for row in rows if row[0] == collective]
+        assert mine == list(dict.fromkeys([path, "ring-simple"]))  # a ring behind what may not be there
+
+
+def test_a_python_module_for_torch_sets_the_options() -> None:
+    text = export_plan(plan_of(*ALL), "torch").text
+    functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    assert functions.keys() == {"process_group_options", "compute_stream"}
+    assigned = [ast.unparse(node) for node in functions["process_group_options"].body if isinstance(node, ast.Assign)]
+    assert assigned == [
+        "options = dist.ProcessGroupNCCL.Options()",
+        "options.is_high_priority_stream = True",
+        "options.config.min_ctas = 16",
+        "options.config.max_ctas = 16",
+        "options.config.cta_policy = dist.ProcessGroupNCCL.NCCL_CTA_POLICY_ZERO",
+    ]
+    assert "GreenContext.create(num_sms=sms - 16)" in text
+
+
+@pytest.mark.parametrize("target", ["torch", "transformer-engine", "deepep"])
+@pytest.mark.parametrize("control", ALL)
+def test_python_compiles_for_each_control_alone(target: str, control: Control) -> None:
+    compile(export_plan(plan_of(control), target).text, "export.py", "exec")
+
+
+def test_megatron_gets_one_mapping_for_each_group() -> None:
+    options = {"is_high_priority_stream": True, "min_ctas": 16, "max_ctas": 16}
+    assert yaml_values(export_plan(plan_of(*ALL), "megatron", groups=("dp", "ep")).text) == {
+        "dp": options,
+        "ep": options,
+    }
+    assert yaml_values(export_plan(plan_of(LaunchOrder()), "megatron").text) == {}
+
+
+@pytest.mark.parametrize("groups", [(), ("",), ("dp: {}",), ("dp\nep",)])
+def test_a_group_is_a_name(groups: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match="write for example"):
+        export_plan(plan_of(*ALL), "megatron", groups=groups)
+
+
+def test_groups_are_megatrons() -> None:
+    with pytest.raises(InputError, match="process groups are Megatron's"):
+        export_plan(plan_of(*ALL), "env", groups=("dp",))
+
+
+def test_transformer_engine_gets_settings_where_its_methods_read_them() -> None:
+    layers = python_values(export_plan(plan_of(*ALL), "transformer-engine").text)["ub_cfgs"]
+    assert layers["fc2_fprop"] == {"method": "pipeline", "num_sm": 16, "set_sm_margin": True, "num_splits": 4}
+    assert layers["qkv_wgrad"] == {"method": "bulk", "num_sm": 16, "set_sm_margin": True}
+    assert layers["fc1_fprop"] == {"method": "ring_exchange", "use_ce": True}
+    assert len(layers) == 10
+
+
+def test_transformer_engine_has_one_number_for_blocks_and_sms() -> None:
+    exported = export_plan(plan_of(CommBlocks(8), SmPartition(16)), "transformer-engine")
+    assert [type(answer.control) for answer in exported.not_carried] == [SmPartition]
+    assert {keys["num_sm"] for keys in python_values(exported.text)["ub_cfgs"].values()} == {8}
+
+
+@pytest.mark.parametrize(
+    ("controls", "calls"),
+    [
+        ((CommBlocks(24),), ["deep_ep.Buffer.set_num_sms(24)"]),
+        ((SmPartition(24),), ["deep_ep.Buffer.set_num_sms(24)", "deep_gemm.set_num_sms(sms - 24)"]),
+        ((CommBlocks(8), SmPartition(9)), ["deep_ep.Buffer.set_num_sms(8)", "deep_gemm.set_num_sms(sms - 9)"]),
+        ((CommBlocks(7),), []),
+        ((SmPartition(9),), []),
+    ],
+)
+def test_deepep_takes_even_numbers(controls: tuple[Control, ...], calls: list[str]) -> None:
+    tree = ast.parse(export_plan(plan_of(*controls), "deepep").text)
+    assert [ast.unparse(node) for node in tree.body if isinstance(node, ast.Expr)] == calls
+
+
+# --- versions and libraries --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nccl", "control", "settings"),
+    [
+        ("2.16.5", CommBlocks(8), {"NCCL_MIN_NCHANNELS": 8, "NCCL_MAX_NCHANNELS": 8}),
+        ("2.17", CommBlocks(8), {"NCCL_MIN_CTAS": 8, "NCCL_MAX_CTAS": 8}),
+        ("2.24.3", CommBlocks(33), None),
+        ("2.25", CommBlocks(33), {"NCCL_MIN_CTAS": 33, "NCCL_MAX_CTAS": 33}),
+        ("2.32", CommBlocks(65), None),
+        ("2.27.5", CopyEngine(), None),
+        ("2.28.3", CopyEngine(), {"NCCL_CTA_POLICY": 2}),
+        ("2.29", CopyEngine(), {"NCCL_CTA_POLICY": "ZERO"}),
+        (None, CopyEngine(), {"NCCL_CTA_POLICY": 2}),
+    ],
+)
+def test_variables_are_those_of_the_version(
+    nccl: str | None, control: Control, settings: dict[str, Any] | None
+) -> None:
+    found = carried(export_plan(plan_of(control, made_for=None), "env", nccl=nccl))
+    assert found.get(control) == settings
+
+
+@pytest.mark.parametrize(("nccl", "answered"), [("2.16", 0), ("2.17", 1)])
+@pytest.mark.parametrize("target", ["torch", "megatron"])
+def test_communicators_have_blocks_since_2_17(target: str, nccl: str, answered: int) -> None:
+    assert len(export_plan(plan_of(CommBlocks(8)), target, nccl=nccl).carried) == answered
+
+
+@pytest.mark.parametrize("nccl", ["2", "new", "2.x", "2.27.", "-2.27"])
+def test_a_version_is_numbers(nccl: str) -> None:
+    with pytest.raises(InputError, match=r"write for example 2\.27"):
+        export_plan(plan_of(), "env", nccl=nccl)
+
+
+def test_the_library_comes_from_the_plan_or_its_device() -> None:
+    assert library_of(plan_of()).version == (2, 32, 3)
+    assert library_of(plan_of(), "2.20").version == (2, 20)
+    assert library_of(plan_of(made_for=MI300X)).name == "rccl"
+    assert library_of(plan_of(made_for=MadeFor(device="MI300X"))).name == "rccl"
+    assert library_of(plan_of(made_for=MadeFor(device="of my own"))).name == "nccl"
+    assert library_of(plan_of(made_for=MadeFor(library="nccl-mine/ring-simple"))).version is None
+
+
+@pytest.mark.parametrize("path", ["ring-simple", "ring-ll", "ring-ll128"])
+def test_threads_are_set_by_the_setting_of_the_footprint(path: str) -> None:
+    made_for = MadeFor(library=f"nccl-2.27.5/{path}")
+    choices, _ = thread_choices(library_of(plan_of(made_for=made_for)))
+    assert len(choices) > 1
+    for choice in choices:
+        control = CommThreads(choice.threads)
+        settings = carried(export_plan(plan_of(control, made_for=made_for), "env"))[control]
+        assert [f"{key}={value}" for key, value in settings.items()] == ([choice.setting] if choice.setting else [])
+
+
+def test_threads_that_no_setting_gives_are_refused() -> None:
+    [refusal] = export_plan(plan_of(CommThreads(96)), "env").not_carried
+    assert "544, 288, 160, 128" in refusal.reason
+
+
+def test_send_and_receive_have_variables_of_their_own() -> None:
+    exported = export_plan(plan_of(CommBlocks(8), made_for=MadeFor(library="nccl-2.32.3/sendrecv")), "env")
+    assert carried(exported)[CommBlocks(8)].keys() == {
+        "NCCL_MIN_CTAS",
+        "NCCL_MAX_CTAS",
+        "NCCL_MIN_P2P_NCHANNELS",
+        "NCCL_MAX_P2P_NCHANNELS",
+    }
+    assert not export_plan(
+        plan_of(CommBlocks(8), made_for=MadeFor(library="nccl-2.32.3/sendrecv")), "nccl-tuner"
+    ).carried
+
+
+def test_what_is_cudas_is_not_exported_for_amd() -> None:
+    for target in TARGETS:
+        text = export_plan(plan_of(*ALL, made_for=MI300X), target).text
+        settings = [line for line in text.splitlines() if not line.startswith("#")]
+        assert not any("CUDA_DEVICE" in line or "GreenContext" in line or "NTHREADS" in line for line in settings)
+
+
+def test_a_way_to_copy_that_cannot_be_told_is_said() -> None:
+    for target in ("env", "torch", "transformer-engine", "xla"):
+        for control, told in ((CopyEngine(), False), (CopyEngine("broadcast", True), True)):
+            [answer] = export_plan(plan_of(control), target).carried
+            assert isinstance(answer, Carried)
+            assert ("variant and prelaunch are not carried" in str(answer.note)) == told
+
+
+def test_variables_are_known_to_the_real_library(libnccl: Path) -> None:
+    content = libnccl.read_bytes()
+    plans = [plan_of(*ALL), plan_of(CommBlocks(8), made_for=MadeFor(library="nccl-2.32.3/sendrecv"))]
+    names = {
+        key
+        for plan in plans
+        for nccl in (None, "2.16")
+        for answer in export_plan(plan, "env", nccl=nccl).carried
+        for key, _ in answer.settings
+        if key.startswith("NCCL_")
+    }
+    assert len(names) >= 8
+    for name in names:
+        assert name.encode() + b"\0" in content, name

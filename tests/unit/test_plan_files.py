@@ -1,0 +1,246 @@
+"""Plan files: what is written is read back, whatever the words in it, and what cannot hold is refused."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from makeway.control import (
+    CONTROL_KINDS,
+    Chunks,
+    CommBlocks,
+    CommPriority,
+    CommThreads,
+    Control,
+    CopyEngine,
+    DmaVariant,
+    Forecast,
+    LaunchOrder,
+    MadeFor,
+    Plan,
+    Rejected,
+    SmemPad,
+    SmPartition,
+    TileChoice,
+    control_word,
+    parse_control,
+)
+from makeway.errors import DataFileError, InputError, MakewayError
+from makeway.plan_file import dump_plan, load_plan, one_line, parse_plan
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+counts = st.integers(1, 2**31)
+words = st.text(max_size=30)
+names = st.text(min_size=1, max_size=12)
+controls: dict[str, st.SearchStrategy[Control]] = {
+    "SmemPad": st.builds(SmemPad, counts, names),
+    "TileChoice": st.builds(TileChoice, counts, counts, counts, names),
+    "CommPriority": st.just(CommPriority()),
+    "LaunchOrder": st.just(LaunchOrder()),
+    "CommBlocks": st.builds(CommBlocks, counts),
+    "CommThreads": st.builds(CommThreads, st.integers(32, 1024)),
+    "SmPartition": st.builds(SmPartition, counts),
+    "CopyEngine": st.builds(CopyEngine, st.sampled_from(get_args(DmaVariant)), st.booleans()),
+    "Chunks": st.builds(Chunks, counts),
+}
+some_controls = st.lists(st.sampled_from(sorted(controls)), unique=True).flatmap(
+    lambda kinds: st.tuples(*(controls[kind] for kind in kinds))
+)
+times = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+shares = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    chosen = draw(some_controls)
+    return Plan(
+        controls=chosen,
+        reasons=tuple(draw(words) for _ in chosen),
+        made_for=draw(
+            st.none()
+            | st.builds(
+                MadeFor,
+                workload=st.none() | words,
+                device=st.none() | words,
+                gpus=st.none() | counts,
+                library=st.none() | words,
+            )
+        ),
+        predicted=draw(
+            st.none()
+            | st.builds(
+                Forecast,
+                t_naive_ms=times,
+                t_plan_ms=times,
+                t_ideal_ms=times,
+                share_of_ideal_naive=shares,
+                share_of_ideal_plan=shares,
+                dispatchers=st.lists(words, max_size=3).map(tuple),
+            )
+        ),
+        rejected=tuple(Rejected(control, draw(words)) for control in draw(some_controls)),
+    )
+
+
+def test_every_kind_of_control_is_drawn() -> None:
+    assert controls.keys() == CONTROL_KINDS.keys()
+
+
+@given(plans())
+def test_a_plan_comes_back_from_its_file_and_gives_the_same_file(plan: Plan) -> None:
+    text = dump_plan(plan)
+    assert parse_plan(text.encode(), where="plan.toml") == plan
+    assert dump_plan(parse_plan(text, where="plan.toml")) == text
+
+
+@given(plans())
+def test_a_written_plan_has_no_line_that_its_words_could_have_made(plan: Plan) -> None:
+    lines = dump_plan(plan).split("\n")
+    shape = re.compile(r'|\[\[?[a-z]+\]\]?|# .*|[a-z_]+ = (".*"|\[.*\]|true|false|[-+0-9.e]+)')
+    assert all(shape.fullmatch(line) and one_line(line) == line for line in lines)
+
+
+@given(st.one_of(*controls.values()))
+def test_a_control_and_its_word_name_each_other(control: Control) -> None:
+    assert parse_control(control_word(control)) == control
+
+
+@given(st.characters(exclude_categories=["Cs"]))
+def test_every_character_survives(character: str) -> None:
+    plan = Plan(controls=(CommPriority(),), reasons=(character,))
+    assert tomllib.loads(dump_plan(plan))["control"][0].get("reason", "") == character
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(InputError, match="surrogate"):
+        dump_plan(Plan(controls=(CommPriority(),), reasons=("\ud800",)))
+
+
+def test_a_written_plan_reads_like_this() -> None:
+    plan = Plan(
+        controls=(CommPriority(), SmemPad(48 * 1024, "gemm*")),
+        reasons=("saves 31 %", ""),
+        made_for=MadeFor(workload="gemm-ar", device="H100-SXM5-80GB", gpus=8, library="nccl-2.32.3/ring-simple"),
+        predicted=Forecast(t_naive_ms=3, t_plan_ms=2.5, t_ideal_ms=2.25, dispatchers=("strict", "backfill")),
+        rejected=(Rejected(CommBlocks(8), 'slower: "+4 %"'),),
+    )
+    assert dump_plan(plan) == (
+        "# A plan of makeway: the controls to apply, and why. docs/plan-files.md lists the keys.\n"
+        "version = 1\n\n"
+        '[for]\nworkload = "gemm-ar"\ndevice = "H100-SXM5-80GB"\ngpus = 8\nlibrary = "nccl-2.32.3/ring-simple"\n\n'
+        '# Simulated, not measured.\n[predicted]\norigin = "predicted"\n'
+        't_naive_ms = 3.0\nt_plan_ms = 2.5\nt_ideal_ms = 2.25\ndispatchers = ["strict", "backfill"]\n\n'
+        '# communication at high priority\n[[control]]\nkind = "CommPriority"\nreason = "saves 31 %"\n\n'
+        "# pad 48 KiB of shared memory per block of kernels named gemm*\n"
+        '[[control]]\nkind = "SmemPad"\npad_bytes = 49152\nkernel = "gemm*"\n\n'
+        "# turned down: 8 communication blocks\n"
+        '[[rejected]]\ncontrol = "comm-blocks=8"\nreason = "slower: \\"+4 %\\""\n'
+    )
+
+
+def test_the_files_of_the_documentation_are_plans() -> None:
+    shown = re.findall(r"^~~~toml\n(.*?)^~~~", (DOCS / "plan-files.md").read_text(), re.M | re.S)
+    assert shown
+    for block in shown:
+        assert parse_plan(block, where="plan-files.md").controls
+
+
+def test_the_documentation_lists_every_key() -> None:
+    page = (DOCS / "plan-files.md").read_text()
+    keys = set(re.findall(r"^\| `(\w+)` \|", page, re.M))
+    expected = {field.name for value in (MadeFor, Forecast, *CONTROL_KINDS.values()) for field in fields(value)}
+    assert keys == expected | {"version", "origin", "kind", "reason", "control"}
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "version is missing; this makeway reads version 1; write version = 1"),
+        ("version = true", "version is True"),
+        ('version = "1"', "write version = 1"),
+        ("version = 2\nnews = true", "it comes from a newer makeway: use that one"),
+        ("version = 1\n[fro]\n", "unknown key 'fro'; did you mean 'for'"),
+        ("version = 1\n[for]\ndevise = 'H100'", r"\[for\]: unknown key 'devise'; did you mean 'device'"),
+        ("version = 1\n[for]\ndevice = 100", "device must be a string"),
+        ("version = 1\n[for]\ngpus = 0", "gpus must be a whole number of 1 or more"),
+        ("version = 1\nfor = 3", r"\[for\] must be a table"),
+        ("version = 1\n[predicted]\nt_naive_ms = 1", "t_plan_ms is missing"),
+        ("version = 1\n[predicted]\nt_naive_ms = 1\nt_plan_ms = 1\nt_ideal_ms = '1'", "t_ideal_ms must be a number"),
+        ("version = 1\n[predicted]\nt_naive_ms = 1\nt_plan_ms = 1\nt_ideal_ms = nan", "must be a number above 0"),
+        ("version = 1\n[predicted]\norigin = 'measured'", "a plan holds predicted times only"),
+        (
+            "version = 1\n[predicted]\ndispatchers = 'strict'\nt_naive_ms=1\nt_plan_ms=1\nt_ideal_ms=1",
+            "list of strings",
+        ),
+        ("version = 1\n[control]\nkind = 'CommPriority'", r"write each control as a \[\[control\]\] table"),
+        ("version = 1\n[[control]]\nkind = 'CommPriority'\nreason = 5", "reason must be a string"),
+        ("version = 1\n[[control]]\nkind = 'SmemPad'\npad_bytes = 1\nkernel = 5", "kernel must be a string"),
+        ("version = 1\n[[control]]\nkind = 'CopyEngine'\nvariant = []", "variant must be a string"),
+        ("version = 1\n[[control]]\nkind = 'CopyEngine'\nprelaunch = 1", "prelaunch must be true or false"),
+        ("version = 1\n[[rejected]]\nreason = 'r'", "control is missing"),
+        ("version = 1\n[[rejected]]\ncontrol = 'magic'", "unknown control 'magic'"),
+        ("version = 1\n[[rejected]]\ncontrol = 'priority'\nwhy = ''", "unknown key 'why'"),
+        ("version = 1\nversion = 1", "not a TOML file"),
+    ],
+)
+def test_a_wrong_file_says_which_key_and_what_to_write(text: str, said: str) -> None:
+    with pytest.raises(DataFileError, match=said) as error:
+        parse_plan(text, where="mine.toml")
+    assert str(error.value).startswith("mine.toml")
+
+
+@pytest.mark.parametrize(
+    ("controls", "said"),
+    [
+        ((CommBlocks(8), CommBlocks(9)), "sets CommBlocks twice"),
+        ((CommPriority(), CommPriority()), "sets CommPriority twice"),
+        ((SmemPad(1024, "a"), SmemPad(2048, "a")), "sets SmemPad twice"),
+        ((SmemPad(1024), SmemPad(2048, "gemm*")), "for every kernel and again for kernels named 'gemm\\*'"),
+        ((TileChoice(64, 64, 32, "a"), TileChoice(64, 64, 64)), "for every kernel and again"),
+        ((SmPartition(0),), "it could run nowhere"),
+    ],
+)
+def test_controls_that_cannot_hold_together_are_refused(controls: tuple[Control, ...], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Plan(controls=controls)
+
+
+@pytest.mark.parametrize(
+    "controls",
+    [
+        (SmemPad(1024, "a"), SmemPad(2048, "b")),
+        (SmPartition(0), CopyEngine()),
+        (CopyEngine(), CommBlocks(8), CommThreads(288), SmPartition(8)),
+        (CommPriority(), SmPartition(8), LaunchOrder()),
+    ],
+)
+def test_controls_that_only_make_each_other_needless_are_allowed(controls: tuple[Control, ...]) -> None:
+    assert Plan(controls=controls).reasons == ("",) * len(controls)
+
+
+def test_a_contradiction_in_a_file_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text('version = 1\n[[control]]\nkind = "SmPartition"\ncomm_sms = 0\n')
+    with pytest.raises(DataFileError, match=r"plan\.toml: a plan sets 0 SMs apart"):
+        load_plan(file)
+
+
+def test_reasons_belong_to_controls() -> None:
+    with pytest.raises(InputError, match="1 controls has 2 reasons"):
+        Plan(controls=(CommPriority(),), reasons=("a", "b"))
+
+
+def test_a_control_for_nameless_kernels_has_no_word() -> None:
+    with pytest.raises(MakewayError, match="without a name"):
+        control_word(SmemPad(1024, ""))
