@@ -179,6 +179,8 @@ def parse_control(text: str) -> Control:
             return SmPartition(_number(value, word))
         case "copy-engine":
             variant, _, rest = value.partition(",")
+            if rest not in ("", "prelaunch"):
+                raise InputError(f"cannot read {rest!r} in {text!r}; write {_WORDS['copy-engine']}")
             return CopyEngine(variant or "parallel-copy", rest == "prelaunch")  # type: ignore[arg-type]
         case "chunks":
             return Chunks(_number(value, word))

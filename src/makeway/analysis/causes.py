@@ -10,7 +10,7 @@ from makeway.analysis.exposure import exposed_causes
 from makeway.analysis.findings import Cause, CauseKind, Confidence, Matched, Matching, Slowdowns
 from makeway.analysis.lateness import late_causes
 from makeway.analysis.names import short_name
-from makeway.analysis.streams import StreamView
+from makeway.analysis.streams import StreamView, milliseconds
 from makeway.device import Device
 from makeway.timeline import Timeline
 
@@ -83,7 +83,7 @@ def _split_waiting(cause: Cause, known: list[tuple[int, int, int, Matched]]) -> 
         time_ns=waiting,
         confidence="high",
         evidence=(
-            f"rank {matched.last_rank} came last: its part of the collective took {matched.transfer_ns / 1e6:.3g} ms, "
+            f"rank {matched.last_rank} came last: its part of the collective took {milliseconds(matched.transfer_ns)}, "
             "the others waited in theirs"
         ),
     )

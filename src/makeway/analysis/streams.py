@@ -63,4 +63,6 @@ def ready_ns(view: StreamView, span: Span) -> int | None:
 
 def milliseconds(time_ns: int) -> str:
     """A time in words, with three digits."""
+    if time_ns >= 999_500_000:
+        return f"{time_ns / 1e9:.2f} s"
     return f"{time_ns / 1e6:.3g} ms" if time_ns >= 100_000 else f"{time_ns / 1e3:.3g} us"

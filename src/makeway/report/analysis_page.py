@@ -1,0 +1,305 @@
+"""What `makeway analyze --html` shows: where the time went, when, why, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from makeway.analysis.causes import CauseGroup, cause_groups
+from makeway.analysis.findings import Advice, Cause, Findings, RankFindings
+from makeway.analysis.names import short_name
+from makeway.control import describe
+from makeway.errors import InputError
+from makeway.planning.what_if import WhatIf
+from makeway.report.analysis_details import provenance_part, slowdowns_part, steps_part, what_if_part
+from makeway.report.page import (
+    Bar,
+    Cell,
+    Column,
+    Go,
+    Html,
+    Part,
+    Section,
+    Table,
+    badge,
+    bars,
+    joined,
+    number,
+    page,
+    paragraph,
+    percent,
+    table,
+    text,
+    time_text,
+)
+from makeway.report.timeline_view import TimelineView, timeline_view
+from makeway.report.tracks import rank_tracks
+from makeway.timeline import Timeline
+
+_MS = 1e6
+_LONGEST_CAUSES = 200  # rows of the table of single causes
+
+
+def analysis_page(
+    findings: Findings, timelines: Sequence[Timeline], what_if: WhatIf | None, *, command: str, version: str
+) -> str:
+    """One HTML file that needs nothing else; it only shows what `findings` and `what_if` hold."""
+    if not findings.ranks or not timelines:
+        raise InputError("there is no rank to show: give at least one trace that holds GPU kernels")
+    origin = " and ".join(sorted({timeline.origin for timeline in timelines}))
+    view = timeline_view(rank_tracks(timelines, findings.causes))
+    sections = [
+        Section("time", "Time", _time(findings, origin)),
+        Section("timeline", "Timeline", joined(paragraph(text("Recorded spans: "), badge(origin)), view.html)),
+        Section("causes", "Causes", _causes(findings, origin, view)),
+        Section("advice", "Advice", _advice(findings, origin)),
+    ]
+    if what_if is not None:
+        sections.append(Section("what-if", "What if", what_if_part(what_if, origin)))
+    if any(rank.slowdowns.groups for rank in findings.ranks):
+        sections.append(Section("slowdowns", "Slow-downs", slowdowns_part(findings, origin)))
+    if any(rank.steps for rank in findings.ranks):
+        sections.append(Section("steps", "Steps", steps_part(findings, origin)))
+    sections.append(Section("provenance", "Provenance", provenance_part(findings, timelines, command, version)))
+    return page(
+        title=f"makeway: {_headline(findings)}",
+        over=f"makeway analyze, {_count(len(findings.ranks), 'rank')}",
+        headline=joined(text(_headline(findings)), text(" "), badge(origin)),
+        lead=_lead(findings, origin),
+        sections=sections,
+    )
+
+
+# --- the first screen ----------------------------------------------------------------------------
+
+
+def _headline(findings: Findings) -> str:
+    worst = max(findings.ranks, key=lambda rank: (rank.figures.exposed_ns, -rank.rank))
+    figures = worst.figures
+    if not figures.comm_ns:
+        return f"No communication in the recorded {time_text(figures.span_ns)}"
+    if not figures.exposed_ns:
+        return f"All {time_text(figures.comm_ns)} of communication run beside compute"
+    where = f" on rank {worst.rank}" if len(findings.ranks) > 1 else ""
+    return (
+        f"{time_text(figures.exposed_ns)} of communication is exposed{where}: "
+        f"{percent(figures.exposed_percent or 0.0)} of the recorded {time_text(figures.span_ns)}"
+    )
+
+
+def _lead(findings: Findings, origin: str) -> Html:
+    sentences = []
+    if len(findings.ranks) > 1:
+        exposed = [rank.figures.exposed_ns for rank in findings.ranks]
+        sentences.append(
+            f"That is the most of {len(exposed)} ranks; the least is {time_text(min(exposed))}. "
+            "Exposed is communication with no compute running beside it."
+        )
+    else:
+        sentences.append("Exposed is communication with no compute running beside it.")
+    matching = findings.matching
+    if matching.straggler_rank is not None and matching.straggler_share is not None:
+        sentences.append(
+            f"Rank {matching.straggler_rank} came last: {percent(100 * matching.straggler_share)} of all waiting "
+            "inside collectives was for it."
+        )
+    groups = [group for group in cause_groups(findings.causes) if group.of == "exposed"]
+    if groups:
+        where = " on the rank with most of it" if len(findings.ranks) > 1 else ""
+        sentences.append(
+            f"The largest cause of exposed time is {groups[0].kind}: {time_text(groups[0].rank_ns)}{where}."
+        )
+    return paragraph(text(" ".join(sentences) + " "), badge(origin))
+
+
+def _time(findings: Findings, origin: str) -> Html:
+    waiting = exposed_waiting_ns(findings)
+    rows = [Bar(f"rank {rank.rank}", time_parts(rank, waiting.get(rank.rank, 0))) for rank in findings.ranks]
+    return joined(
+        paragraph(text("Where the recorded time of each rank went, first kernel to last. "), badge(origin)),
+        bars(rows),
+        table(_rank_table(findings, origin)),
+    )
+
+
+def exposed_waiting_ns(findings: Findings) -> dict[int, int]:
+    """By rank: the exposed time that was waiting for another rank to come."""
+    waiting: dict[int, int] = {}
+    for cause in findings.causes:
+        if cause.kind == "straggler" and cause.of == "exposed":
+            waiting[cause.rank] = waiting.get(cause.rank, 0) + cause.time_ns
+    return waiting
+
+
+def time_parts(rank: RankFindings, waiting_ns: int) -> tuple[Part, ...]:
+    """The recorded time of a rank in parts that add up to it."""
+    figures = rank.figures
+    memory_ns = figures.span_ns - figures.idle_ns - figures.compute_ns - figures.exposed_ns
+    return (
+        Part("compute alone", figures.compute_ns - figures.overlap_ns, "compute"),
+        Part("compute and communication", figures.overlap_ns, "overlapped"),
+        Part("exposed communication", figures.exposed_ns - waiting_ns, "exposed"),
+        Part("exposed, waiting for another rank", waiting_ns, "waiting"),
+        Part("only copies and fills", memory_ns, "memory"),
+        Part("idle", figures.idle_ns, "idle"),
+    )
+
+
+def _rank_table(findings: Findings, origin: str) -> Table:
+    waiting = dict(findings.matching.waiting_ns)
+    columns = (
+        Column("rank", "number"),
+        Column("GPU", "name"),
+        Column("span ms", "number", None, "recorded: first start to last end"),
+        Column("exposed ms", "number", None, "communication without compute beside it"),
+        Column("exposed %", "number", None, "of the recorded time"),
+        Column("overlap %", "number", None, "of the communication time: compute runs beside it"),
+        Column("comm ms", "number"),
+        Column("waiting ms", "number", None, "inside collectives, for the last rank; needs the traces of all ranks"),
+        Column("compute ms", "number"),
+        Column("idle ms", "number", None, "neither compute nor communication nor copies"),
+        Column("ideal %", "number", None, "share of the overlap that the longer side could have hidden"),
+        Column("occupancy %", "number", "predicted", "mean over kernel time, from the recorded resources"),
+    )
+    rows = tuple(_rank_row(rank, waiting.get(rank.rank)) for rank in findings.ranks)
+    return Table(
+        name="ranks", caption="Per rank; times are unions of intervals.", origin=origin, columns=columns, rows=rows
+    )
+
+
+def _rank_row(rank: RankFindings, waiting_ns: int | None) -> tuple[Cell, ...]:
+    figures, ideal = rank.figures, rank.figures.share_of_ideal
+    return (
+        Cell(str(rank.rank), rank.rank),
+        Cell(rank.device or "not recorded"),
+        number(figures.span_ns, 2, scale=_MS),
+        number(figures.exposed_ns, 2, scale=_MS),
+        number(figures.exposed_percent, 1),
+        number(figures.overlap_percent, 1),
+        number(figures.comm_ns, 2, scale=_MS),
+        number(waiting_ns, 2, scale=_MS),
+        number(figures.compute_ns, 2, scale=_MS),
+        number(figures.idle_ns, 2, scale=_MS),
+        number(None if ideal is None else 100 * ideal, 1),
+        number(rank.occupancy.mean_percent if rank.occupancy else None, 1),
+    )
+
+
+# --- why, and what to change ---------------------------------------------------------------------
+
+
+def _causes(findings: Findings, origin: str, view: TimelineView) -> Html:
+    groups = Table(
+        name="cause-groups",
+        caption="Why communication was late, exposed or slowed, added up over ranks; the evidence is of the longest.",
+        origin=origin,
+        columns=(
+            Column("cause"),
+            Column("time is"),
+            Column("all ranks ms", "number"),
+            Column("worst rank ms", "number"),
+            Column("times", "number"),
+            Column("confidence"),
+            Column("evidence", "wide"),
+        ),
+        rows=tuple(
+            (
+                Cell(group.kind),
+                Cell(group.of),
+                number(group.time_ns, scale=_MS),
+                number(group.rank_ns, scale=_MS),
+                number(group.count, 0),
+                Cell(group.confidence),
+                Cell(_evidence(group), hint=group.kernel),
+            )
+            for group in cause_groups(findings.causes)
+        ),
+        nothing="Nothing was late, exposed or slowed.",
+        filtered=True,
+    )
+    return joined(table(groups), _single_causes(findings.causes, origin, view))
+
+
+def _evidence(group: CauseGroup) -> str:
+    told = [group.evidence]
+    if group.short_by:
+        told.append(f"a block of it was short of {group.short_by} (predicted from the device's limits)")
+    if group.record_next:
+        told.append(f"to be surer, record {group.record_next}")
+    return "; ".join(told)
+
+
+def _single_causes(causes: Sequence[Cause], origin: str, view: TimelineView) -> Html:
+    placed = sorted((cause for cause in causes if cause.of != "slowed"), key=lambda cause: -cause.time_ns)
+    shown = placed[:_LONGEST_CAUSES]
+    if not shown:
+        return Html("")
+    rest = "" if len(shown) == len(placed) else f" (the longest {len(shown)} of {len(placed):,})"
+    return table(
+        Table(
+            name="causes-one-by-one",
+            caption=f"One by one{rest}; the time leads to its place in the timeline.",
+            origin=origin,
+            columns=(
+                Column("ms", "number"),
+                Column("rank", "number"),
+                Column("time is"),
+                Column("cause"),
+                Column("confidence"),
+                Column("collective", "name"),
+                Column("evidence", "wide"),
+            ),
+            rows=tuple(_cause_row(cause, view) for cause in shown),
+            filtered=True,
+        )
+    )
+
+
+def _cause_row(cause: Cause, view: TimelineView) -> tuple[Cell, ...]:
+    place = None
+    if cause.rank in view.origin_ns:
+        place = Go(rank=cause.rank, start_ns=cause.at_ns - view.origin_ns[cause.rank], time_ns=cause.time_ns)
+    return (
+        Cell(f"{cause.time_ns / _MS:,.3f}", cause.time_ns / _MS, go=place),
+        Cell(str(cause.rank), cause.rank),
+        Cell(cause.of),
+        Cell(cause.kind),
+        Cell(cause.confidence),
+        Cell(short_name(cause.collective), hint=cause.collective),
+        Cell(cause.evidence),
+    )
+
+
+def _advice(findings: Findings, origin: str) -> Html:
+    return table(
+        Table(
+            name="advice-table",
+            caption="What can be changed, and what it can bring at most: the time that its cause accounts for.",
+            origin=origin,
+            columns=(
+                Column("change", "wide"),
+                Column("at most ms", "number", None, "per rank"),
+                Column("gain ms", "number", "predicted", "by the simulator, for the recorded step"),
+                Column("cause"),
+                Column("why", "wide"),
+                Column("controls", "name"),
+            ),
+            rows=tuple(_advice_row(item) for item in findings.advice),
+            nothing="No advice: nothing stands out that a change could improve.",
+            filtered=True,
+        )
+    )
+
+
+def _advice_row(item: Advice) -> tuple[Cell, ...]:
+    return (
+        Cell(item.title),
+        number(item.bound_ns, scale=_MS),
+        number(item.predicted_gain_ns, scale=_MS),
+        Cell(item.cause),
+        Cell(item.why),
+        Cell("; ".join(describe(control) for control in item.controls) or "a change in the program"),
+    )
+
+
+def _count(amount: int, what: str) -> str:
+    return f"{amount:,} {what}{'' if amount == 1 else 's'}"

@@ -1,0 +1,154 @@
+"""A recorded step as a workload, replayed: laws of the conversion, and steps whose replay can be checked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from makeway.analysis.findings import Advice, Matching
+from makeway.analysis.matching import match_collectives
+from makeway.analysis.recorded import MOST_OPERATIONS, recorded_step, with_arrivals
+from makeway.control import CommPriority
+from makeway.device import load_device
+from makeway.errors import UnsupportedError
+from makeway.kernel import KernelResources, Launch
+from makeway.planning.what_if import Outcome, Replay, WhatIf, what_if, with_gains
+from makeway.timeline import Exchange, Rank, Span, Timeline
+from makeway.workload import CollectiveOp, KernelOp, Measured
+
+A100 = load_device("A100-SXM4-80GB")
+GEMM = KernelResources(threads=256, registers_per_thread=128, smem_bytes=49_152)
+NCCL = KernelResources(threads=640, registers_per_thread=96, smem_bytes=42_024)
+WAVE = 2 * A100.sms  # blocks of GEMM that run at once
+
+
+def gemm(
+    start_us: float, end_us: float, *, launched_us: float = 0.0, blocks: int = 10 * WAVE, name: str = "gemm"
+) -> Span:
+    return Span(
+        name=name,
+        kind="compute",
+        stream="7",
+        start_ns=round(start_us * 1e3),
+        end_ns=round(end_us * 1e3),
+        launch=Launch(blocks=blocks, threads=256, resources=GEMM),
+        launched_ns=round(launched_us * 1e3),
+    )
+
+
+def ring(start_us: float, end_us: float, *, launched_us: float = 0.0, rank: int = 0) -> Span:
+    return Span(
+        name="ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+        kind="comm",
+        stream="20",
+        rank=rank,
+        start_ns=round(start_us * 1e3),
+        end_ns=round(end_us * 1e3),
+        launch=Launch(blocks=24, threads=640, resources=NCCL),
+        launched_ns=round(launched_us * 1e3),
+        exchange=Exchange(kind="all-reduce", in_bytes=1 << 24, out_bytes=1 << 24),
+    )
+
+
+def timeline(*spans: Span) -> Timeline:
+    return Timeline(spans=spans, origin="imported", ranks=(Rank(rank=0, world=8),))
+
+
+def test_what_followed_a_collective_at_once_waits_for_it_and_the_replay_keeps_the_time() -> None:
+    step = recorded_step(timeline(gemm(0, 1_000), ring(1_002, 1_500), gemm(1_502, 2_500)), 0, device=A100)
+    first, exchange, second = step.workload.operations
+    assert isinstance(exchange, CollectiveOp)
+    assert exchange.after == (first.name,)
+    assert second.after == (exchange.name,)
+    answers = what_if(step, A100)
+    assert answers.replay.error == pytest.approx(0.0, abs=0.01)
+    gains = {type(outcome.control): outcome.gain_ns for outcome in answers.outcomes}
+    assert gains[CommPriority] == pytest.approx(0.0, abs=1.0)
+
+
+def test_overlap_in_the_record_stays_overlap_in_the_replay() -> None:
+    """24 of 108 SMs go to the collective for most of the second kernel, which the record's time includes already."""
+    spans = (gemm(0, 1_000), ring(1_002, 1_900), gemm(1_010, 2_010, launched_us=1_008))
+    answers = what_if(recorded_step(timeline(*spans), 0, device=A100), A100)
+    sequential = (1_000 + 898 + 1_000) / 2_010 - 1.0
+    assert 0.0 <= answers.replay.error < sequential / 2
+
+
+def test_the_host_launches_as_recorded() -> None:
+    late = gemm(5_000, 6_000, launched_us=4_990)
+    step = recorded_step(timeline(gemm(0, 1_000), ring(1_002, 1_500), late), 0, device=A100)
+    assert what_if(step, A100).replay.predicted_ns == pytest.approx(5_990e3, rel=0.01)
+
+
+def test_a_collective_takes_its_transfer_time_after_the_last_rank_came() -> None:
+    mine, theirs = ring(1_002, 3_000), ring(2_900, 3_000, rank=1)
+    step = recorded_step(timeline(gemm(0, 1_000), mine), 0, device=A100)
+    arrived = with_arrivals(step, match_collectives({0: [mine], 1: [theirs]}))
+    (exchange,) = arrived.workload.collectives
+    assert exchange.time_ns == 100_000.0
+    assert exchange.launched_ns == 2_900_000.0
+    assert what_if(arrived, A100).replay.error == pytest.approx(0.0, abs=0.02)
+
+
+def test_a_matching_without_this_rank_changes_nothing() -> None:
+    step = recorded_step(timeline(gemm(0, 1_000), ring(1_002, 3_000)), 0, device=A100)
+    nothing = Matching(
+        matched=(), unmatched=(), transfer_ns=0, waiting_ns=(), straggler_rank=None, straggler_share=None
+    )
+    assert with_arrivals(step, nothing) == step
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 900), st.integers(1, 30))
+def test_many_kernels_become_few_operations_with_the_same_time(kernels: int, length_us: int) -> None:
+    spans = [gemm(i * length_us, (i + 1) * length_us, blocks=64, name=f"k{i % 7}") for i in range(kernels)]
+    end = kernels * length_us
+    step = recorded_step(timeline(*spans, ring(end + 2, end + 500)), 0, device=A100)
+    assert len(step.workload.operations) <= MOST_OPERATIONS
+    assert step.kernels == kernels + 1
+    total = sum(
+        op.work.time_ns for op in step.workload.operations if isinstance(op, KernelOp) and isinstance(op.work, Measured)
+    )
+    assert total == pytest.approx(end * 1e3)
+
+
+def test_kernels_alone_in_the_record_lend_their_time() -> None:
+    spans = (gemm(0, 1_000), ring(1_002, 1_500), gemm(1_502, 2_900))
+    step = recorded_step(timeline(*spans), 0, device=A100, alone_ns={("gemm", 10 * WAVE): 900_000.0})
+    times = [
+        op.work.time_ns for op in step.workload.operations if isinstance(op, KernelOp) and isinstance(op.work, Measured)
+    ]
+    assert times == [900_000.0, 900_000.0]
+
+
+def test_a_record_without_collectives_or_resources_says_why_it_cannot_be_replayed() -> None:
+    with pytest.raises(UnsupportedError, match="no collective"):
+        recorded_step(timeline(gemm(0, 10)), 0, device=A100)
+    bare = replace(gemm(0, 10), launch=Launch(blocks=8, threads=256))
+    with pytest.raises(UnsupportedError, match="no registers and shared memory"):
+        recorded_step(timeline(bare, ring(12, 20)), 0, device=A100)
+
+
+def test_advice_takes_the_best_predicted_gain_of_its_controls() -> None:
+    advice = Advice(title="x", why="y", bound_ns=100, cause="no-room", controls=(CommPriority(),))
+    answers = WhatIf(
+        rank=0,
+        device="A100",
+        replay=Replay(recorded_ns=1_000, predicted_ns=1_010.0),
+        outcomes=(Outcome(control=CommPriority(), gain_ns=40.0),),
+        assumed=(),
+    )
+    (item,) = with_gains((advice,), answers, worth_ns=1.0)
+    assert item.predicted_gain_ns == 40.0
+    worse = replace(answers, outcomes=(Outcome(control=CommPriority(), gain_ns=-3.0),))
+    (item,) = with_gains((advice,), worse, worth_ns=1.0)
+    assert item.predicted_gain_ns is None
+    assert item.controls == ()
+
+
+@pytest.mark.parametrize(("predicted", "trusted"), [(1_050.0, True), (1_200.0, False), (880.0, False)])
+def test_a_replay_far_off_is_not_trusted(predicted: float, trusted: bool) -> None:
+    assert Replay(recorded_ns=1_000, predicted_ns=predicted).trusted is trusted
