@@ -65,6 +65,20 @@ class _Run:
         return max(self.spans, key=lambda span: span.duration_ns)
 
 
+@dataclass(frozen=True, slots=True)
+class _Cuts:
+    """Spans (by id) before which, and after which, a run of neighbours has to be cut."""
+
+    before: frozenset[int]
+    after: frozenset[int]
+
+    @classmethod
+    def of(cls, waits: Mapping[int, list[Span]], waiting: Sequence[Span]) -> _Cuts:
+        """Where the spans that wait, and those they wait for, become ends of a run."""
+        before = [id(span) for span in waiting if id(span) in waits]
+        return cls(frozenset(before), frozenset(id(other) for item in before for other in waits[item]))
+
+
 def recorded_step(
     timeline: Timeline,
     rank: int,
@@ -92,7 +106,7 @@ def recorded_step(
     world = next((item.world for item in timeline.ranks if item.rank == rank and item.world), None) or 2
     operations = []
     for index, run in enumerate(runs):
-        others = [other for span in run.spans for other in waits.get(id(span), ())]
+        others = waits.get(id(run.first), ())
         after = sorted({number[id(other)] for other in others if id(other) in number} - {index})
         operations.append(_operation(run, names[index], tuple(names[item] for item in after), origin, world, device))
     workload = Workload(
@@ -217,8 +231,13 @@ def _fed_by(view: StreamView, comm: Span) -> Span | None:
 def _runs(
     view: StreamView, spans: Sequence[Span], waits: Mapping[int, list[Span]], alone: Mapping[tuple[str, int], float]
 ) -> list[_Run]:
-    """Spans joined with their neighbours until few enough are left: first where no communication is near."""
-    sources = {id(other) for others in waits.values() for other in others}
+    """Spans joined with their neighbours until few enough are left: first where no communication is near.
+
+    When that is not enough, compute that waits for compute of another stream is no longer kept apart. A run waits for
+    what its first span waits for, which began before it: no circle can come of it.
+    """
+    every = _Cuts.of(waits, spans)
+    with_comm = _Cuts.of(waits, [span for span in spans if span.kind == "comm" or _waits_for_comm(span, waits)])
     windows = union_ns(
         (min(ready_ns(view, span) or span.start_ns, span.start_ns), span.end_ns)
         for span in spans
@@ -226,7 +245,7 @@ def _runs(
     )
     limit_ns = 0
     while True:
-        runs = _joined(spans, waits, sources, windows, limit_ns, alone)
+        runs = _joined(spans, with_comm if limit_ns else every, windows, limit_ns, alone)
         if len(runs) <= MOST_OPERATIONS or limit_ns > 100_000_000:
             return sorted(runs, key=_launch_order)
         limit_ns = max(20_000, limit_ns * 2)
@@ -239,8 +258,7 @@ def _launch_order(run: _Run) -> tuple[int, int]:
 
 def _joined(
     spans: Sequence[Span],
-    waits: Mapping[int, list[Span]],
-    sources: set[int],
+    cuts: _Cuts,
     windows: list[tuple[int, int]],
     limit_ns: int,
     alone: Mapping[tuple[str, int], float],
@@ -252,7 +270,7 @@ def _joined(
         run = latest.get(span.stream)
         if (
             run is not None
-            and _may_join(run, span, waits, sources)
+            and _may_join(run, span, cuts)
             and (
                 span.end_ns - run.first.start_ns <= limit_ns
                 or not _near(windows, starts, run.first.start_ns, span.end_ns)
@@ -266,12 +284,16 @@ def _joined(
     return runs
 
 
-def _may_join(run: _Run, span: Span, waits: Mapping[int, list[Span]], sources: set[int]) -> bool:
+def _waits_for_comm(span: Span, waits: Mapping[int, list[Span]]) -> bool:
+    return any(other.kind == "comm" for other in waits.get(id(span), ()))
+
+
+def _may_join(run: _Run, span: Span, cuts: _Cuts) -> bool:
     """Compute after compute, close together, and nobody of another stream waits in between."""
     return (
         run.last.kind == span.kind == "compute"
-        and id(span) not in waits
-        and id(run.last) not in sources
+        and id(span) not in cuts.before
+        and id(run.last) not in cuts.after
         and span.start_ns - run.last.end_ns <= 2 * SETTLE_NS
     )
 
