@@ -1,6 +1,6 @@
 # make demo   what makeway does, on this machine          make check  format, lint, types, import contract
 # make test   the whole test suite                        make bench  benchmarks (ratios, never a test)
-# make map    docs/control-map.csv and .svg, some 5 minutes
+# make map    docs/control-map.csv and .svg, some 5 minutes; make planner-map holds the planner against it
 # Each target makes .venv and installs what it needs.
 
 PYTHON ?= python3
@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: setup demo test check format bench map clean
+.PHONY: setup demo test check format bench map planner-map clean
 
 setup: $(VENV)/.dev
 
@@ -44,6 +44,9 @@ bench: $(VENV)/.dev
 
 map: $(VENV)/.dev
 	@$(BIN)/python benchmarks/control_map.py
+
+planner-map: $(VENV)/.dev
+	@$(BIN)/python benchmarks/planner_map.py
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -150,6 +150,12 @@ def findings(records: list[RankRecord]) -> Findings:
     )
 
 
+def most_exposed(records: list[RankRecord]) -> RankRecord | None:
+    """The rank with most exposed communication among those whose step makes a workload."""
+    usable = [record for record in records if record.step is not None and record.device is not None]
+    return max(usable, key=lambda record: record.findings.figures.exposed_ns, default=None)
+
+
 def refuse_duplicates(records: list[RankRecord]) -> None:
     """Nothing, or an error that names two files of the same rank."""
     seen: dict[int, str] = {}

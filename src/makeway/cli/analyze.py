@@ -10,7 +10,7 @@ from pathlib import Path
 
 from makeway import __version__
 from makeway.analysis.findings import Findings
-from makeway.analysis.rank import Question, RankRecord, findings
+from makeway.analysis.rank import Question, RankRecord, findings, most_exposed
 from makeway.analysis.recorded import with_arrivals
 from makeway.analysis.threshold import Threshold, missed, parse_threshold
 from makeway.cli.output import console, print_json
@@ -89,12 +89,9 @@ def _step(text: str) -> int | None:
 
 def _predicted(records: list[RankRecord], result: Findings) -> tuple[WhatIf | None, str | None]:
     """Controls simulated on the step of the rank with most exposed communication, or why that cannot be."""
-    usable = [record for record in records if record.step is not None and record.device is not None]
-    if not usable:
+    chosen = most_exposed(records)
+    if chosen is None or chosen.step is None or chosen.device is None:
         return None, next((record.no_step for record in records if record.no_step), "no step to simulate")
-    chosen = max(usable, key=lambda record: record.findings.figures.exposed_ns)
-    assert chosen.step is not None
-    assert chosen.device is not None
     return what_if(with_arrivals(chosen.step, result.matching), chosen.device), None
 
 

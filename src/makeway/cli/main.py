@@ -13,8 +13,12 @@ from makeway import __version__
 from makeway.errors import MakewayError, suggestion
 
 COMMANDS = {
+    "analyze": "profiler traces: exposed communication, waiting, causes, advice with predicted gains",
+    "bench": "a workload on real ranks: sequential, overlapped, under each control, and as planned",
     "devices": "device facts and their sources",
+    "export": "a plan as environment variables, tuner file, framework options or compiler flags",
     "inspect": "resources of every kernel in a cubin, fatbin, shared library or hsaco",
+    "plan": "choose the controls for a workload or a recorded step, and say why",
     "residency": "does a collective's block fit beside a kernel; which pad or thread count makes room",
     "simulate": "a workload on a device under controls: predicted times, timeline, share of ideal",
     "validate": "published results beside ours, with the error of each",

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from makeway.analysis.findings import Advice
 from makeway.analysis.recorded import RecordedStep
-from makeway.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, SmPartition, describe
+from makeway.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder, SmPartition, describe
 from makeway.device import Device
 from makeway.errors import MakewayError
+from makeway.planning.candidates import Rejected
 from makeway.simulate.driver import run
 from makeway.simulate.predict import Settings, compile_for, vendor_dispatch
 from makeway.workload import Workload
@@ -62,18 +63,27 @@ class WhatIf:
     assumed: tuple[str, ...]
 
 
-def standard_controls(step: RecordedStep, device: Device) -> tuple[Control, ...]:
-    """One of each control that needs no search, for a first look; `makeway plan` searches.
+def not_shown_by_a_trace(step: RecordedStep) -> tuple[Rejected, ...]:
+    """Controls whose effect cannot be told from a recorded step."""
+    order = Rejected(
+        control=LaunchOrder(), reason="a trace does not show which data a collective needs, so its order is kept"
+    )
+    size = Rejected(
+        control=CopyEngine(),
+        reason="the sizes of the collectives are not recorded, and a copy's time follows from them",
+    )
+    return (order,) if step.sizes_known else (order, size)
 
-    Not the launch order: a trace does not show which data a collective needs. Copy engines only where sizes are
-    recorded, since their time follows from the size.
-    """
+
+def standard_controls(step: RecordedStep, device: Device) -> tuple[Control, ...]:
+    """One of each control that needs no search, for a first look; `makeway plan` searches."""
     workload = step.workload
     blocks = max((op.blocks or 1 for op in workload.collectives), default=1)
     fewer = (CommBlocks(max(blocks // 2, 1)),) if blocks > 1 else ()
     apart = (SmPartition(min(blocks, device.sms - 1)),) if device.sms > 1 else ()
-    copies = (CopyEngine(),) if step.sizes_known else ()
-    return (CommPriority(), *fewer, *apart, *copies, Chunks(4))
+    unknown = {type(item.control) for item in not_shown_by_a_trace(step)}
+    every: tuple[Control, ...] = (CommPriority(), *fewer, *apart, CopyEngine(), Chunks(4))
+    return tuple(control for control in every if type(control) not in unknown)
 
 
 def what_if(step: RecordedStep, device: Device, controls: Sequence[Control] | None = None) -> WhatIf:

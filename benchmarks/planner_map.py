@@ -1,0 +1,177 @@
+"""Does the planner pick what the control map says helps? For every device, kernel and block of docs/control-map.csv.
+
+The map tried single controls, priority with a pad, and nothing else, under each dispatch rule by itself. The planner
+must be good under all rules that a device may follow, so a control of the map counts as a help when it lowers the worst
+of them. A plan agrees when it holds a control (or pair) of the map that helps, or leaves alone what nothing helps. Copy
+engines help nearly everywhere, so all is done again as if there were none, for both rules and for each by itself.
+
+    planner_map.py [BUDGET_MS]   for each plan (default 400); some four minutes on two cores
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from multiprocessing import Pool
+
+from control_map import COMM_BLOCKS, DOCS, FAMILIES, WORKERS, Case, footprints
+from control_map_figure import WORTH
+
+from makeway.control import CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition, describe
+from makeway.device import load_device
+from makeway.planning.explain import model_error
+from makeway.planning.planner import make_plan
+from makeway.planning.score import Fidelity, Scorer, dispatch_rules
+from makeway.simulate.policies import DISPATCHES, HBM_RULES
+
+BUDGET_MS = 400.0
+FAR = 0.02  # of the sequential time
+KINDS: dict[str, frozenset[type[Control]]] = {
+    "pad": frozenset({SmemPad}),
+    "priority": frozenset({CommPriority}),
+    "priority_pad": frozenset({CommPriority, SmemPad}),
+    "order": frozenset({LaunchOrder}),
+    "partition": frozenset({SmPartition}),
+    "copy": frozenset({CopyEngine}),
+}
+IN_MAP = frozenset().union(*KINDS.values())
+
+Key = tuple[str, str, str]  # device, kernel, footprint
+Row = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How a cell is asked about."""
+
+    rule: str | None = None  # None: all that the device may follow
+    copies: bool = True  # whether there are copy engines
+    budget_ms: float = BUDGET_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One cell: what the map says, what the planner did."""
+
+    key: Key
+    helps: dict[str, float]  # control of the map -> part of the sequential time that it saves in the worst case
+    controls: tuple[Control, ...]
+    saved: float  # by the plan, likewise: by the map's own engine
+    error: float  # of the model
+
+    @property
+    def agrees(self) -> bool:
+        kinds = {type(control) for control in self.controls}
+        if not kinds:
+            return not self.helps
+        return any(KINDS[name] <= kinds for name in self.helps)
+
+    @property
+    def why_not(self) -> str:
+        if not self.controls:
+            most = max(self.helps.values())
+            return "gain within the model's error" if most <= self.error else "a help was missed"
+        outside = [control for control in self.controls if type(control) not in IN_MAP]
+        return "helped by controls that the map did not try" if outside else "other controls than the map's"
+
+
+def rows_by_cell(setting: Setting) -> dict[Key, list[Row]]:
+    """The rows of each cell under the rules asked about, HBM shared in proportion."""
+    cells: dict[Key, list[Row]] = {}
+    with (DOCS / "control-map.csv").open() as file:
+        for row in csv.DictReader(file):
+            rules = [rule.name for rule in dispatch_rules(load_device(row["device"]))]
+            wanted = rules if setting.rule is None else [rule for rule in rules if rule == setting.rule]
+            if row["hbm"] == "proportional" and row["dispatch"] in wanted:
+                cells.setdefault((row["device"], row["kernel"], row["footprint"]), []).append(row)
+    return cells
+
+
+def map_helps(rows: list[Row], setting: Setting) -> dict[str, float]:
+    """Controls that save at least 1 % in the worst case, and what they save of the sequential time."""
+    naive = max(float(row["naive"]) for row in rows)
+    names = [name for name in KINDS if all(row[name] for row in rows) and (setting.copies or name != "copy")]
+    worst = {name: max(float(row[name]) for row in rows) for name in names}
+    return {name: naive - t for name, t in worst.items() if 100 * (1 - t / naive) >= WORTH}
+
+
+def case_of(key: Key) -> Case:
+    name, kernel, footprint = key
+    device = load_device(name)
+    family = next(family for family in FAMILIES if family.name == kernel)
+    return Case(
+        device=device,
+        family=family,
+        footprint=footprint,
+        library=footprints(device)[footprint],
+        dispatch=dispatch_rules(device)[0],
+        hbm=HBM_RULES["proportional"],
+    )
+
+
+def verdict(task: tuple[Key, list[Row], Setting]) -> Verdict:
+    key, rows, setting = task
+    case = case_of(key)
+    device = case.device if setting.copies else replace(case.device, copy_engines=None)
+    rule = None if setting.rule is None else DISPATCHES[setting.rule]
+    plan = make_plan(case.workload(), device, budget_ms=setting.budget_ms, dispatch=rule)
+    judge = Scorer(case.workload(), device, dispatch_rules(device, rule), Fidelity(engine="block"))  # as the map's
+    saved_ns = judge.score(()).t_ns - judge.score(plan.controls).t_ns
+    return Verdict(
+        key=key,
+        helps=map_helps(rows, setting),
+        controls=plan.controls,
+        saved=saved_ns / (float(rows[0]["t_sequential_ms"]) * 1e6),
+        error=model_error(device.arch),
+    )
+
+
+def lines(found: list[Verdict]) -> Iterator[str]:
+    agree = sum(one.agrees for one in found)
+    yield f"{len(found)} cells: {agree} agree with the map ({100 * agree / len(found):.1f} %)"
+    for device in COMM_BLOCKS:
+        mine = [one for one in found if one.key[0] == device]
+        picked = Counter(
+            "+".join(sorted(type(control).__name__ for control in one.controls)) or "leave as is" for one in mine
+        )
+        kinds = ", ".join(f"{count} {name}" for name, count in picked.most_common())
+        if mine:
+            yield f"  {device:<15} {sum(one.agrees for one in mine)} of {len(mine)}: {kinds}"
+    short = [max(one.helps.values(), default=0.0) - one.saved for one in found]
+    yield (
+        "  block by block the plan saves less than the map's best control, by over 2 % of the sequential time, in "
+        f"{sum(gap > FAR for gap in short)} cells (at most {100 * max(short):.1f} %), more in "
+        f"{sum(gap < -FAR for gap in short)}"
+    )
+    missed = [one for one in found if not one.agrees]
+    reasons = Counter(one.why_not for one in missed).most_common()
+    yield f"exceptions: {', '.join(f'{count} {why}' for why, count in reasons) or 'none'}"
+    for one in missed:
+        helps = ", ".join(f"{name} {100 * saved:.1f}" for name, saved in one.helps.items()) or "nothing"
+        plan = ", ".join(map(describe, one.controls)) or "leave as is"
+        yield f"  {', '.join(one.key)}: {one.why_not}; the map: {helps}; the plan: {plan} ({100 * one.saved:.1f})"
+
+
+def main() -> None:
+    budget_ms = float(sys.argv[1]) if len(sys.argv) > 1 else BUDGET_MS
+    settings = {
+        "all rules": Setting(budget_ms=budget_ms),
+        "all rules, no copy engines": Setting(copies=False, budget_ms=budget_ms),
+        "strict, no copy engines": Setting(rule="strict", copies=False, budget_ms=budget_ms),
+        "back-fill, no copy engines": Setting(rule="backfill", copies=False, budget_ms=budget_ms),
+    }
+    with Pool(WORKERS) as pool:
+        for label, setting in settings.items():
+            started = time.perf_counter()
+            tasks = [(key, rows, setting) for key, rows in rows_by_cell(setting).items()]
+            found = pool.map(verdict, tasks, chunksize=1)
+            print(f"== {label} ({time.perf_counter() - started:.0f} s, {budget_ms:g} ms for each plan)")
+            print("\n".join(lines(found)))
+
+
+if __name__ == "__main__":
+    main()
