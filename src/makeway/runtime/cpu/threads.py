@@ -1,0 +1,107 @@
+"""Threads of this process as Linux sees them: which ones communicate, their cores, their niceness, their time slice."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+# ProcessGroupGloo.cpp names its workers pt_gloo_runloop; gloo/transport/tcp/loop.cc its I/O thread gloo_tcp_loop.
+GLOO_NAMES = ("pt_gloo_runloop", "gloo_tcp_loop")
+_SYSCALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}  # sched_setattr, sched_getattr
+
+
+def thread_ids() -> frozenset[int]:
+    """Every thread of this process."""
+    return frozenset(int(name) for name in os.listdir("/proc/self/task"))
+
+
+def threads_named(names: Iterable[str]) -> frozenset[int]:
+    """The threads of this process that bear one of these names."""
+    wanted, found = set(names), set()
+    for thread in thread_ids():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f"/proc/self/task/{thread}/comm").read_text().strip() in wanted:
+                found.add(thread)
+    return frozenset(found)
+
+
+def cores_of(thread: int) -> frozenset[int]:
+    return frozenset(os.sched_getaffinity(thread))
+
+
+def set_cores(thread: int, cores: Iterable[int]) -> None:
+    with suppress(ProcessLookupError):  # it has ended: nothing to set
+        os.sched_setaffinity(thread, cores)
+
+
+def niceness_of(thread: int) -> int:
+    return os.getpriority(os.PRIO_PROCESS, thread)
+
+
+def set_niceness(thread: int, niceness: int) -> None:
+    with suppress(ProcessLookupError):
+        os.setpriority(os.PRIO_PROCESS, thread, niceness)
+
+
+def may_be_undone(niceness: int) -> bool:
+    """True when a thread that was made nicer may be brought back to `niceness`; tried on a thread made for it.
+
+    setpriority(2) asks for CAP_SYS_NICE (in the first user namespace: root of another one lacks it) or for a soft
+    RLIMIT_NICE of at least 20 - niceness.
+    """
+    allowed = []
+
+    def try_it() -> None:
+        with suppress(PermissionError):
+            set_niceness(0, niceness + 1)
+            set_niceness(0, niceness)
+            allowed.append(True)
+
+    trial = threading.Thread(target=try_it)
+    trial.start()
+    trial.join()
+    return bool(allowed)
+
+
+class _Attributes(ctypes.Structure):
+    """struct sched_attr of linux/sched/types.h, as of its first version."""
+
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("policy", ctypes.c_uint32),
+        ("flags", ctypes.c_uint64),
+        ("niceness", ctypes.c_int32),
+        ("priority", ctypes.c_uint32),
+        ("runtime_ns", ctypes.c_uint64),
+        ("deadline_ns", ctypes.c_uint64),
+        ("period_ns", ctypes.c_uint64),
+    )
+
+
+def slice_ns(thread: int) -> int | None:
+    """A thread's time slice; None before Linux 6.12, which first let ordinary threads have one of their own."""
+    found = _attributes(thread)
+    return found.runtime_ns or None if found is not None else None
+
+
+def set_slice(thread: int, duration_ns: int) -> None:
+    """Another time slice: among ordinary threads, a waking one with a shorter slice runs sooner; no right needed."""
+    attributes = _attributes(thread)
+    if attributes is not None:
+        attributes.runtime_ns = duration_ns
+        _syscall(0, thread, ctypes.byref(attributes), 0)
+
+
+def _attributes(thread: int) -> _Attributes | None:
+    found = _Attributes()
+    return found if _syscall(1, thread, ctypes.byref(found), ctypes.sizeof(found), 0) else None
+
+
+def _syscall(which: int, *arguments: object) -> bool:
+    numbers = _SYSCALLS.get(platform.machine())
+    return numbers is not None and ctypes.CDLL(None).syscall(numbers[which], *arguments) == 0

@@ -1,0 +1,449 @@
+"""Controls on GPUs as far as they can be driven without one: what is missing, what is set, what is refused."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import subprocess
+import sys
+import warnings
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from makeway.control import (
+    Chunks,
+    CommBlocks,
+    CommPriority,
+    CommThreads,
+    Control,
+    CopyEngine,
+    LaunchOrder,
+    SmemPad,
+    SmPartition,
+    TileChoice,
+)
+from makeway.errors import InputError, UnsupportedError
+from makeway.planning.export_values import Library
+from makeway.runtime.backend import Backend, Receipt
+from makeway.runtime.cuda.backend import CudaBackend
+from makeway.runtime.cuda.machine import GpuMachine, look
+from makeway.runtime.cuda.options import (
+    ZERO_CTA,
+    environment_receipt,
+    option_settings,
+    overriding,
+    process_group_options,
+    start_environment,
+)
+from makeway.runtime.cuda.streams import carved_out, compute_sms
+from makeway.runtime.rocm.backend import RocmBackend
+from makeway.runtime.rocm.masks import check_split, mask_words, masked_stream
+
+EVERY: tuple[Control, ...] = (
+    SmemPad(4096),
+    TileChoice(64, 64, 64),
+    CommPriority(),
+    LaunchOrder(),
+    CommBlocks(8),
+    CommThreads(288),
+    SmPartition(16),
+    CopyEngine(),
+    Chunks(4),
+)
+NCCL = Library(name="nccl", version=(2, 30, 7))
+
+
+# --- a torch with GPUs, as far as we use it -----------------------------------------------------
+
+
+class Options:
+    def __init__(self) -> None:
+        self.is_high_priority_stream = False
+        self.config = SimpleNamespace(min_ctas=-1, max_ctas=-1, cga_cluster_size=-1, cta_policy=-1)
+
+
+class FakeStream:
+    def __init__(self, device: int | None = None, priority: int = 0) -> None:
+        self.priority = max(priority, -5)
+
+    def priority_range(self) -> tuple[int, int]:
+        return 0, -5
+
+
+class FakeTorch:
+    """One H100 or MI300X in one rank of a running job; remembers what was made and what was given back."""
+
+    def __init__(self, *, amd: bool = False, initialised: bool = True, green: bool = True) -> None:
+        self.log: list[str] = []
+        self.__version__ = "2.13.0"
+        self.version = SimpleNamespace(cuda=None if amd else "13.0", hip="7.1" if amd else None)
+        facts = SimpleNamespace(
+            name="MI300X" if amd else "H100",
+            multi_processor_count=304 if amd else 132,
+            major=9,
+            minor=0,
+            gcnArchName="gfx942:sramecc+",
+            shared_memory_per_block=65_536,
+            shared_memory_per_block_optin=232_448,
+        )
+        self._C = SimpleNamespace(**({"_CUDAGreenContext": object} if green else {}))
+        self._carveout: int | None = None
+        self._C._get_sm_carveout_experimental = lambda: self._carveout
+        self._C._set_sm_carveout_experimental = lambda sms: setattr(self, "_carveout", sms)
+        self.device = lambda kind, index: (kind, index)
+        self.cuda = SimpleNamespace(
+            device_count=lambda: 8,
+            current_device=lambda: 3,
+            get_device_properties=lambda _: facts,
+            nccl=SimpleNamespace(version=lambda: (2, 30, 7)),
+            Stream=FakeStream,
+            ExternalStream=lambda pointer, device: SimpleNamespace(pointer=pointer, priority=0),
+            synchronize=lambda _: self.log.append("synchronised"),
+            device=lambda _: nullcontext(),
+            green_contexts=SimpleNamespace(GreenContext=SimpleNamespace(create=self._green)),
+        )
+        self.distributed = SimpleNamespace(
+            is_nccl_available=lambda: True,
+            is_initialized=lambda: initialised,
+            ProcessGroupNCCL=SimpleNamespace(Options=Options, NCCL_CTA_POLICY_ZERO=2),
+            new_group=self._new_group,
+            destroy_process_group=lambda group: self.log.append("group destroyed"),
+            _symmetric_memory=SimpleNamespace(),
+        )
+
+    def _green(self, *, num_sms: int, device_id: int) -> Any:
+        self.log.append(f"green context of {num_sms} SMs on {device_id}")
+        return SimpleNamespace(Stream=FakeStream)
+
+    def _new_group(self, *, backend: str, pg_options: Options) -> Any:
+        self.log.append(f"{backend} group")
+        return SimpleNamespace(_get_backend=lambda device: SimpleNamespace(options=pg_options))
+
+
+def backend(torch: FakeTorch | None = None, **environ: str) -> CudaBackend:
+    found = CudaBackend(torch=torch or FakeTorch(), environ=environ)
+    found.machine = replace(found.machine, triton=True)
+    return found
+
+
+def receipt_for(receipts: tuple[Receipt, ...], control: Control) -> Receipt:
+    return next(receipt for receipt in receipts if receipt.control == control)
+
+
+# --- a machine without a GPU --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("control", EVERY, ids=lambda control: type(control).__name__)
+@pytest.mark.parametrize(
+    ("torch", "words"),
+    [
+        (SimpleNamespace(__version__="2.13.0+cpu", version=SimpleNamespace(cuda=None, hip=None)), "built without"),
+        (
+            SimpleNamespace(
+                __version__="2.13.0",
+                version=SimpleNamespace(cuda="13.0", hip="7.1"),
+                cuda=SimpleNamespace(device_count=lambda: 0),
+            ),
+            "sees no",
+        ),
+    ],
+    ids=["cpu build", "no device"],
+)
+@pytest.mark.parametrize("kind", [CudaBackend, RocmBackend])
+def test_without_a_gpu_every_control_says_what_is_missing(
+    kind: type[CudaBackend], torch: Any, words: str, control: Control
+) -> None:
+    found: Backend = kind(torch=torch)
+    assert words in (found.refusal(control) or "")
+    with pytest.raises(UnsupportedError, match=words), found.applied((control,)):
+        pytest.fail("a control was applied without a GPU")
+
+
+def test_without_torch_the_reason_is_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert look("nvidia") == GpuMachine(vendor="nvidia")
+    assert CudaBackend().refusal(CommPriority()) == "torch is not installed"
+
+
+def test_backends_benches_and_experiments_load_neither_torch_nor_triton() -> None:
+    rooms = ("runtime.cuda.backend", "runtime.cuda.overlap", "runtime.rocm.backend", "measure.simulated")
+    imports = "; ".join(f"import makeway.{room}" for room in rooms)
+    code = f"{imports}; import sys; sys.exit(not sys.modules.keys().isdisjoint({{'torch', 'triton', 'numpy'}}))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_this_machine_is_looked_at_without_harm() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch without numpy warns when it is loaded
+        found = look("nvidia")
+    assert (found.missing is None) == (found.devices > 0)
+
+
+# --- options and variables ----------------------------------------------------------------------
+
+
+def test_options_of_a_process_group_carry_what_the_controls_say() -> None:
+    made = process_group_options(FakeTorch().distributed.ProcessGroupNCCL, EVERY, cluster=1)
+    assert made.options.is_high_priority_stream is True
+    assert vars(made.options.config) == {"min_ctas": 8, "max_ctas": 8, "cga_cluster_size": 1, "cta_policy": 2}
+    assert {receipt.control for receipt in made.receipts} == {CommPriority(), CommBlocks(8), CopyEngine()}
+    assert {receipt.status for receipt in made.receipts} == {"applied"}
+
+
+def test_without_controls_options_stay_as_torch_makes_them() -> None:
+    made = process_group_options(FakeTorch().distributed.ProcessGroupNCCL, ())
+    assert vars(made.options.config) == vars(Options().config)
+    assert made.receipts == ()
+
+
+def test_a_torch_without_an_option_refuses_the_control_and_sets_nothing() -> None:
+    class Older(Options):
+        def __init__(self) -> None:
+            super().__init__()
+            del self.config.cta_policy, self.config.max_ctas
+
+    made = process_group_options(SimpleNamespace(Options=Older, NCCL_CTA_POLICY_ZERO=2), (CopyEngine(), CommBlocks(8)))
+    assert [receipt.status for receipt in made.receipts] == ["refused", "refused"]
+    assert "config.cta_policy" in made.receipts[0].detail
+    assert made.options.config.min_ctas == -1
+    unnamed = process_group_options(SimpleNamespace(Options=Options), (CopyEngine(),))
+    assert "NCCL_CTA_POLICY_ZERO" in unnamed.receipts[0].detail
+
+
+def test_an_option_that_does_not_keep_its_value_has_no_effect() -> None:
+    class Stubborn(Options):
+        def __setattr__(self, name: str, value: object) -> None:
+            object.__setattr__(self, name, False if name == "is_high_priority_stream" else value)
+
+    made = process_group_options(SimpleNamespace(Options=Stubborn), (CommPriority(),))
+    assert made.receipts[0].status == "no effect"
+
+
+def test_torchs_own_files_know_every_option_that_is_set() -> None:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("torch is not installed")
+    root = Path(spec.submodule_search_locations[0])
+    types = (root / "_C" / "_distributed_c10d.pyi").read_text()
+    types = types[types.index("class ProcessGroupNCCL") : types.index("class ProcessGroupUCC")]
+    used = (root / "distributed" / "fsdp" / "_fully_shard" / "_fully_shard.py").read_text()  # knows cta_policy
+    for name in [name for control in EVERY for name, _ in option_settings(control)] + ["config.cga_cluster_size"]:
+        field = name.removeprefix("config.")
+        assert f"{field}: " in types or f"opts.{name} = dist.ProcessGroupNCCL.{ZERO_CTA}" in used, name
+
+
+def test_variables_that_are_read_at_start_must_be_there_at_start() -> None:
+    wanted = start_environment((CommThreads(288), CommBlocks(8)), NCCL)
+    assert wanted == {"NCCL_NTHREADS": "256", "NCCL_MIN_CTAS": "8", "NCCL_MAX_CTAS": "8"}
+    late = environment_receipt(CommThreads(288), {}, NCCL)
+    assert late.status == "refused"
+    assert "NCCL_NTHREADS=256" in late.detail
+    assert environment_receipt(CommThreads(288), wanted, NCCL).status == "applied"
+    assert environment_receipt(CommThreads(544), {}, NCCL).status == "applied"  # NCCL's own choice
+    assert environment_receipt(CommThreads(99), wanted, NCCL).status == "refused"
+
+
+def test_a_variable_that_says_otherwise_overrides_options() -> None:
+    assert overriding(CommBlocks(8), {"NCCL_MAX_CTAS": "32"}, NCCL) is not None
+    assert overriding(CommBlocks(8), {"NCCL_MAX_CTAS": "8"}, NCCL) is None
+    with backend(NCCL_MAX_CTAS="32").applied((CommBlocks(8),)) as (receipt,):
+        assert receipt.status == "no effect"
+        assert "NCCL_MAX_CTAS=32" in receipt.detail
+
+
+# --- the backend with a GPU that is not there ---------------------------------------------------
+
+
+def test_everything_is_applied_read_back_and_undone() -> None:
+    torch = FakeTorch()
+    found = backend(torch, NCCL_NTHREADS="256")
+    with found.applied(EVERY) as receipts:
+        assert [receipt.control for receipt in receipts] == list(EVERY)
+        for receipt in receipts:  # order and pieces are for whoever launches
+            by_caller = isinstance(receipt.control, LaunchOrder | Chunks)
+            assert receipt.status == ("no effect" if by_caller else "applied")
+        session = found.session
+        assert session is not None
+        assert session.group is not None
+        assert session.options.config.max_ctas == 8
+        assert session.comm_stream is not None
+        assert session.comm_stream.priority == -5
+        assert session.compute_stream is not None
+        assert session.copy_engine
+        assert session.gemm.tile == (64, 64, 64)
+        assert session.gemm.pad_bytes == 4096
+        assert "in a new process group" in receipt_for(receipts, CommBlocks(8)).detail
+    assert found.session is None
+    assert torch.log == ["nccl group", "green context of 112 SMs on 3", "synchronised", "group destroyed"]
+
+
+def test_what_was_made_is_given_back_when_the_block_fails() -> None:
+    torch = FakeTorch()
+    found = backend(torch)
+    with pytest.raises(ZeroDivisionError), found.applied((CommPriority(), SmPartition(16))):
+        raise ZeroDivisionError
+    assert torch.log[-2:] == ["synchronised", "group destroyed"]
+    assert found.session is None
+
+
+def test_without_a_running_job_options_wait_for_the_next_group() -> None:
+    found = backend(FakeTorch(initialised=False))
+    with found.applied((CommPriority(),)) as (receipt,):
+        assert found.session is not None
+        assert found.session.group is None
+        assert found.session.options.is_high_priority_stream
+        assert "next process group" in receipt.detail
+
+
+def test_a_refused_control_changes_nothing_and_the_others_are_applied() -> None:
+    torch = FakeTorch(green=False)
+    found = backend(torch)
+    with found.applied((SmPartition(16), CommPriority())) as (partition, priority):
+        assert partition.status == "refused"
+        assert "green contexts" in partition.detail
+        assert priority.status == "applied"
+        assert found.session is not None
+        assert found.session.controls == (CommPriority(),)
+        assert found.session.compute_stream is None
+
+
+@pytest.mark.parametrize(
+    ("control", "words"),
+    [
+        (SmemPad(4096, "flash*"), "only our own GEMM"),
+        (SmemPad(232_448), "the device allows 232,448"),
+        (TileChoice(48, 64, 64), "powers of 2"),
+        (CommBlocks(65), "at most 64 blocks"),
+        (SmPartition(130), "leave 0 for compute"),
+        (CommThreads(288), "start the program with NCCL_NTHREADS=256"),
+    ],
+)
+def test_what_a_gpu_could_not_do_is_refused_with_its_reason(control: Control, words: str) -> None:
+    assert words in (backend().refusal(control) or "")
+
+
+def test_controls_that_exclude_each_other_are_an_error() -> None:
+    with pytest.raises(InputError, match="twice"), backend().applied((CommBlocks(4), CommBlocks(8))):
+        pytest.fail("two numbers of blocks were applied")
+
+
+# --- partitions ---------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.sampled_from([6, 7, 8, 9, 10, 12]))
+def test_communication_never_gets_fewer_sms_than_asked(sms: int, comm: int, major: int) -> None:
+    try:
+        left = compute_sms(sms, comm, major)
+    except InputError:
+        assert sms - comm < 8
+        return
+    unit = {6: 1, 7: 2, 8: 2}.get(major, 8)
+    assert sms - left >= comm
+    assert left % unit == 0
+    assert sms - comm - left < unit
+
+
+def test_torchs_own_carve_out_is_put_back() -> None:
+    torch = FakeTorch()
+    torch._carveout = 4
+    with carved_out(torch, 16) as found:
+        assert found == 16
+    assert torch._carveout == 4
+
+
+# --- AMD ----------------------------------------------------------------------------------------
+
+
+class FakeHip:
+    """Streams with CU masks; `lost` bits are ignored, as an old driver might."""
+
+    def __init__(self, lost: int = 0, status: int = 0) -> None:
+        self.lost, self.status = lost, status
+        self.masks: dict[int, list[int]] = {}
+
+    def hipExtStreamCreateWithCUMask(self, stream: Any, words: Any, mask: Any) -> int:  # noqa: N802
+        stream._obj.value = 4096 + len(self.masks)
+        self.masks[stream._obj.value] = [word & ~self.lost for word in mask[: words.value]]
+        return self.status
+
+    def hipExtStreamGetCUMask(self, stream: ctypes.c_void_p, words: Any, mask: Any) -> int:  # noqa: N802
+        assert stream.value is not None
+        for at, word in enumerate(self.masks[stream.value][: words.value]):
+            mask[at] = word
+        return 0
+
+    def hipStreamDestroy(self, stream: ctypes.c_void_p) -> int:  # noqa: N802
+        assert stream.value is not None
+        del self.masks[stream.value]
+        return 0
+
+
+@given(st.integers(0, 400), st.integers(1, 400))
+def test_a_mask_has_exactly_the_bits_that_were_asked_for(first: int, count: int) -> None:
+    words = mask_words(first, count)
+    bits = {32 * at + bit for at, word in enumerate(words) for bit in range(32) if word >> bit & 1}
+    assert bits == set(range(first, first + count))
+    assert all(word < 2**32 for word in words)
+
+
+def test_masks_of_compute_and_communication_share_no_cu() -> None:
+    compute, comm = mask_words(16, 288), (*mask_words(0, 16), *[0] * 9)
+    assert all(one & other == 0 for one, other in zip(compute, comm, strict=True))
+
+
+def test_a_split_leaves_every_xcd_a_cu_on_both_sides() -> None:
+    check_split(304, 8, "gfx942")
+    check_split(104, 1, "gfx90a")
+    for comm in (4, 12, 304):
+        with pytest.raises(InputError, match="needs 8 or more on both sides"):
+            check_split(304, comm, "gfx942")
+
+
+def test_a_masked_stream_is_read_back_and_destroyed() -> None:
+    hip = FakeHip()
+    with masked_stream(FakeTorch(amd=True), hip, 0, mask_words(8, 296)) as confined:
+        assert confined.sms == 296
+        assert confined.stream.pointer in hip.masks
+    assert hip.masks == {}
+
+
+def test_a_driver_that_ignores_the_mask_is_caught() -> None:
+    hip = FakeHip(lost=0x100)
+    with (
+        pytest.raises(UnsupportedError, match="the driver gave"),
+        masked_stream(FakeTorch(), hip, 0, mask_words(8, 24)),
+    ):
+        pytest.fail("a stream was given that is not confined")
+    assert hip.masks == {}
+    with pytest.raises(UnsupportedError, match="error 801"), masked_stream(FakeTorch(), FakeHip(status=801), 0, (1,)):
+        pytest.fail("a stream was given that was not made")
+
+
+def test_amd_partitions_by_cu_mask_and_knows_no_thread_count() -> None:
+    hip = FakeHip()
+    found = RocmBackend(torch=FakeTorch(amd=True), environ={}, hip=hip)
+    assert found.name == "rocm"
+    assert found.machine.arch == "gfx942"
+    assert "one size" in (found.refusal(CommThreads(288)) or "")
+    assert "steps of 8" in (found.refusal(SmPartition(12)) or "")
+    with found.applied((SmPartition(16), CommPriority(), CommBlocks(16))) as receipts:
+        assert {receipt.status for receipt in receipts} == {"applied"}
+        assert "288 CUs" in receipt_for(receipts, SmPartition(16)).detail
+    assert hip.masks == {}
+
+
+def test_amd_without_its_runtime_says_which_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", _not_found)
+    found = RocmBackend(torch=FakeTorch(amd=True), environ={})
+    assert "libamdhip64.so was not found" in (found.refusal(SmPartition(16)) or "")
+
+
+def _not_found(name: str) -> Any:
+    raise OSError(name)

@@ -1,0 +1,98 @@
+"""Threads as Linux sees them: what is set can be read back, and what cannot be undone is known beforehand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from makeway.runtime.cpu.threads import (
+    cores_of,
+    may_be_undone,
+    niceness_of,
+    set_cores,
+    set_niceness,
+    set_slice,
+    slice_ns,
+    thread_ids,
+    threads_named,
+)
+
+
+@pytest.fixture
+def thread() -> Iterator[int]:
+    """A thread of this process that only waits."""
+    done = threading.Event()
+    waiting = threading.Thread(target=done.wait)
+    waiting.start()
+    assert waiting.native_id is not None
+    yield waiting.native_id
+    done.set()
+    waiting.join()
+
+
+def test_a_thread_is_listed_while_it_lives(thread: int) -> None:
+    assert {thread, os.getpid()} <= thread_ids()
+
+
+def test_threads_are_found_by_name() -> None:
+    with open(f"/proc/self/task/{os.getpid()}/comm") as file:
+        name = file.read().strip()
+    assert os.getpid() in threads_named([name])
+    assert threads_named(["no such name"]) == frozenset()
+
+
+def test_cores_of_one_thread_leave_the_others_alone(thread: int) -> None:
+    before = cores_of(0)
+    set_cores(thread, [min(before)])
+    assert cores_of(thread) == {min(before)}
+    assert cores_of(0) == before
+
+
+def test_niceness_of_one_thread_leaves_the_others_alone(thread: int) -> None:
+    before = niceness_of(0)
+    set_niceness(thread, min(before + 3, 19))
+    assert (niceness_of(thread), niceness_of(0)) == (min(before + 3, 19), before)
+
+
+def test_a_slice_can_be_set_and_set_back(thread: int) -> None:
+    before = slice_ns(thread)
+    if before is None:
+        pytest.skip("threads have time slices of their own from Linux 6.12 on")
+    for wanted in (100_000, before):
+        set_slice(thread, wanted)
+        assert slice_ns(thread) == wanted
+
+
+def test_a_thread_that_has_ended_is_no_error() -> None:
+    brief = threading.Thread(target=lambda: None)
+    brief.start()
+    brief.join()
+    assert brief.native_id is not None
+    deadline = time.monotonic() + 10
+    while brief.native_id in thread_ids():  # join returns a little before the kernel's thread is gone
+        assert time.monotonic() < deadline
+    set_cores(brief.native_id, cores_of(0))
+    set_niceness(brief.native_id, 5)
+    with pytest.raises(ProcessLookupError):
+        niceness_of(brief.native_id)
+
+
+def test_asking_what_may_be_undone_changes_nothing() -> None:
+    before = niceness_of(0)
+    assert may_be_undone(before) in (True, False)
+    assert niceness_of(0) == before
+
+
+def test_root_of_another_user_namespace_may_not_undo_niceness() -> None:
+    prefix = ["unshare", "-Ur"]
+    if subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("this machine allows no user namespaces")
+    code = "from makeway.runtime.cpu.threads import may_be_undone; print(may_be_undone(0))"
+    limited = ["prlimit", "--nice=0", *prefix, sys.executable, "-c", code]
+    assert subprocess.run(limited, check=True, capture_output=True, text=True).stdout == "False\n"
