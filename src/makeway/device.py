@@ -108,7 +108,24 @@ _MODEL_KEYS = (
     "saturating_warps", "soft_saturation", "comm_over_compute", "overlap_loss", "overlap_comm_loss", "queue_hold",
     "sms_per_gpc",
 )  # fmt: skip
-_FACT_KEYS = ("sms", *_LIMIT_KEYS, *_WHOLE_RATES, *_RATES, *_MODEL_KEYS)
+# A calibrated CPU host: what a collective costs, by who carries it (docs/bench.md).
+HOST_CARRIERS = ("gloo", "direct")
+HOST_KINDS = ("all-reduce", "all-gather", "all-to-all")
+_HOST_QUANTITIES = ("latency_ns", "ns_per_byte", "cpu_ns_per_byte")
+
+
+def host_fact_key(carrier: str, kind: str, quantity: str) -> str:
+    """The name of a calibrated fact: "gloo_all_reduce_ns_per_byte"."""
+    return f"{carrier}_{kind.replace('-', '_')}_{quantity}"
+
+
+_HOST_KEYS = tuple(
+    host_fact_key(carrier, kind, quantity)
+    for carrier in HOST_CARRIERS
+    for kind in HOST_KINDS
+    for quantity in _HOST_QUANTITIES
+)
+_FACT_KEYS = ("sms", *_LIMIT_KEYS, *_WHOLE_RATES, *_RATES, *_MODEL_KEYS, *_HOST_KEYS)
 _TOP_KEYS = ("name", "vendor", "arch", "aliases", "link", "notes", "sources", "facts")
 
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "analyze": "profiler traces: exposed communication, waiting, causes, advice with predicted gains",
     "bench": "a workload on real ranks: sequential, overlapped, under each control, and as planned",
     "devices": "device facts and their sources",
+    "doctor": "what this machine offers; --calibrate measures it as a device for predictions",
     "export": "a plan as environment variables, tuner file, framework options or compiler flags",
     "inspect": "resources of every kernel in a cubin, fatbin, shared library or hsaco",
     "plan": "choose the controls for a workload or a recorded step, and say why",

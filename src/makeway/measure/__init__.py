@@ -1,0 +1,1 @@
+"""Measuring: real ranks, paced links, interleaved repetitions, and the result as data."""

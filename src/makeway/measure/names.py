@@ -1,0 +1,40 @@
+"""Workloads that run on real ranks, by name."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from makeway.errors import UnknownNameError, suggestion
+from makeway.presets import preset_names, preset_summary
+
+Family = Literal["pair", "published", "training", "parallel"]
+
+_OWN: dict[str, tuple[Family, str]] = {
+    "gemm-ar": ("pair", "GEMM beside the all-reduce of the one before, about equally long"),
+    "gemm-ag": ("pair", "GEMM beside the all-gather of the one before, about equally long"),
+    "gemm-a2a": ("pair", "GEMM beside the all-to-all of the one before, about equally long"),
+    "ddp": ("training", "a small transformer under DistributedDataParallel"),
+    "fsdp2": ("training", "a small transformer under fully_shard"),
+    "tp": ("parallel", "tensor-parallel layers, two micro-batches in turn, all-reduce"),
+    "ep": ("parallel", "expert-parallel layers, two micro-batches in turn, all-to-all"),
+}
+_PUBLISHED = tuple(name for name in preset_names() if name.startswith(("cb-", "mb-", "conccl-")))
+
+
+def workload_names() -> tuple[str, ...]:
+    return (*_OWN, *_PUBLISHED)
+
+
+def workload_summary(name: str) -> str:
+    """What a workload runs, in one line."""
+    return _OWN[name][1] if name in _OWN else f"{preset_summary(name)}, scaled down"
+
+
+def family(name: str) -> Family:
+    """How a workload is built; an unknown name is an error that suggests one."""
+    if name in _OWN:
+        return _OWN[name][0]
+    if name in _PUBLISHED:
+        return "published"
+    known = ", ".join((*_OWN, "cb-ar", "...", "conccl-30"))
+    raise UnknownNameError(f"no workload {name!r} to run on ranks{suggestion(name, workload_names())}\nKnown: {known}")

@@ -1,0 +1,1 @@
+"""What runs inside one rank; only these modules, and those of the runtime, load torch."""

@@ -1,0 +1,263 @@
+"""Rounds on this rank: every setting in turn, verified every time; planning among candidates; the record of it all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+
+from makeway.control import Chunks, Control, CopyEngine, LaunchOrder, control_word
+from makeway.measure.choice import choice, finalist, promising
+from makeway.measure.job import Job
+from makeway.measure.outcome import BASELINES, PLANNED
+from makeway.measure.ranks.catalogue import rank_workload
+from makeway.measure.ranks.exchange import Carrier, DirectCarrier, GlooCarrier, RawSpan, Recorder
+from makeway.measure.ranks.lanes import Way
+from makeway.measure.ranks.workload import RankWorkload
+from makeway.measure.ranks.world import World
+from makeway.measure.record import Record, SettingRecord, SpanRecord
+from makeway.measure.statistics import summary
+from makeway.measure.variants import Setting, rotated
+from makeway.runtime.backend import Receipt
+from makeway.runtime.cpu.controls import CpuBackend
+from makeway.runtime.cpu.direct import DirectGroup
+from makeway.timeline import Span, Timeline, overlap_rate
+
+Report = Callable[[str], None]
+_CONFIRMING = 2  # times the trial rounds
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the rounds of one setting gave; times on rank 0 only."""
+
+    times_ns: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    wrong: str | None = None
+    receipts: tuple[Receipt, ...] = ()
+    spans: list[RawSpan] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One round of one setting on one rank."""
+
+    start_ns: int
+    end_ns: int
+    wrong: str | None
+    rate: float | None
+
+
+@dataclass(slots=True)
+class Harness:
+    """Runs settings of one workload on this rank."""
+
+    world: World
+    workload: RankWorkload
+    backend: CpuBackend
+    direct: DirectGroup | None
+    in_flight: int
+    found: dict[str, _Found] = field(default_factory=dict)
+    turn: int = 0
+
+    def rounds(self, settings: Sequence[Setting], count: int, told: Callable[[int], None] = lambda done: None) -> None:
+        """So many rounds of all settings, in an order that rotates; what they gave is added to `found`."""
+        for done in range(count):
+            told(done)
+            mine = {setting.name: self._measured(setting) for setting in rotated(settings, self.turn)}
+            self.turn += 1
+            ranks = self.world.gathered(mine)
+            for name in mine if ranks is not None else ():
+                turns = [rank[name] for rank in ranks or ()]
+                found = self.found[name]
+                # The ranks of one host share one clock; a round lasts from the first start to the last end.
+                found.times_ns.append(max(turn.end_ns for turn in turns) - min(turn.start_ns for turn in turns))
+                found.rates += [turn.rate for turn in turns if turn.rate is not None]
+                wrong = next((f"rank {r}: {turn.wrong}" for r, turn in enumerate(turns) if turn.wrong), None)
+                found.wrong = found.wrong or wrong
+
+    def forget(self) -> None:
+        """Drops times, but not what was wrong."""
+        for found in self.found.values():
+            found.times_ns.clear()
+            found.rates.clear()
+
+    def times(self, names: Sequence[str]) -> dict[str, list[float]]:
+        return {name: self.found[name].times_ns for name in names}
+
+    def refusal(self, setting: Setting) -> str | None:
+        """Why a setting cannot be run here, the same on every rank."""
+        reasons = [self._why_not(control) for control in setting.controls]
+        mine = next((reason for reason in reasons if reason), None)
+        return next((reason for reason in self.world.everywhere(mine) if reason), None)
+
+    def _why_not(self, control: Control) -> str | None:
+        ours = isinstance(control, Chunks | LaunchOrder)  # the order of calls is the workload's own
+        return self.workload.refusal(control) or (None if ours else self.backend.refusal(control))
+
+    def _measured(self, setting: Setting) -> _Turn:
+        found = self.found.setdefault(setting.name, _Found())
+        recorder = Recorder()
+        with self._in_force(setting) as (receipts, carrier):
+            way = Way(
+                mode=setting.mode,
+                carrier=carrier,
+                recorder=recorder,
+                pieces=next((one.pieces for one in setting.controls if isinstance(one, Chunks)), 1),
+                threads=torch.get_num_threads(),
+                in_flight=self.in_flight,
+            )
+            self.workload.prepare(way)
+            recorder.spans.clear()
+            self.world.barrier()
+            start = time.perf_counter_ns()
+            self.workload.run(way)
+            end = time.perf_counter_ns()
+            recorder.settle()
+            wrong = self.workload.wrong(way)
+        found.receipts, found.spans = receipts, recorder.spans
+        return _Turn(start, end, wrong, _rate(recorder.spans))
+
+    @contextmanager
+    def _in_force(self, setting: Setting) -> Iterator[tuple[tuple[Receipt, ...], Carrier]]:
+        """The setting's threads and controls, undone at the end."""
+        before = torch.get_num_threads()
+        copies = any(isinstance(control, CopyEngine) for control in setting.controls)
+        carrier = DirectCarrier(self.direct) if copies and self.direct is not None else GlooCarrier()
+        torch.set_num_threads(setting.threads)
+        try:
+            with ExitStack() as stack:
+                theirs = [one for one in setting.controls if not isinstance(one, Chunks | LaunchOrder)]
+                receipts = stack.enter_context(self.backend.applied(theirs)) if theirs else ()
+                yield (*receipts, *_own_receipts(setting.controls)), carrier
+        finally:
+            torch.set_num_threads(before)
+
+
+def _own_receipts(controls: Sequence[Control]) -> Iterator[Receipt]:
+    for control in controls:
+        if isinstance(control, Chunks):
+            yield Receipt(control=control, status="applied", detail=f"collectives and GEMMs in {control.pieces} pieces")
+        elif isinstance(control, LaunchOrder):
+            detail = "a collective is launched before the compute beside it in every variant: CPU compute blocks"
+            yield Receipt(control=control, status="no effect", detail=detail)
+
+
+def _rate(spans: Sequence[RawSpan]) -> float | None:
+    return overlap_rate(
+        Timeline(
+            spans=tuple(
+                Span(name=one.name, kind=one.kind, stream=one.kind, start_ns=one.start_ns, end_ns=one.end_ns)
+                for one in spans
+            ),
+            origin="measured",
+        )
+    )
+
+
+def run_job(job: Job, world: World, report: Report) -> Record | None:
+    """Measures what a job asks for; the record on rank 0, None elsewhere."""
+    report("preparing the workload")
+    torch.manual_seed(job.seed)
+    wants_direct = any(
+        isinstance(one, CopyEngine) for each in (*job.settings, *job.candidates) for one in each.controls
+    )
+    with ExitStack() as stack:
+        direct = stack.enter_context(DirectGroup(timeout_s=job.timeout_s)) if wants_direct else None
+        workload = rank_workload(job, world)
+        harness = Harness(world, workload, CpuBackend(direct), direct, job.in_flight)
+        notes: list[str] = []
+        settings = _possible(harness, job.settings, notes)
+        candidates = _possible(harness, job.candidates, notes)
+        everything = {setting.name: setting for setting in (*settings, *candidates)}
+        report("warming up")
+        harness.rounds(tuple(everything.values()), job.warmup)
+        harness.forget()
+        chosen = None
+        if candidates:
+            chosen = _planned(harness, job, settings, candidates, report)
+            harness.forget()
+            settings = (*settings, chosen[0])
+        harness.rounds(settings, job.repeats, lambda done: report(f"round {done + 1} of {job.repeats}"))
+        return _record(harness, settings, chosen and chosen[1], notes)
+
+
+def _possible(harness: Harness, settings: Sequence[Setting], notes: list[str]) -> tuple[Setting, ...]:
+    found = []
+    for setting in settings:
+        reason = harness.refusal(setting)
+        if reason is None:
+            found.append(setting)
+        elif f"{setting.name} was refused: {reason}" not in notes:
+            notes.append(f"{setting.name} was refused: {reason}")
+    return tuple(found)
+
+
+def _planned(
+    harness: Harness, job: Job, settings: Sequence[Setting], candidates: Sequence[Setting], report: Report
+) -> tuple[Setting, str]:
+    """The setting that a measured search picks, and why: trial rounds, early stops, then rounds to confirm."""
+    baselines = [setting for setting in settings if setting.name in BASELINES]
+    by_name = {setting.name: setting for setting in (*baselines, *candidates)}
+    alive = [name for name in by_name if name not in BASELINES]
+    first = [setting.name for setting in baselines]
+    for done in range(job.trial_rounds):
+        report(f"trial {done + 1} of {job.trial_rounds}: {len(alive)} candidates")
+        harness.rounds([by_name[name] for name in (*first, *alive)], 1)
+        alive = harness.world.told(partial(_worth_another, harness, first, alive, done + 1))
+        if not alive:
+            break
+    candidate = harness.world.told(lambda: finalist(harness.times(first) | harness.times(alive)))
+    harness.forget()
+    tried_last = [*first, *([candidate] if candidate else [])]
+    report("confirming the choice")
+    harness.rounds([by_name[name] for name in tried_last], _CONFIRMING * job.trial_rounds if candidate else 2)
+    found = harness.world.told(lambda: choice(harness.times(tried_last), candidate))
+    return replace(by_name[found.name], name=PLANNED), found.reason
+
+
+def _worth_another(harness: Harness, baselines: list[str], alive: list[str], rounds: int) -> list[str]:
+    """Candidates to try again: right so far, and after two rounds not far behind."""
+    right = [name for name in alive if not harness.found[name].wrong]
+    if rounds < 2:
+        return right
+    hopeful = promising(harness.times([*baselines, *right]))
+    return [name for name in right if name in hopeful]
+
+
+def _record(harness: Harness, settings: Sequence[Setting], chosen: str | None, notes: list[str]) -> Record | None:
+    spans = harness.world.gathered({setting.name: harness.found[setting.name].spans for setting in settings})
+    if spans is None:
+        return None
+    exchange = harness.workload.exchange
+    return Record(
+        words=harness.workload.words,
+        ranks=harness.world.ranks,
+        settings=[_setting_record(setting, harness.found[setting.name]) for setting in settings],
+        exchange=None if exchange is None else (exchange.kind, exchange.size_bytes),
+        exchanges=harness.workload.exchanges,
+        choice=chosen,
+        spans=[
+            SpanRecord(setting=name, rank=rank, name=one.name, kind=one.kind, start_ns=one.start_ns, end_ns=one.end_ns)
+            for rank, by_setting in enumerate(spans)
+            for name, raw in by_setting.items()
+            for one in raw
+        ],
+        notes=notes,
+    )
+
+
+def _setting_record(setting: Setting, found: _Found) -> SettingRecord:
+    return SettingRecord(
+        name=setting.name,
+        times_ns=[float(time) for time in found.times_ns],
+        controls=[control_word(control) for control in setting.controls],
+        threads=setting.threads,
+        overlap_rate=summary(found.rates).median_ns if found.rates else None,
+        wrong=found.wrong,
+        applied=[(control_word(one.control), one.status, one.detail) for one in found.receipts],
+    )

@@ -1,0 +1,255 @@
+"""Ranks as processes: whatever goes wrong, one message names it, and nothing is left running or lying about."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from makeway.measure.bench import job_settings
+from makeway.measure.job import Job, encode_job
+from makeway.measure.launch import RANK_COMMAND, Limits, RankFailedError, free_port, run_ranks
+from makeway.measure.link import LOOPBACK, paced_link, parse_rate
+from makeway.measure.record import record_from
+
+MARK = "MAKEWAY_TEST_MARK"
+SMALL = ("gemm-ar", "--size", "256KiB", "--scale", "0.5", "--repeats", "2", "--warmup", "1", "--no-plan")
+ENDLESS = ("gemm-ar", "--size", "256KiB", "--scale", "0.5", "--repeats", "100000", "--no-plan")
+ENDED_WITHIN_S = 15
+
+
+class Started:
+    """A `makeway bench` whose processes can be told from all others by a mark in their environment."""
+
+    def __init__(self, temporary: Path, *command: str) -> None:
+        self.mark = uuid.uuid4().hex
+        self.temporary = temporary
+        self.seen: set[int] = set()
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, MARK: self.mark, "TMPDIR": str(temporary)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def alive(self) -> dict[int, dict[str, str]]:
+        """The environment of every living process with our mark."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    raw = (entry / "environ").read_bytes().decode(errors="replace")
+                    state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                except OSError:
+                    continue
+                variables = dict(pair.split("=", 1) for pair in raw.split("\0") if "=" in pair)
+                if variables.get(MARK) == self.mark and state != "Z":
+                    found[int(entry.name)] = variables
+        self.seen |= set(found)
+        return found
+
+    def rank(self, number: int) -> int:
+        return next(pid for pid, variables in self.alive().items() if variables.get("RANK") == str(number))
+
+    def until(self, word: str) -> None:
+        """Reads progress until it says `word`."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if word in line:
+                return
+        raise AssertionError(f"ended before it said {word!r}")
+
+    def messages(self) -> tuple[int, list[str]]:
+        """Exit code and messages; fails when it takes too long or leaves something behind."""
+        _, said = self.process.communicate(timeout=ENDED_WITHIN_S)
+        self.assert_nothing_left()
+        return self.process.returncode, [line for line in said.splitlines() if line.startswith("makeway")]
+
+    def assert_nothing_left(self) -> None:
+        until = time.monotonic() + 5
+        while self.alive() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not self.alive()
+        assert list(self.temporary.iterdir()) == []
+        # makeway-NAMESPACE-PROCESS-...: the name of a segment of shared memory says which process made it.
+        left = [name for name in os.listdir("/dev/shm") if name.startswith("makeway-")]
+        assert not [name for name in left if int(name.split("-")[2]) in self.seen]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
+    begun: list[Started] = []
+
+    def started(*arguments: str, command: tuple[str, ...] = (sys.executable, "-m", "makeway", "bench")) -> Started:
+        begun.append(Started(tmp_path, *command, *arguments))
+        return begun[-1]
+
+    yield started
+    for one in begun:
+        for pid in one.alive():
+            os.kill(pid, signal.SIGKILL)
+        one.process.communicate()
+
+
+Start = Callable[..., Started]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_any_number_of_ranks_gives_one_verified_document(start: Start, ranks: int) -> None:
+    bench = start(*SMALL, "--ranks", str(ranks), "--json")
+    out, said = bench.process.communicate(timeout=90)
+    assert bench.process.returncode == 0, said
+    found: dict[str, Any] = json.loads(out)
+    assert (found["ranks"], found["verified"], found["on"]) == (ranks, True, "cpu")
+    assert {"sequential", "overlap", "overlap_torchrun"} <= set(found["variants"])
+    assert all(variant["n"] == 2 for variant in found["variants"].values())
+    bench.assert_nothing_left()
+
+
+def test_ranks_that_torchrun_started_print_once(start: Start, tmp_path: Path) -> None:
+    torchrun = (str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--master-port")
+    bench = start(*SMALL, "--json", command=(*torchrun, str(free_port()), "-m", "makeway", "bench"))
+    out, said = bench.process.communicate(timeout=90)
+    assert bench.process.returncode == 0, said
+    assert json.loads(out)["ranks"] == 2  # one document: two would not parse
+
+
+def test_a_link_needs_ranks_of_our_own(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from makeway.cli.main import main
+
+    monkeypatch.setenv("RANK", "0")
+    assert main(["bench", "--link", "2gbit"]) == 2
+    assert "leave torchrun out" in capfd.readouterr().err
+
+
+def test_a_killed_rank_ends_all_and_is_named(start: Start) -> None:
+    bench = start(*ENDLESS, "--control", "copy-engine")
+    bench.until("round 2 of")
+    os.kill(bench.rank(1), signal.SIGKILL)
+    code, messages = bench.messages()
+    assert code == 2
+    assert len(messages) == 1
+    assert "rank 1 of 2 was killed by SIGKILL at 'round" in messages[0]
+
+
+def test_a_rank_that_stands_still_is_named(start: Start) -> None:
+    bench = start(*ENDLESS, "--timeout", "2")
+    bench.until("round 2 of")
+    os.kill(bench.rank(1), signal.SIGSTOP)
+    code, messages = bench.messages()
+    assert code == 2
+    assert len(messages) == 1
+    assert "rank 1 of 2 did not come to a collective in time" in messages[0]
+    assert "stopped" in messages[0]
+
+
+@pytest.mark.parametrize("moment", ["start", "round 2 of"])
+def test_ctrl_c_ends_all_ranks(start: Start, moment: str) -> None:
+    bench = start(*ENDLESS)
+    bench.until(moment)
+    bench.process.send_signal(signal.SIGINT)
+    code, messages = bench.messages()
+    assert code == 130
+    assert messages == ["makeway bench: interrupted; all ranks have been ended"]
+
+
+@pytest.mark.parametrize("more", [("--control", "copy-engine"), ("--link", "1gbit")])
+def test_ranks_end_with_the_process_that_started_them(start: Start, more: tuple[str, ...]) -> None:
+    bench = start(*ENDLESS, *more)
+    bench.until("round 2 of")
+    assert len(bench.alive()) >= 3  # with two ranks, and what holds the link
+    bench.process.kill()
+    bench.process.communicate(timeout=ENDED_WITHIN_S)
+    bench.assert_nothing_left()
+
+
+# --- the launcher itself -----------------------------------------------------------------------
+
+
+def small_job(ranks: int) -> bytes:
+    settings, _ = job_settings([], ranks, apart=False, plan=False, wide=False)
+    return encode_job(Job(workload="gemm-ar", settings=settings, repeats=1, warmup=0, scale=0.5, size_bytes=1 << 16))
+
+
+def python_as(rank: int, instead: str) -> tuple[str, ...]:
+    """A rank's command, but for one rank that does something else."""
+    return ("sh", "-c", f'[ "$RANK" = {rank} ] && {instead}; exec "$@"', "sh", *RANK_COMMAND)
+
+
+def test_a_rank_that_never_starts_is_named() -> None:
+    began = time.monotonic()
+    with pytest.raises(RankFailedError, match=r"^rank 1 of 2 did not join the others within 4 s"):
+        run_ranks(2, python_as(1, "exec sleep 60"), job=small_job(2), limits=Limits(start_s=4))
+    assert time.monotonic() - began < 4 + ENDED_WITHIN_S
+
+
+def test_a_rank_that_ends_at_once_is_named_with_its_last_words() -> None:
+    with pytest.raises(RankFailedError, match="rank 1 of 2 ended with exit code 3 at 'its start'; its last words: oh"):
+        run_ranks(2, python_as(1, "{ echo oh >&2; exit 3; }"), job=small_job(2))
+
+
+def test_a_command_that_does_not_exist_is_an_error_of_rank_0() -> None:
+    with pytest.raises(RankFailedError, match="rank 0 could not be started"):
+        run_ranks(2, ("/nonexistent/python",), job=small_job(2))
+
+
+def test_a_port_in_use_is_changed_for_another() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = [free_port(), taken.getsockname()[1]]
+        told: list[str] = []
+        record = record_from(run_ranks(2, job=small_job(2), port=ports.pop, progress=told.append))
+    assert record.ranks == 2
+    assert any("is in use, trying another" in stage for stage in told)
+    assert not ports
+
+
+def test_ports_that_are_all_in_use_are_an_error() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(RankFailedError, match=f"port {taken.getsockname()[1]} in use"),
+    ):
+        run_ranks(1, job=small_job(1), port=lambda: int(taken.getsockname()[1]))
+
+
+# --- paced links -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", ["200mbit", "1gbit"])
+def test_a_paced_link_keeps_to_its_rate(rate: str) -> None:
+    with paced_link(parse_rate(rate)) as link:
+        if not link.paced:
+            pytest.skip(link.words)
+        assert link.measured_bits_per_s == pytest.approx(parse_rate(rate).bits_per_s, rel=0.2)
+        holder = link.prefix[link.prefix.index("--target") + 1]
+    assert not Path(f"/proc/{holder}").exists()
+
+
+def test_ranks_on_a_paced_link_are_held_to_it(start: Start) -> None:
+    with paced_link(parse_rate("1gbit")) as link:
+        if not link.paced:
+            pytest.skip(link.words)
+    bench = start(*SMALL, "--size", "2MiB", "--link", "200mbit", "--json")
+    out, said = bench.process.communicate(timeout=90)
+    assert bench.process.returncode == 0, said
+    found = json.loads(out)
+    assert found["link"].startswith("loopback paced to 200 Mbit/s")
+    # Two ranks send 2 MiB each: together they cannot have taken less than the link allows, but for its first burst.
+    sent_bits = 2 * 8 * (found["collective"]["bytes"] - 128 * 1024)
+    assert found["isolated"]["comm_ms"] / 4 >= sent_bits / 200e6 * 1e3 * 0.95
+    bench.assert_nothing_left()
+
+
+def test_a_plain_loopback_is_not_called_paced() -> None:
+    assert not LOOPBACK.paced

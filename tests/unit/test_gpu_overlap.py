@@ -1,0 +1,290 @@
+"""Copies between peers and the published loop, on CPU tensors and on streams that only remember their order."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from makeway.errors import InputError, UnsupportedError
+from makeway.runtime.cuda.backend import Session
+from makeway.runtime.cuda.copies import CopyGroup, pull_order, symmetric_group
+from makeway.runtime.cuda.overlap import Loop, published_loop, run_overlapped, run_sequential, timed_ns
+from makeway.runtime.triton.config import GemmConfig
+
+# --- copies between peers -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def real_torch() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch without numpy warns when it is loaded
+        return pytest.importorskip("torch")
+
+
+class SharedBuffers:
+    """The symmetric buffers of all ranks of one host, seen by one of them."""
+
+    def __init__(self, buffers: list[Any], rank: int, log: list[str]) -> None:
+        self.buffers, self.rank, self.world_size, self.log = buffers, rank, len(buffers), log
+
+    def get_buffer(self, rank: int, sizes: Any, dtype: Any) -> Any:
+        assert rank != self.rank, "a rank must not go through the peer path for its own buffer"
+        assert (tuple(sizes), dtype) == (tuple(self.buffers[rank].shape), self.buffers[rank].dtype)
+        self.log.append(f"pull {rank}")
+        return self.buffers[rank]
+
+    def barrier(self) -> None:
+        self.log.append("barrier")
+
+
+class SideStream:
+    def __init__(self) -> None:
+        self.waited: list[object] = []
+
+    def wait_stream(self, other: object) -> None:
+        self.waited.append(other)
+
+
+class SideStreams:
+    def __init__(self) -> None:
+        self.main, self.made, self.now = SideStream(), list[SideStream](), list[SideStream]()
+
+    def Stream(self, *, priority: int = 0) -> SideStream:  # noqa: N802
+        self.made.append(SideStream())
+        return self.made[-1]
+
+    def current_stream(self) -> SideStream:
+        return self.main
+
+    @contextmanager
+    def stream(self, stream: SideStream) -> Iterator[None]:
+        self.now.append(stream)
+        yield
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_copies_gather_and_exchange_what_collectives_would(real_torch: Any, ranks: int) -> None:
+    buffers = [real_torch.arange(6 * ranks).reshape(2 * ranks, 3) + 1000 * rank for rank in range(ranks)]
+    for rank in range(ranks):
+        group = CopyGroup(peers=SharedBuffers(buffers, rank, []), streams=SideStreams())
+        assert real_torch.equal(group.all_gather(buffers[rank]), real_torch.cat(buffers))
+        expected = real_torch.cat([buffer.chunk(ranks)[rank] for buffer in buffers])
+        assert real_torch.equal(group.all_to_all(buffers[rank]), expected)
+
+
+def test_each_peer_has_its_own_stream_between_two_barriers_and_all_are_waited_for(real_torch: Any) -> None:
+    log: list[str] = []
+    buffers, streams = [real_torch.ones(4, 2) for _ in range(4)], SideStreams()
+    group = CopyGroup(peers=SharedBuffers(buffers, 1, log), streams=streams)
+    group.all_gather(buffers[1])
+    group.all_gather(buffers[1])
+    assert log == 2 * ["barrier", "pull 0", "pull 3", "pull 2", "barrier"]
+    assert len(streams.made) == 3
+    assert streams.now == 2 * streams.made
+    assert streams.main.waited == 2 * streams.made
+    assert all(side.waited == 2 * [streams.main] for side in streams.made)
+
+
+def test_pieces_that_cannot_be_divided_are_refused(real_torch: Any) -> None:
+    buffers = [real_torch.ones(3, 2), real_torch.ones(3, 2)]
+    with pytest.raises(InputError, match="3 rows cannot be divided among 2 ranks"):
+        CopyGroup(peers=SharedBuffers(buffers, 0, []), streams=SideStreams()).all_to_all(buffers[0])
+
+
+@given(st.integers(1, 16))
+def test_at_every_step_every_peer_is_asked_by_exactly_one_rank(ranks: int) -> None:
+    orders = [pull_order(rank, ranks) for rank in range(ranks)]
+    for rank, order in enumerate(orders):
+        assert sorted([*order, rank]) == list(range(ranks))
+    for step in range(ranks - 1):
+        assert {order[step] for order in orders} == set(range(ranks))
+
+
+def test_a_copy_group_is_a_rendezvous_of_symmetric_memory() -> None:
+    symmetric = SimpleNamespace(rendezvous=lambda buffer, group: ("handle", buffer, group))
+    torch = SimpleNamespace(distributed=SimpleNamespace(_symmetric_memory=symmetric), cuda=SideStreams())
+    peers: object = symmetric_group(torch, "buffer", "group").peers
+    assert peers == ("handle", "buffer", "group")
+    without = SimpleNamespace(distributed=SimpleNamespace())
+    with pytest.raises(UnsupportedError, match="no symmetric memory"):
+        symmetric_group(without, "buffer", "group")
+
+
+# --- the published loop -------------------------------------------------------------------------
+
+
+class Ordered:
+    """A torch.cuda that runs nothing and remembers what must come before what."""
+
+    def __init__(self) -> None:
+        self.cuda = self
+        self.before: dict[str, set[str]] = {}
+        self._current = [OrderedStream("main")]
+
+    def Stream(self) -> OrderedStream:  # noqa: N802
+        return OrderedStream(f"side {len(self.before)}")
+
+    def current_stream(self) -> OrderedStream:
+        return self._current[-1]
+
+    @contextmanager
+    def stream(self, stream: OrderedStream) -> Iterator[None]:
+        self._current.append(stream)
+        yield
+        self._current.pop()
+
+    def launch(self, name: str) -> None:
+        stream = self.current_stream()
+        self.before[name] = set(stream.done)
+        stream.done.add(name)
+
+    def loop(self, iterations: int, in_flight: int) -> Loop:
+        gemms, comms = iter(range(iterations)), iter(range(iterations))
+        nccl = OrderedStream("nccl")
+
+        def collective() -> Any:
+            name = f"comm {next(comms)}"
+            nccl.wait_stream(self.current_stream())
+            self.before[name] = set(nccl.done)
+            nccl.done.add(name)
+            return SimpleNamespace(wait=lambda: self.current_stream().wait_stream(nccl))
+
+        return Loop(
+            gemm=lambda index: self.launch(f"gemm {next(gemms)}"),
+            collective=collective,
+            iterations=iterations,
+            in_flight=in_flight,
+        )
+
+
+class OrderedStream:
+    def __init__(self, name: str) -> None:
+        self.name, self.priority = name, 0
+        self.done: set[str] = set()
+
+    def wait_stream(self, other: OrderedStream) -> None:
+        self.done |= other.done
+
+    def record_event(self) -> frozenset[str]:
+        return frozenset(self.done)
+
+    def wait_event(self, event: frozenset[str]) -> None:
+        self.done |= event
+
+
+@given(st.integers(1, 8), st.integers(1, 4))
+def test_a_collective_waits_for_its_gemm_and_gemms_wait_for_their_stream_only(iterations: int, in_flight: int) -> None:
+    torch = Ordered()
+    torch.launch("earlier")
+    run_overlapped(torch, torch.loop(iterations, in_flight))
+    for index in range(iterations):
+        comm, gemm = torch.before[f"comm {index}"], torch.before[f"gemm {index}"]
+        assert f"gemm {index}" in comm
+        assert gemm == {"earlier"} | {f"gemm {other}" for other in range(index % in_flight, index, in_flight)}
+        assert not any(f"gemm {other}" in comm for other in range(index + 1, iterations))
+    everything = {f"{kind} {index}" for kind in ("gemm", "comm") for index in range(iterations)}
+    assert torch.current_stream().done == everything | {"earlier"}
+
+
+@given(st.integers(1, 8))
+def test_sequential_is_one_after_the_other(iterations: int) -> None:
+    torch = Ordered()
+    run_sequential(torch.loop(iterations, 1))
+    for index in range(iterations):
+        assert torch.before[f"gemm {index}"] >= {f"comm {other}" for other in range(index)}
+
+
+def test_a_confined_compute_stream_takes_every_gemm_and_a_priority_stream_the_collectives() -> None:
+    torch, compute, comm = Ordered(), OrderedStream("compute"), OrderedStream("comm")
+    session = SimpleNamespace(compute_stream=compute, comm_stream=comm)
+    run_overlapped(torch, torch.loop(3, 2), session)  # type: ignore[arg-type]
+    assert compute.done == {f"gemm {index}" for index in range(3)}
+    assert comm.done >= compute.done
+
+
+def test_times_are_those_of_events_around_the_work() -> None:
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            log.append("record")
+
+        def synchronize(self) -> None:
+            log.append("wait")
+
+        def elapsed_time(self, end: object) -> float:
+            return 1.5
+
+    torch = SimpleNamespace(cuda=SimpleNamespace(Event=Event, synchronize=lambda: log.append("quiet")))
+    assert timed_ns(torch, lambda: log.append("run")) == 1.5e6
+    assert log == ["quiet", "record", "run", "record", "wait"]
+
+
+@pytest.mark.parametrize("kind", ["all-reduce", "all-to-all"])
+@pytest.mark.parametrize("copies", [False, True])
+def test_the_published_loop_uses_the_sessions_group_tile_and_copies(real_torch: Any, kind: Any, copies: bool) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def on_cpu(make: Any) -> Any:
+        def made(*sizes: Any, device: str, **options: Any) -> Any:
+            assert device == "cuda"
+            return make(*sizes, **options)
+
+        return made
+
+    def called(name: str) -> Any:
+        return lambda *tensors, group, async_op: calls.append((name, [one.numel() for one in tensors], group))
+
+    symmetric = SimpleNamespace(
+        empty=on_cpu(real_torch.empty), rendezvous=lambda buffer, group: SharedBuffers([buffer] * 2, 0, [])
+    )
+    torch = SimpleNamespace(
+        **{name: on_cpu(getattr(real_torch, name)) for name in ("randn", "empty", "ones", "zeros")},
+        float16=real_torch.float16,
+        float32=real_torch.float32,
+        bfloat16=real_torch.bfloat16,
+        cuda=SideStreams(),
+        distributed=SimpleNamespace(
+            all_reduce=called("all-reduce"),
+            all_to_all_single=called("all-to-all"),
+            get_world_size=lambda group: 2,
+            _symmetric_memory=symmetric,
+        ),
+    )
+    config = GemmConfig(tile=(64, 64, 64), dtype="fp32")
+    session = Session(
+        controls=(), options=None, group="group", compute_stream=None, comm_stream=None, copy_engine=copies, gemm=config
+    )
+    used: list[tuple[GemmConfig, int]] = []
+    loop = published_loop(
+        torch,
+        session,
+        shape=(8, 4, 2),
+        kind=kind,
+        size_bytes=64,
+        iterations=3,
+        in_flight=2,
+        multiply=lambda a, b, config, out: used.append((config, out.data_ptr())),
+    )
+    for index in range(3):
+        loop.gemm(index)
+    assert [config for config, _ in used] == [config] * 3
+    assert used[0][1] == used[2][1] != used[1][1]
+    loop.collective()
+    sizes = [32] if kind == "all-reduce" else [32, 32]
+    assert calls == ([] if copies and kind == "all-to-all" else [(kind, sizes, "group")])
+
+
+def test_a_loop_without_iterations_is_refused() -> None:
+    with pytest.raises(InputError, match="a loop needs"):
+        Loop(gemm=lambda index: None, collective=lambda: SimpleNamespace(wait=lambda: None), iterations=0)

@@ -1,0 +1,79 @@
+"""Repeated times: laws of summaries and of paired comparisons."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from makeway.errors import InputError
+from makeway.measure.statistics import compared, summary
+
+times = st.lists(st.integers(1, 10**12).map(float), min_size=1, max_size=40)
+
+
+@given(times)
+def test_a_summary_lies_within_the_times(values: list[float]) -> None:
+    found = summary(values)
+    assert min(values) <= found.low_ns <= found.median_ns <= found.high_ns <= max(values)
+    assert found.n == len(values)
+    assert 0 <= found.outliers < len(values)
+
+
+@given(times, st.randoms(use_true_random=False))
+def test_the_order_of_rounds_does_not_change_a_summary(values: list[float], shuffle: object) -> None:
+    mixed = list(values)
+    shuffle.shuffle(mixed)  # type: ignore[attr-defined]
+    assert summary(mixed) == summary(values)
+
+
+@given(times, st.integers(2, 1000))
+def test_a_summary_scales_with_its_times(values: list[float], factor: int) -> None:
+    scaled = summary([value * factor for value in values])
+    assert scaled.median_ns == pytest.approx(summary(values).median_ns * factor)
+    assert scaled.spread_ns == pytest.approx(summary(values).spread_ns * factor)
+
+
+def test_one_time_far_out_is_counted_and_does_not_move_the_median() -> None:
+    calm = summary([10.0, 11.0, 12.0, 13.0, 14.0])
+    disturbed = summary([10.0, 11.0, 12.0, 13.0, 1000.0])
+    assert (calm.outliers, disturbed.outliers) == (0, 1)
+    assert disturbed.median_ns == calm.median_ns == 12.0
+
+
+def test_without_times_there_is_no_summary() -> None:
+    with pytest.raises(InputError, match="at least one repetition"):
+        summary([])
+
+
+@given(times)
+def test_nothing_is_faster_than_itself(values: list[float]) -> None:
+    same = compared(values, values)
+    assert (same.relative, same.faster, same.clearly_faster) == (0.0, 0, False)
+
+
+@given(st.lists(st.integers(1, 10**12).map(float), min_size=4, max_size=40), st.floats(0.5, 0.98))
+def test_what_takes_less_in_every_round_is_clearly_faster(values: list[float], share: float) -> None:
+    quick = [value * share for value in values]
+    assert compared(quick, values).clearly_faster
+    assert not compared(values, quick).clearly_faster
+
+
+@given(st.integers(1, 3))
+def test_few_rounds_are_never_enough(rounds: int) -> None:
+    assert not compared([50.0] * rounds, [100.0] * rounds).clearly_faster
+
+
+@pytest.mark.parametrize(("faster", "clear"), [(8, True), (7, True), (6, False), (4, False)])
+def test_how_many_of_eight_rounds_must_agree(faster: int, clear: bool) -> None:
+    quick = [90.0] * faster + [101.0] * (8 - faster)
+    assert compared(quick, [100.0] * 8).clearly_faster == clear
+
+
+def test_a_gain_in_half_of_the_rounds_is_noise() -> None:
+    assert not compared([50.0, 50.0, 150.0, 150.0], [100.0] * 4).clearly_faster
+
+
+def test_times_of_different_rounds_cannot_be_paired() -> None:
+    with pytest.raises(InputError, match="same rounds"):
+        compared([1.0], [1.0, 2.0])

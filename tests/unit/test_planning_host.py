@@ -1,0 +1,87 @@
+"""Predictions on a CPU host: laws of the model, and a host made up of round numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from makeway.collective import Collective
+from makeway.control import CopyEngine
+from makeway.device import HOST_CARRIERS, HOST_KINDS, host_fact_key, load_device, parse_device
+from makeway.errors import UnsupportedError
+from makeway.measure.calibrate import Calibration
+from makeway.planning.host import HostPrediction, HostStep, carrier_rates, predict_host_step
+
+ROUND = {"latency_ns": 1e5, "ns_per_byte": 1.0, "cpu_ns_per_byte": 0.5}
+
+
+def host(**changes: float) -> Any:
+    facts = {
+        host_fact_key(carrier, kind, quantity): value * (0.25 if carrier == "direct" else 1.0)
+        for carrier in HOST_CARRIERS
+        for kind in HOST_KINDS
+        for quantity, value in ROUND.items()
+    }
+    calibration = Calibration(
+        facts={"fp32_flops_per_s": 100e9, **facts, **changes}, cores=2, rounds=7, machine="a made-up host"
+    )
+    return calibration.device
+
+
+def step(gflop: float, size: int, *, link: float | None = None) -> HostPrediction:
+    exchange = Collective(kind="all-reduce", size_bytes=size, ranks=2)
+    return predict_host_step(host(), HostStep(flops=gflop * 1e9, collective=exchange, link_bytes_per_s=link))
+
+
+sizes = st.integers(1_000, 100_000_000)
+work = st.floats(0.001, 100)
+links = st.none() | st.floats(1e6, 1e10)
+
+
+@given(work, sizes, links)
+def test_no_prediction_beats_the_longer_part_or_loses_to_one_after_the_other(
+    gflop: float, size: int, link: float | None
+) -> None:
+    told = step(gflop, size, link=link)
+    assert told.planned_ns <= told.overlap_ns
+    assert told.overlap_ns >= told.ideal_ns
+    assert told.planned_ns >= told.compute_ns
+    assert told.overlap_ns <= told.sequential_ns
+
+
+@given(work, sizes, st.floats(1e6, 1e10), st.floats(1.0, 10.0))
+def test_a_faster_link_never_takes_longer(gflop: float, size: int, link: float, faster: float) -> None:
+    assert step(gflop, size, link=link * faster).overlap_ns <= step(gflop, size, link=link).overlap_ns
+
+
+def test_two_ranks_share_two_cores_and_one_loopback() -> None:
+    told = step(5.0, 10_000_000, link=100e6)
+    assert told.compute_ns == pytest.approx(1e8)  # 5 GFLOP on one of two cores of 50 GFLOP/s
+    assert told.comm_ns == pytest.approx(1e5 + 10_000_000 * 20)  # both ranks' bytes through 100 MB/s
+    assert told.overlap_ns == told.comm_ns
+
+
+def test_moving_bytes_takes_processor_time_from_the_gemm() -> None:
+    told = step(5.0, 10_000_000)
+    assert told.overlap_ns == pytest.approx(1e8 + 10_000_000 * 0.5)
+    assert told.planned == (CopyEngine(),)
+    assert told.planned_ns == pytest.approx(1e8 + 10_000_000 * 0.125)
+
+
+def test_ranks_behind_a_link_have_no_memory_to_share() -> None:
+    assert step(5.0, 10_000_000, link=1e9).planned == ()
+
+
+def test_a_host_that_was_not_calibrated_says_how_to() -> None:
+    with pytest.raises(UnsupportedError, match="doctor --calibrate"):
+        carrier_rates(load_device("CPU-host"), "gloo", "all-reduce")
+
+
+def test_a_calibration_is_a_device_file_that_reads_back() -> None:
+    calibration = Calibration(facts={"fp32_flops_per_s": 1e11}, cores=2, rounds=5, machine="here")
+    again = parse_device(calibration.text.encode(), where="again")
+    assert (again.sms, again.fp32_flops_per_s, again.vendor) == (2, 1e11, "cpu")
+    assert "medians of 5 rounds" in again.facts["fp32_flops_per_s"].source
