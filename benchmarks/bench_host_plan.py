@@ -60,7 +60,12 @@ def main() -> None:
         exchange = Collective(kind=kind, size_bytes=size * MIB, ranks=RANKS)  # type: ignore[arg-type]
         elements = size * MIB / 4 / (RANKS if kind == "all-gather" else 1)
         bytes_per_s = parse_rate(link).bits_per_s / 8 if link else None
-        step = HostStep(flops=2 * elements * round(scale * 256), collective=exchange, link_bytes_per_s=bytes_per_s)
+        step = HostStep(
+            flops=2 * elements * round(scale * 256),
+            outputs=elements,
+            collective=exchange,
+            link_bytes_per_s=bytes_per_s,
+        )
         told = predict_host_step(device, step)
         setting = Setting(name="planned", controls=told.planned, threads=max(cores() // RANKS, 1))
         found = measured(workload, size, scale, link, setting, rounds)

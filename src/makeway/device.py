@@ -119,11 +119,16 @@ def host_fact_key(carrier: str, kind: str, quantity: str) -> str:
     return f"{carrier}_{kind.replace('-', '_')}_{quantity}"
 
 
-_HOST_KEYS = tuple(
-    host_fact_key(carrier, kind, quantity)
-    for carrier in HOST_CARRIERS
-    for kind in HOST_KINDS
-    for quantity in _HOST_QUANTITIES
+# Of one core: what a GEMM takes per element of its result besides the arithmetic.
+HOST_OUTPUT_KEY = "gemm_ns_per_output"
+_HOST_KEYS = (
+    HOST_OUTPUT_KEY,
+    *(
+        host_fact_key(carrier, kind, quantity)
+        for carrier in HOST_CARRIERS
+        for kind in HOST_KINDS
+        for quantity in _HOST_QUANTITIES
+    ),
 )
 _FACT_KEYS = ("sms", *_LIMIT_KEYS, *_WHOLE_RATES, *_RATES, *_MODEL_KEYS, *_HOST_KEYS)
 _TOP_KEYS = ("name", "vendor", "arch", "aliases", "link", "notes", "sources", "facts")

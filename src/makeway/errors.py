@@ -7,8 +7,9 @@
     │   ├── InvalidKernelError     a block that no GPU, or not this one, can launch
     │   ├── BinaryError            not a readable cubin, fatbin, shared library or hsaco
     │   └── TraceError             not a readable trace, or traces that do not belong together
-    └── UnsupportedError           this device, file or machine cannot do that
-        └── MissingExtraError      ... until an optional package is installed
+    ├── UnsupportedError           this device, file or machine cannot do that
+    │   └── MissingExtraError      ... until an optional package is installed
+    └── RankError                  a rank of a running job died, did not come or kept the others waiting
 
 A message says what was asked, what was found, and what to do next.
 """
@@ -56,6 +57,10 @@ class MissingExtraError(UnsupportedError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what}\nInstall it with: pip install 'makeway[{extra}]'")
+
+
+class RankError(MakewayError):
+    """A rank that was needed is not there."""
 
 
 def suggestion(asked: str, known: Iterable[str]) -> str:

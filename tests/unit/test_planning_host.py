@@ -33,7 +33,8 @@ def host(**changes: float) -> Any:
 
 def step(gflop: float, size: int, *, link: float | None = None) -> HostPrediction:
     exchange = Collective(kind="all-reduce", size_bytes=size, ranks=2)
-    return predict_host_step(host(), HostStep(flops=gflop * 1e9, collective=exchange, link_bytes_per_s=link))
+    asked = HostStep(flops=gflop * 1e9, outputs=1e6, collective=exchange, link_bytes_per_s=link)
+    return predict_host_step(host(), asked)
 
 
 sizes = st.integers(1_000, 100_000_000)

@@ -6,10 +6,12 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from rich.table import Table
 
 from makeway.cli.output import console, print_json
+from makeway.cli.simulate import sides
 from makeway.device import load_device
 from makeway.errors import InputError, UnsupportedError
 from makeway.measure.bench import job_settings, run_bench, run_here, torchrun_ranks, with_usual_steps
@@ -34,7 +36,7 @@ The ranks are processes of this host with torch's Gloo. Times are medians of rou
 share of ideal = (t_seq / t - 1) / (t_seq / max(t_compute, t_comm) - 1), each part measured alone in the same rounds.
 `overlap` has torch's default of a thread per core in every rank, `overlap_torchrun` torchrun's of one thread per rank.
 """
-_GPUS = {"cuda": "an NVIDIA GPU and its driver", "rocm": "an AMD GPU and its driver"}
+_GPUS: dict[str, Literal["nvidia", "amd"]] = {"cuda": "nvidia", "rocm": "amd"}
 
 
 class _ShowWorkloads(argparse.Action):
@@ -61,6 +63,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", metavar="SIZE", help="bytes of the collective, e.g. 16MiB")
     parser.add_argument("--scale", type=float, metavar="X", help="size of the workload against its own")
     parser.add_argument("--in-flight", type=int, metavar="N", help="GEMMs of cb-* and mb-* at once")
+    parser.add_argument("--grid", metavar="XxY", help="grid of the published experiment's GEMM (sim)")
+    parser.add_argument("--tile", metavar="MxNxK", help="tile of a preset's GEMM (sim)")
+    parser.add_argument(
+        "--library", metavar="NAME", help="footprint of the collectives, e.g. nccl-2.27.5/ring-simple (sim)"
+    )
     parser.add_argument("--bucket-mb", type=float, default=1.0, metavar="MB", help="gradient buckets of ddp")
     parser.add_argument("--compress", choices=("none", "fp16", "powersgd"), default="none", help="gradients of ddp")
     parser.add_argument(
@@ -74,10 +81,7 @@ def run(options: argparse.Namespace) -> int:
     if options.on.startswith("sim:"):
         return _told(_predicted(options), options)
     if options.on in _GPUS:
-        raise UnsupportedError(
-            f"--on {options.on} needs {_GPUS[options.on]}, and none was found here; "
-            "measure on this host with --on cpu, or predict with --on sim:DEVICE (`makeway devices` lists them)"
-        )
+        raise UnsupportedError(_no_gpu(options.on))
     if options.on != "cpu":
         raise InputError(f"cannot run on {options.on!r}; write --on cpu, cuda, rocm or sim:DEVICE")
     family(options.workload)
@@ -87,6 +91,20 @@ def run(options: argparse.Namespace) -> int:
         print("makeway bench: interrupted; all ranks have been ended", file=sys.stderr)
         return 130
     return 0 if found is None else _told(found, options)  # None: a rank other than 0 under torchrun
+
+
+def _no_gpu(on: str) -> str:
+    """Why nothing can be measured on that kind of GPU here."""
+    from makeway.runtime.cuda.machine import look
+
+    missing = look(_GPUS[on]).missing
+    instead = "measure on this host with --on cpu, or predict with --on sim:DEVICE (`makeway devices` lists them)"
+    if missing is not None:
+        return f"--on {on}: {missing}; {instead}"
+    return (
+        f"--on {on}: the loop for GPUs (makeway.runtime.cuda.overlap) has not been run on hardware and is not part of "
+        f"this command yet; {instead}"
+    )
 
 
 def _told(found: Bench, options: argparse.Namespace) -> int:
@@ -108,8 +126,11 @@ def _predicted(options: argparse.Namespace) -> Bench:
         load_device(options.on.removeprefix("sim:")),
         controls=[parse_variant(text) for text in options.control],
         ranks=options.ranks,
+        grid=sides(options.grid, 2, "--grid 64x64"),  # type: ignore[arg-type]
+        tile=sides(options.tile, 3, "--tile 64x64x32"),  # type: ignore[arg-type]
         in_flight=options.in_flight,
         iterations=options.steps,
+        library=options.library,
         plan=not options.no_plan,
     )
 

@@ -60,7 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _add_command(commands, command, summary, load=command == name)
     if name is not None and name not in COMMANDS:
         parser.error(f"unknown command {name!r}{suggestion(name, COMMANDS)}")
-    options = parser.parse_args(arguments)
+    try:
+        options = parser.parse_args(arguments)  # options such as --help and --presets print, too
+    except BrokenPipeError:
+        return _reader_gone()
     if options.command is None:
         parser.print_help(sys.stderr)
         return EXIT_CANNOT_RUN
@@ -90,8 +93,13 @@ def _run(options: argparse.Namespace) -> int:
             raise
         print(f"makeway {options.command}: {error}", file=sys.stderr)
         return EXIT_CANNOT_RUN
-    except BrokenPipeError:  # the reader of our output (head, less) has gone: not an error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:
+        return _reader_gone()
     except KeyboardInterrupt:
         return 130
+
+
+def _reader_gone() -> int:
+    """The reader of our output (head, less) has gone: not an error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

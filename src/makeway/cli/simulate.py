@@ -124,8 +124,8 @@ def _workload(options: argparse.Namespace, device: Device) -> Workload:
         device,
         PresetOptions(
             ranks=options.gpus,
-            grid=_numbers(options.grid, 2, "--grid 64x64"),  # type: ignore[arg-type]
-            tile=_numbers(options.tile, 3, "--tile 64x64x32"),  # type: ignore[arg-type]
+            grid=sides(options.grid, 2, "--grid 64x64"),  # type: ignore[arg-type]
+            tile=sides(options.tile, 3, "--tile 64x64x32"),  # type: ignore[arg-type]
             in_flight=options.in_flight,
             iterations=options.iterations,
             library=options.library,
@@ -133,7 +133,8 @@ def _workload(options: argparse.Namespace, device: Device) -> Workload:
     )
 
 
-def _numbers(text: str | None, count: int, example: str) -> tuple[int, ...] | None:
+def sides(text: str | None, count: int, example: str) -> tuple[int, ...] | None:
+    """The numbers of "64x64", or None where nothing was said."""
     if text is None:
         return None
     if not re.fullmatch(r"\d+" + r"x\d+" * (count - 1), text):

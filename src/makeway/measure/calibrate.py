@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from makeway.control import CopyEngine
-from makeway.device import HOST_KINDS, Device, host_fact_key, parse_device
+from makeway.device import HOST_KINDS, HOST_OUTPUT_KEY, Device, host_fact_key, parse_device
 from makeway.errors import UnsupportedError
 from makeway.measure.bench import cores, run_bench
 from makeway.measure.job import Job
@@ -24,6 +24,7 @@ from makeway.units import MIB
 
 SIZES = (MIB, 16 * MIB)
 DEPTH_SCALE = 2.0  # of the GEMM: long enough to be the longer part at the larger size
+FLAT_SCALE = 0.25  # of a GEMM that mostly writes its result
 _WORKLOADS = {"all-reduce": "gemm-ar", "all-gather": "gemm-ag", "all-to-all": "gemm-a2a"}
 _TRIAL_DEPTH = 256  # K at scale 1, as measure.ranks.balance has it
 _DIRECT_COMM, _DIRECT = "direct comm alone", "copy-engine"
@@ -72,22 +73,41 @@ def calibrate(
     if count > cores():
         raise UnsupportedError(f"{count} ranks on {cores()} cores would measure crowding; calibrate with fewer")
     facts: dict[str, float] = {}
-    speeds: list[float] = []
+    deep: dict[str, Bench] = {}
     for kind in HOST_KINDS:
         progress(f"{kind}, {count} ranks")
-        small, large = (_measured(_WORKLOADS[kind], size, count, rounds, progress) for size in SIZES)
-        facts |= _carrier_facts("gloo", kind, small, large, COMM, TORCHRUN)
-        facts |= _carrier_facts("direct", kind, small, large, _DIRECT_COMM, _DIRECT)
-        speeds.append(gemm_flops(large) * count / (_step_ns(large, COMPUTE) / 1e9))
+        small, deep[kind] = (_measured(_WORKLOADS[kind], size, count, rounds, progress) for size in SIZES)
+        facts |= _carrier_facts("gloo", kind, small, deep[kind], COMM, TORCHRUN)
+        facts |= _carrier_facts("direct", kind, small, deep[kind], _DIRECT_COMM, _DIRECT)
+    flat = _measured(_WORKLOADS["all-reduce"], SIZES[1], count, rounds, progress, scale=FLAT_SCALE)
+    per_flop, per_output = _gemm_costs(flat, deep["all-reduce"])
     return Calibration(
-        facts={"fp32_flops_per_s": median(speeds), **facts},
+        facts={"fp32_flops_per_s": cores() / per_flop * 1e9, HOST_OUTPUT_KEY: max(per_output, 1e-6), **facts},
         cores=cores(),
         rounds=rounds,
-        machine=f"{platform.machine()} {platform.node() and 'host'} with {os.cpu_count()} processors",
+        machine=f"{platform.machine()} with {os.cpu_count()} processors",
     )
 
 
-def _measured(workload: str, size: int, ranks: int, rounds: int, progress: Callable[[str], None]) -> Bench:
+def _gemm_costs(flat: Bench, deep: Bench) -> tuple[float, float]:
+    """Nanoseconds of a core per operation and per element of the result, from a shallow and a deep GEMM."""
+    assert deep.exchange is not None
+    outputs = deep.exchange.size_bytes / 4
+    threads = max(cores() // deep.ranks, 1)
+    more = gemm_flops(deep) - gemm_flops(flat, FLAT_SCALE)
+    per_flop = max(_step_ns(deep, COMPUTE) - _step_ns(flat, COMPUTE), 1.0) * threads / more
+    return per_flop, (_step_ns(deep, COMPUTE) * threads - gemm_flops(deep) * per_flop) / outputs
+
+
+def _measured(
+    workload: str,
+    size: int,
+    ranks: int,
+    rounds: int,
+    progress: Callable[[str], None],
+    *,
+    scale: float = DEPTH_SCALE,
+) -> Bench:
     threads = max(cores() // ranks, 1)
     settings = (
         Setting(name=COMPUTE, mode="compute", threads=threads),
@@ -97,7 +117,7 @@ def _measured(workload: str, size: int, ranks: int, rounds: int, progress: Calla
         Setting(name=_DIRECT_COMM, mode="comm", controls=(CopyEngine(),), threads=threads),
         Setting(name=_DIRECT, controls=(CopyEngine(),), threads=threads),
     )
-    job = Job(workload=workload, settings=settings, repeats=rounds, size_bytes=size, scale=DEPTH_SCALE)
+    job = Job(workload=workload, settings=settings, repeats=rounds, size_bytes=size, scale=scale)
     return run_bench(job, ranks, progress=progress)
 
 

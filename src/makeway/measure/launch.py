@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from makeway.errors import InputError, MakewayError
+from makeway.errors import InputError, RankError
 from makeway.measure.link import LOOPBACK, Link
 
 RANK_COMMAND = (sys.executable, "-m", "makeway.measure.ranks.main")
@@ -29,7 +29,7 @@ _LAST_WORDS_BYTES = 4000
 _PORT_TRIES = 3
 
 
-class RankFailedError(MakewayError):
+class RankFailedError(RankError):
     """A rank died, did not start, or kept the others waiting; all ranks have been ended."""
 
 

@@ -135,7 +135,7 @@ def document(bench: Bench) -> dict[str, Any]:
         },
         "overlap_rate": {variant.name: _rounded(variant.overlap_rate) for variant in bench.variants},
         "choice": bench.choice,
-        "verified": bench.verified,
+        "verified": bench.verified if bench.origin == "measured" else None,  # a prediction computes no result
         "timeline": bench.timeline_path,
         "notes": bench.notes,
     }

@@ -1,6 +1,7 @@
 """Predicted step times on a CPU host: what overlap brings where computing and communicating share the cores.
 
-A step of one rank is a GEMM of `compute_ns` on its share of the cores and a collective that, alone, takes a latency
+A step of one rank is a GEMM on its share of the cores, so much per operation and so much per element of its result, and
+a collective that, alone, takes a latency
 and a time per wire byte, the link's where that is slower. Moving bytes takes processor time too: beside a GEMM that
 time is taken from it. With one compute thread per core
 
@@ -19,7 +20,7 @@ from typing import Literal
 
 from makeway.collective import Collective, CollectiveKind
 from makeway.control import Control, CopyEngine
-from makeway.device import HOST_CARRIERS, HOST_KINDS, Device, host_fact_key
+from makeway.device import HOST_CARRIERS, HOST_KINDS, HOST_OUTPUT_KEY, Device, host_fact_key
 from makeway.errors import InputError, UnsupportedError
 
 Carrier = Literal["gloo", "direct"]
@@ -43,6 +44,7 @@ class HostStep:
     """What one rank does in one step."""
 
     flops: float
+    outputs: float  # elements of the GEMM's result
     collective: Collective
     link_bytes_per_s: float | None = None  # of the loopback that all ranks share; None: as fast as it is
 
@@ -79,6 +81,11 @@ def carrier_rates(device: Device, carrier: Carrier, kind: CollectiveKind) -> Car
     return CarrierRates(**values)
 
 
+def _output_ns(device: Device) -> float:
+    found = device.facts.get(HOST_OUTPUT_KEY)
+    return 0.0 if found is None else float(found.value)  # type: ignore[arg-type]
+
+
 def predict_host_step(device: Device, step: HostStep) -> HostPrediction:
     """One step as it comes, and under the control that is predicted to be fastest."""
     rate = device.fp32_flops_per_s
@@ -86,7 +93,7 @@ def predict_host_step(device: Device, step: HostStep) -> HostPrediction:
         raise UnsupportedError(f"{device.name} has no fp32_flops_per_s fact; calibrate it")
     ranks = step.collective.ranks
     share = max(device.sms // ranks, 1) / device.sms if ranks <= device.sms else 1.0 / ranks
-    compute_ns = step.flops / (rate * share) * 1e9
+    compute_ns = step.flops / (rate * share) * 1e9 + step.outputs * _output_ns(device) / (share * device.sms)
     wire = step.collective.wire_bytes
     gloo = carrier_rates(device, "gloo", step.collective.kind)
     comm_ns = gloo.alone_ns(wire, ranks, step.link_bytes_per_s)

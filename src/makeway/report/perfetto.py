@@ -46,7 +46,7 @@ def write_perfetto(path: Path, timelines: Sequence[Timeline], findings: Findings
 
 def _about(ranks: Sequence[RankTracks], origin_ns: int) -> dict[str, object]:
     return {
-        "written by": "makeway analyze",
+        "written by": "makeway",
         "origin": " and ".join(sorted({rank.origin for rank in ranks})),
         "times count from, in ns of the record": str(origin_ns),  # over 2**53: as a number it would be rounded
         "files": [rank.rank.source for rank in ranks if rank.rank.source],

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from makeway.errors import MakewayError, UnsupportedError
+from makeway.errors import MakewayError, RankError, UnsupportedError
 
 PAIR, COMMON = 0, 1  # the two channels of a segment: for one peer, for all peers
 READY, TAKEN = (b"r", b"R"), (b"t", b"T")  # by channel
@@ -25,7 +25,7 @@ FAILED = struct.Struct("<cH")
 _CONNECT_S = 20.0  # for ranks that have all just answered: far beyond any scheduling delay
 
 
-class LostRankError(MakewayError):
+class LostRankError(RankError):
     """A rank ended, left or did not come; `rank` is its number in the group."""
 
     def __init__(self, message: str, rank: int) -> None:
