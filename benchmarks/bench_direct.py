@@ -4,6 +4,9 @@ Size is the larger buffer of one rank, as in nccl-tests. Times are wall clock of
 that take turns; CPU time is the sum over ranks. Every rank runs one compute thread, as torchrun sets it.
 
     bench_direct.py [--ranks 2] [--sizes 1,16,64,256] [--rounds 7] [--pin]
+"shared" rows give direct collectives tensors of `DirectGroup.shared_tensor`, which peers read in place; Gloo gets
+ordinary ones.
+
     bench_direct.py --windows      which piece size and how many slots (16 and 64 MiB)
 """
 
@@ -27,6 +30,7 @@ TARGETS = {"all-gather": 4.0, "all-to-all": 4.0, "all-reduce": 2.5}  # times fas
 TARGET_BYTES = 16 * MIB
 LATENCY_BYTES, LATENCY_CALLS = 1 * KIB, 100
 Run = Callable[[], object]
+_SHARED: dict[int, torch.Tensor] = {}  # by size: they live as long as the group
 
 
 def cases(group: DirectGroup, size: int) -> dict[str, tuple[Run, Run, torch.Tensor]]:
@@ -36,7 +40,23 @@ def cases(group: DirectGroup, size: int) -> dict[str, tuple[Run, Run, torch.Tens
     out, part = torch.empty(count), full[: count // ranks].clone()
     sums = torch.rand(count)
     piece = torch.empty(count // ranks)
+    if count not in _SHARED:
+        _SHARED[count] = group.shared_tensor(count)
+    given = _SHARED[count]
+    given.copy_(full)
+    shares, adds = given[: count // ranks], given
     return {
+        "all-gather, shared": (
+            lambda: group.all_gather_into_tensor(out, shares),
+            lambda: dist.all_gather_into_tensor(out, part),
+            out,
+        ),
+        "all-to-all, shared": (
+            lambda: group.all_to_all_single(out, given),
+            lambda: dist.all_to_all_single(out, full),
+            out,
+        ),
+        "all-reduce, shared": (lambda: group.all_reduce(adds), lambda: dist.all_reduce(adds), adds),
         "all-gather": (
             lambda: group.all_gather_into_tensor(out, part),
             lambda: dist.all_gather_into_tensor(out, part),
@@ -83,17 +103,17 @@ def row(name: str, size: int, group: DirectGroup, rounds: int) -> str:
     times: dict[str, list[float]] = {"direct": [], "gloo": []}
     cpu: dict[str, list[float]] = {"direct": [], "gloo": []}
     for _ in range(rounds):
-        if name == "all-reduce":
+        if name.startswith("all-reduce"):
             result.fill_(1.0)
         for label, run in (("direct", direct), ("gloo", gloo)):
             seconds, cpu_seconds = timed(run, LATENCY_CALLS if size == LATENCY_BYTES else 1)
             times[label].append(seconds)
             cpu[label].append(cpu_seconds)
     ratio = statistics.median(times["gloo"]) / statistics.median(times["direct"])
-    goal = TARGETS.get(name) if size >= TARGET_BYTES and group.ranks == 2 else None
+    goal = TARGETS.get(name.partition(",")[0]) if size >= TARGET_BYTES and group.ranks == 2 else None
     verdict = "" if goal is None else f"  target {goal:g}: {'reached' if ratio >= goal else 'MISSED'}"
     cells = "  ".join(f"{label} {_spread(times[label])} {_per_byte(cpu[label], size)}" for label in times)
-    return f"{name:<15}{format_bytes(size):>9}  {cells}  {ratio:5.2f}x  {'equal' if same else 'DIFFERENT'}{verdict}"
+    return f"{name:<19}{format_bytes(size):>9}  {cells}  {ratio:5.2f}x  {'equal' if same else 'DIFFERENT'}{verdict}"
 
 
 def _spread(seconds: list[float]) -> str:
@@ -110,7 +130,7 @@ def print_sizes(rank: int, sizes: list[int], rounds: int) -> None:
         for size in (LATENCY_BYTES, *sizes):
             bound = _spread([timed(_plain_copy(size))[0] for _ in range(rounds)])
             if rank == 0:
-                print(f"{'plain copy':<15}{format_bytes(size):>9}  {bound}, every rank at once", flush=True)
+                print(f"{'plain copy':<19}{format_bytes(size):>9}  {bound}, every rank at once", flush=True)
             for name in cases(group, LATENCY_BYTES):
                 text = row(name, size, group, rounds)
                 if rank == 0:

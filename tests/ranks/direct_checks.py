@@ -161,6 +161,40 @@ def check_one_buffer_serves_as_input_and_output(group: DirectGroup) -> None:
     assert torch.equal(own[mine], ordered([part[mine] for part in wide], "sum"))
 
 
+def check_shared_tensors_are_read_in_place_with_the_same_results(group: DirectGroup) -> None:
+    for dtype in (torch.float32, torch.int32, torch.bfloat16):
+        shared = group.shared_tensor(MANY_PIECES * RANKS, dtype=dtype)
+        for start in (0, 64):
+            given = shared[start : start + (MANY_PIECES - 64) * RANKS]
+            inputs = [drawn(given.numel(), dtype, rank, 3) for rank in range(RANKS)]
+            given.copy_(inputs[RANK])
+            gathered = torch.empty(given.numel() * RANKS, dtype=dtype)
+            group.all_gather_into_tensor(gathered, given)
+            assert same_bits(gathered, torch.cat(inputs))
+            exchanged = torch.empty_like(inputs[RANK])
+            group.all_to_all_single(exchanged, given)
+            each = given.numel() // RANKS
+            assert same_bits(exchanged, torch.cat([part[RANK * each : (RANK + 1) * each] for part in inputs]))
+            work = group.all_reduce(given, async_op=True)
+            assert work is not None
+            work.wait()
+            assert same_bits(given, ordered(inputs, "sum"))
+            if dtype in FRACTIONS:
+                given.copy_(inputs[RANK])
+                group.all_reduce(given, "avg")
+                assert same_bits(given, ordered(inputs, "avg"))
+
+
+def check_a_shared_tensor_on_one_rank_only_is_found_out(group: DirectGroup) -> None:
+    with DirectGroup(piece_bytes=PIECE_BYTES, timeout_s=10) as own:
+        shared = own.shared_tensor(MANY_PIECES)
+        given = shared if RANK == 0 else torch.zeros(MANY_PIECES)
+        if RANKS > 1:
+            refused(lambda: own.all_reduce(given), MakewayError)
+        else:
+            own.all_reduce(given)
+
+
 def check_queued_calls_run_in_order_and_waiting_callers_take_their_turn(group: DirectGroup) -> None:
     count = 20_000
     value = torch.full((count,), float(RANK))

@@ -20,7 +20,7 @@ DTYPES = tuple(sorted({value for value in vars(torch).values() if isinstance(val
 FRACTIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 SUMMED = (*FRACTIONS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-_HEADER = struct.Struct("<BBBxIQQ")
+_HEADER = struct.Struct("<BBBxIQQq")
 assert _HEADER.size == HEADER_BYTES
 
 
@@ -33,11 +33,12 @@ class Call:
     sequence: int
     op: Op = "sum"
     root: int = 0
+    place: int = -1  # of a shared tensor that it reads in place; -1: none
 
     def header(self, size: int) -> bytes:
         """What a rank says to a peer before it gives it `size` bytes."""
         kind, op, dtype = KINDS.index(self.kind), OPS.index(self.op), DTYPES.index(self.dtype)
-        return _HEADER.pack(kind, op, dtype, self.sequence & 0xFFFFFFFF, size, self.root)
+        return _HEADER.pack(kind, op, dtype, self.sequence & 0xFFFFFFFF, size, self.root, self.place)
 
     def __str__(self) -> str:
         return f"{self.kind} (call {self.sequence} of this group)"
@@ -45,12 +46,17 @@ class Call:
 
 def mismatch(call: Call, peer: int, found: bytes, expected: int) -> str:
     """The message for a rank whose peer called something else."""
-    kind, op, dtype, sequence, size, root = _HEADER.unpack(found)
+    kind, op, dtype, sequence, size, root, place = _HEADER.unpack(found)
     return (
         f"{call}: rank {peer} gives {size:,} bytes of {DTYPES[dtype]} by {KINDS[kind]} ({OPS[op]}, root {root}, call "
         f"{sequence}) where this rank expects {expected:,} bytes of {call.dtype} by {call.kind} ({call.op}, root "
-        f"{call.root}); call the same collectives with the same sizes in the same order on every rank"
+        f"{call.root}){_places(place, call.place)}; call the same collectives with the same sizes in the same order on "
+        "every rank"
     )
+
+
+def _places(theirs: int, ours: int) -> str:
+    return "" if theirs == ours else ", and only one of them at this place of a shared tensor"
 
 
 # --- checks ------------------------------------------------------------------------------------

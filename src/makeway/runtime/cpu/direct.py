@@ -6,9 +6,11 @@ part straight from the segment of each peer. Reductions add in order of rank, so
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,8 +25,9 @@ from makeway.runtime.cpu.copiers import reducing_with
 from makeway.runtime.cpu.flows import ALIGNMENT, Engine, MismatchedCallError, Step, Window
 from makeway.runtime.cpu.links import COMMON, PAIR, Links, LostRankError
 from makeway.runtime.cpu.pieces import Pieces
-from makeway.runtime.cpu.rendezvous import meet
+from makeway.runtime.cpu.rendezvous import meet, share
 from makeway.runtime.cpu.segments import SHM
+from makeway.runtime.cpu.shared import Shared, SharedTensor, add_up, found_in, pull
 from makeway.units import KIB, MIB, ceil_to
 
 PIECE_BYTES = 2 * MIB  # below 1 MiB slower, no difference found above: benchmarks/bench_direct.py --windows
@@ -72,6 +75,8 @@ class DirectGroup:
         self._thread = CommThread()
         self._sequence = 0
         self._unusable: str | None = None
+        self._group, self._directory = group, directory
+        self._shared: list[SharedTensor] = []
         _GROUPS.add(self)
         self._at_exit = weakref.finalize(self, _abandon, self._links, self._thread)
 
@@ -109,7 +114,7 @@ class DirectGroup:
         self._unusable = self._unusable or "the group is closed"
         self._pieces.copiers.resize(1)
         self._links.close()
-        for segment in self._segments:
+        for segment in (*self._segments, *(item for shared in self._shared for item in shared.segments)):
             segment.close()
 
     def __enter__(self) -> Self:
@@ -119,6 +124,20 @@ class DirectGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(abort=kind is not None)
+
+    def shared_tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """A tensor of zeros that every rank sees; all ranks must ask for the same, in the same order.
+
+        Collectives that read it skip the copy into a segment when every rank gives the same part of it. It lives as
+        long as the group.
+        """
+        self._refuse_unusable()
+        size = math.prod(shape) * dtype.itemsize
+        if size < 1:
+            raise InputError(f"a shared tensor needs at least one element, got shape {shape}")
+        segments = share(self._group, size, self._directory)
+        self._shared.append(SharedTensor(tuple(segments), size, self.rank))
+        return segments[self.rank].view(0, size, dtype).view(shape)
 
     # --- movement ------------------------------------------------------------------------------
 
@@ -149,6 +168,15 @@ class DirectGroup:
         self, source: torch.Tensor, parts: list[torch.Tensor], result: torch.Tensor, async_op: bool
     ) -> Work | None:
         pieces = self._pieces
+        if shared := found_in(self._shared, source):
+
+            def gather() -> None:
+                for peer in pieces.peers:
+                    pull(pieces.copiers, parts[peer], shared, peer, 0)
+                if parts[self.rank].data_ptr() != source.data_ptr():
+                    pieces.copiers.copy(parts[self.rank].data_ptr(), source.data_ptr(), source.nbytes)
+
+            return self._run_shared("all_gather", [gather], source.dtype, source.nbytes, shared, result, async_op)
         steps = [pieces.give_all(source, keep=parts[self.rank])]
         steps += [pieces.pull(parts[peer], peer, COMMON) for peer in pieces.peers]
         return self._run("all_gather", steps, source.dtype, self._each(source.nbytes), result, async_op)
@@ -174,6 +202,15 @@ class DirectGroup:
         if overlap(source, into):
             raise InputError("input and output overlap; all_to_all_single needs two buffers")
         pieces, sources, parts = self._pieces, torch.split(source, gives), torch.split(into, takes)
+        if (shared := found_in(self._shared, source)) and len({*gives, *takes}) == 1:
+            each = gives[0]
+
+            def exchange() -> None:
+                for peer in pieces.peers:
+                    pull(pieces.copiers, parts[peer], shared, peer, self.rank * each)
+                pieces.copiers.copy(parts[self.rank].data_ptr(), sources[self.rank].data_ptr(), each)
+
+            return self._run_shared("all_to_all", [exchange], given.dtype, each, shared, output, async_op)
         steps = [pieces.give(sources[peer], peer) for peer in pieces.peers]
         steps += [pieces.pull(parts[peer], peer, PAIR) for peer in pieces.peers]
         steps += [pieces.keep(parts[self.rank], sources[self.rank])]
@@ -204,6 +241,8 @@ class DirectGroup:
         """The sum of every rank's tensor, in place; "avg" divides each part first, as DistributedDataParallel does."""
         part, pieces = flat("tensor", tensor), self._pieces
         check_summed(part.dtype, op)
+        if self.ranks > 1 and part.nbytes > ONE_STEP_BYTES and (shared := found_in(self._shared, part)):
+            return self._all_reduce_shared(part, shared, op, tensor, async_op)
         if self.ranks == 1:
             steps = []
         elif part.nbytes <= min(ONE_STEP_BYTES, self._engine.window.piece_bytes):  # in one piece
@@ -215,6 +254,25 @@ class DirectGroup:
             steps += [pieces.reduce_for_all(slices[self.rank], op)]
             steps += [pieces.pull(slices[peer], peer, COMMON) for peer in pieces.peers]
         return self._run("all_reduce", steps, part.dtype, self._each(part.nbytes), tensor, async_op, op=op)
+
+    def _all_reduce_shared(
+        self, part: torch.Tensor, shared: Shared, op: Op, result: torch.Tensor, async_op: bool
+    ) -> Work | None:
+        """Each rank adds up its slice where it lies; then each pulls the other slices."""
+        each = ceil_to(-(-part.numel() // self.ranks), ALIGNMENT // part.itemsize)
+        slices = [part[rank * each : (rank + 1) * each] for rank in range(self.ranks)]
+        starts = [rank * each * part.itemsize for rank in range(self.ranks)]
+
+        def reduce() -> None:
+            add_up(shared, self.ranks, starts[self.rank], slices[self.rank], op, self._engine.window.piece_bytes)
+
+        def gather() -> None:
+            for peer in self._pieces.peers:
+                if slices[peer].numel():
+                    pull(self._pieces.copiers, slices[peer], shared, peer, starts[peer])
+
+        steps = [reduce, gather]
+        return self._run_shared("all_reduce", steps, part.dtype, part.nbytes, shared, result, async_op, op=op)
 
     def reduce_scatter_tensor(
         self, output: torch.Tensor, given: torch.Tensor, op: Op = "sum", *, async_op: bool = False
@@ -256,17 +314,53 @@ class DirectGroup:
         self._thread.call(lambda: self._collect(call, steps, sizes), result)
         return None
 
-    def _collect(self, call: Call, steps: Sequence[Step], sizes: _Sizes) -> None:
+    def _run_shared(
+        self,
+        kind: Kind,
+        phases: Sequence[Callable[[], None]],
+        dtype: torch.dtype,
+        size: int,
+        shared: Shared,
+        result: torch.Tensor,
+        async_op: bool,
+        *,
+        op: Op = "sum",
+    ) -> Work | None:
+        """Phases that read the peers' memory in place; between them, and at the end, all ranks agree to go on."""
         self._refuse_unusable()
+        call = Call(kind=kind, dtype=dtype, sequence=self._sequence, op=op, place=shared.place)
+        self._sequence += 1
+
+        def collect() -> None:
+            header = call.header(size)
+            with self._guarded(call, dict.fromkeys(self._pieces.peers, size)):
+                self._engine.meet(dict.fromkeys(self._pieces.peers, (header, header)), str(call))
+                for phase in phases:
+                    phase()
+                    self._engine.agree(str(call))
+
+        if async_op:
+            return self._thread.submit(collect, result)
+        self._thread.call(collect, result)
+        return None
+
+    def _collect(self, call: Call, steps: Sequence[Step], sizes: _Sizes) -> None:
         headers = {
             peer: (None if gives is None else call.header(gives), None if takes is None else call.header(takes))
             for peer, (gives, takes) in sizes.items()
         }
+        with self._guarded(call, {peer: takes or 0 for peer, (_, takes) in sizes.items()}):
+            self._engine.run(steps, headers, str(call))
+
+    @contextmanager
+    def _guarded(self, call: Call, expected: Mapping[int, int]) -> Iterator[None]:
+        """Whatever goes wrong in a collective, the group is of no further use and the peers learn of it."""
+        self._refuse_unusable()
         try:
             with reducing_with(self._pieces.copiers.threads):
-                self._engine.run(steps, headers, str(call))
+                yield
         except MismatchedCallError as error:
-            message = mismatch(call, error.peer, error.found, sizes[error.peer][1] or 0)
+            message = mismatch(call, error.peer, error.found, expected[error.peer])
             self._give_up(message)
             raise InputError(message) from None
         except BaseException as error:

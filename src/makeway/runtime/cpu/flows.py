@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from makeway.runtime.cpu.links import PAIR, READY, TAKEN, Links
+from makeway.runtime.cpu.links import COMMON, PAIR, READY, TAKEN, Links
 from makeway.runtime.cpu.segments import Segment
 from makeway.units import KIB, ceil_to
 
@@ -126,6 +126,31 @@ class Engine:
             elif blockers:
                 links.wait(blockers, what)
         links.flush()
+
+    def meet(self, headers: Mapping[int, tuple[bytes, bytes]], what: str) -> None:
+        """Wait until every peer has called the same collective; its shared tensors may be read from then on."""
+        links = self.links
+        while late := [peer for peer in links.peers if any(links.untaken[peer])]:
+            links.wait(late, what)
+        for peer, (ours, _) in headers.items():
+            links.say(peer, b"h" + ours)
+        unheard = {peer: theirs for peer, (_, theirs) in headers.items()}
+        while unheard:
+            self._check_headers(unheard)
+            if unheard:
+                links.wait(unheard, what)
+        links.flush()
+
+    def agree(self, what: str) -> None:
+        """Tell every peer that this rank is done with its memory for now, and wait until all have said so."""
+        links = self.links
+        for peer in links.peers:
+            links.say(peer, READY[COMMON])
+        links.flush()
+        while late := [peer for peer in links.peers if not links.ready[peer][COMMON]]:
+            links.wait(late, what)
+        for peer in links.peers:
+            links.ready[peer][COMMON] -= 1
 
     def _check_headers(self, unheard: dict[int, bytes]) -> None:
         for peer in [peer for peer in unheard if self.links.headers[peer]]:

@@ -20,7 +20,7 @@ from makeway.errors import MakewayError, RankError, UnsupportedError
 
 PAIR, COMMON = 0, 1  # the two channels of a segment: for one peer, for all peers
 READY, TAKEN = (b"r", b"R"), (b"t", b"T")  # by channel
-HEADER_BYTES = 24
+HEADER_BYTES = 32
 FAILED = struct.Struct("<cH")
 _CONNECT_S = 20.0  # for ranks that have all just answered: far beyond any scheduling delay
 

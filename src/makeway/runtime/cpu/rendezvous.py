@@ -100,6 +100,29 @@ def meet(group: dist.ProcessGroup, window: Window, directory: Path, timeout_s: f
             _socket_path(segment.path).unlink(missing_ok=True)
 
 
+def share(group: dist.ProcessGroup, size: int, directory: Path) -> list[Segment]:
+    """One segment of `size` bytes of every rank, each open in all of them; the names are gone when it returns."""
+    rank = dist.get_rank(group)
+    window = Window(ranks=1, piece_bytes=size, slots=1)
+    segment, error = _trying(lambda: Segment.create(size, directory))
+    segments: list[Segment] = []
+    try:
+        path = str(segment.path) if segment is not None else ""
+        words = _tell(group, _Word(host=this_host(directory), path=path, window=window, error=error))
+        _refuse(words)
+        assert segment is not None
+        segments, error = _open_all(words, segment, rank)
+        _refuse(_tell(group, _Word(host=words[rank].host, path=path, window=window, error=error)))
+        return segments
+    except BaseException:
+        for opened in (*segments, *([segment] if segment is not None else [])):
+            opened.close()
+        raise
+    finally:
+        if segment is not None:
+            segment.unlink()
+
+
 def _socket_path(segment: Path) -> Path:
     return segment.with_name(segment.name + ".sock")
 
