@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from makeway.errors import DataFileError
-from makeway.traces.classify import CommName, CommNames, load_comm_names
+from makeway.traces.classify import CommName, CommNames, load_comm_names, required_literal
 
 BUNDLED = load_comm_names()
 
@@ -225,3 +226,27 @@ def test_a_bad_file_is_refused_with_its_name_and_key(tmp_path: Path, text: str, 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataFileError, match="cannot read name patterns"):
         load_comm_names(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literal"),
+    [
+        (r"(?<![A-Za-z_])nccl(?:Symk?|Genk)?(?:Dev)?Kernel(?:Debug)?_AllReduce", "_AllReduce"),
+        (r"abc|abd", ""),
+        (r"(?:abc|abd)", ""),
+        (r"abcd?", "abc"),
+        (r"ab*cde", "cde"),
+        (r"x{2,3}yz", "yz"),
+        (r"a\d+bc[def]g", "bc"),
+        (r"[]x]ab", "ab"),
+        (r"(?i)abc", ""),
+    ],
+)
+def test_a_literal_is_what_every_match_must_hold(pattern: str, literal: str) -> None:
+    assert required_literal(re.compile(pattern)) == literal
+
+
+@given(st.text("abcnlKernel_Rdu()<>:0123 ", max_size=40))
+def test_looking_for_the_literal_first_changes_no_answer(name: str) -> None:
+    for pattern in load_comm_names().patterns:
+        assert pattern.found_in(name) == (pattern.match.search(name) is not None)

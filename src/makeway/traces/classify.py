@@ -34,6 +34,59 @@ class NamePattern:
 
     match: re.Pattern[str]
     means: CommName | None
+    literal: str = field(
+        init=False, repr=False, compare=False
+    )  # every match holds it; looked for first, as it is quick
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "literal", required_literal(self.match))
+
+    def found_in(self, name: str) -> bool:
+        return self.literal in name and self.match.search(name) is not None
+
+
+_LEADING_BRACKET = re.compile(r"\^?\]?")
+
+
+def required_literal(pattern: re.Pattern[str]) -> str:
+    """The longest text outside groups, classes and choices that every match of the pattern holds; "" for none."""
+    if pattern.flags & (re.IGNORECASE | re.VERBOSE):
+        return ""
+    text = pattern.pattern
+    runs: list[str] = []
+    run, at, depth, in_class = "", 0, 0, False
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char == "\\":
+            at += 1
+            run = _ended(runs, run)
+        elif in_class:
+            in_class = char != "]"
+        elif char == "[":
+            in_class = True
+            first = _LEADING_BRACKET.match(text, at)
+            at = first.end() if first else at  # a bracket that comes first belongs to the class
+            run = _ended(runs, run)
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+            run = _ended(runs, run)
+        elif char == "|" and not depth:
+            return ""
+        elif char in "?*{":
+            run = _ended(runs, run[:-1])
+            at = text.find("}", at) + 1 if char == "{" else at
+        elif char in "+.^$" or depth:
+            run = _ended(runs, run)
+        else:
+            run += char
+    _ended(runs, run)
+    return max(runs, key=len, default="")
+
+
+def _ended(runs: list[str], run: str) -> str:
+    runs.append(run)
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +101,7 @@ class CommNames:
         try:
             return self._decided[name]
         except KeyError:
-            found = next((pattern.means for pattern in self.patterns if pattern.match.search(name)), None)
+            found = next((pattern.means for pattern in self.patterns if pattern.found_in(name)), None)
             self._decided[name] = found
             return found
 
