@@ -30,7 +30,7 @@ from makeway.workload import CollectiveOp, Workload, load_workload
 EXAMPLES = """\
 examples:
   makeway plan gemm-ar --device H100-SXM5-80GB --out plan.toml
-  makeway plan conccl-a2a-4 --device MI300X --policy conccl-dma
+  makeway plan conccl-04 --device MI300X --policy conccl-dma
   makeway plan my-step.toml --device A100-SXM4-80GB --control priority --json
   makeway plan traces/ --out plan.toml                    the step of the rank with most exposed communication
   makeway plan --compare old.toml new.toml gemm-ar --device H100-SXM5-80GB
