@@ -23,8 +23,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("arguments", "words"),
     [
         (("gemm-arr",), "did you mean 'gemm-ar'"),
-        (("--on", "cuda"), "needs an NVIDIA GPU"),
-        (("--on", "rocm"), "needs an AMD GPU"),
+        (("--on", "cuda"), "was built without CUDA; measure on this host with --on cpu"),
+        (("--on", "rocm"), "was built without ROCm; measure on this host with --on cpu"),
         (("--on", "tpu"), "--on cpu, cuda, rocm or sim:DEVICE"),
         (("--on", "sim:H100-SXM5-80G"), "did you mean"),
         (("--on", "sim:A40", "--link", "2gbit"), "paces real ranks"),

@@ -72,7 +72,7 @@ def verdict(error: Exception) -> dict[str, Any]:
         return {"port_taken": True}
     if isinstance(error, MakewayError):
         return {"failed": text}
-    if "Timed out" in text or "timed out" in text or "Timeout" in text:
+    if "timed out" in text.lower() or "timeout" in text.lower():  # gloo says it in three ways
         return {"blocked": text}
     if any(
         sign in text for sign in ("Connection closed by peer", "Connection reset", "Broken pipe", "Connection refused")
