@@ -15,6 +15,7 @@ from makeway.runtime.cpu.threads import (
     cores_of,
     may_be_undone,
     niceness_of,
+    readings,
     set_cores,
     set_niceness,
     set_slice,
@@ -96,3 +97,12 @@ def test_root_of_another_user_namespace_may_not_undo_niceness() -> None:
     code = "from makeway.runtime.cpu.threads import may_be_undone; print(may_be_undone(0))"
     limited = ["prlimit", "--nice=0", *prefix, sys.executable, "-c", code]
     assert subprocess.run(limited, check=True, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_thread_that_has_ended_is_left_out_of_readings() -> None:
+    ended = threading.Thread(target=lambda: None)
+    ended.start()
+    ended.join()
+    assert ended.native_id is not None
+    assert set(readings([threading.get_native_id(), ended.native_id], niceness_of)) == {threading.get_native_id()}
+    assert set(readings([threading.get_native_id(), ended.native_id], cores_of)) == {threading.get_native_id()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar, assert_never
 
@@ -31,6 +31,7 @@ from makeway.runtime.cpu.threads import (
     cores_of,
     may_be_undone,
     niceness_of,
+    readings,
     set_cores,
     set_niceness,
     set_slice,
@@ -200,8 +201,8 @@ class CpuBackend:
         for thread in compute:
             set_cores(thread, division.compute)
         torch.set_num_threads(min(division.threads, torch.get_num_threads()))
-        held = all(cores_of(thread) == {*division.comm} for thread in comm) and all(
-            cores_of(thread) == {*division.compute} for thread in compute & thread_ids()
+        held = all(cores == {*division.comm} for cores in readings(comm, cores_of).values()) and all(
+            cores == {*division.compute} for cores in readings(compute, cores_of).values()
         )
         shared = f", the same for all {division.sharing} ranks" if division.sharing > 1 else ""
         return _read_back(
@@ -217,8 +218,8 @@ class CpuBackend:
         niceness = min(niceness_of(0) + NICER_BY, 19)
         for thread in compute:
             set_niceness(thread, niceness)
-        held = all(niceness_of(thread) == niceness for thread in compute & thread_ids())
-        less = max((niceness_of(thread) for thread in comm), default=niceness)
+        held = all(found == niceness for found in readings(compute, niceness_of).values())
+        less = max(readings(comm, niceness_of).values(), default=niceness)
         grouped = _AUTOGROUP.exists() and _AUTOGROUP.read_text().strip() == "1"
         note = "; counts within a session only, since autogroup is on" if grouped else ""
         return _read_back(
@@ -243,10 +244,7 @@ class CpuBackend:
 
 def _undo_later(stack: ExitStack, read: Callable[[int], T], write: Callable[[int, T], None]) -> None:
     """Remember every thread's setting for the end; a thread that starts meanwhile gets what the main one had."""
-    before: dict[int, T] = {}
-    for thread in thread_ids():
-        with suppress(ProcessLookupError):  # it has just ended
-            before[thread] = read(thread)
+    before = readings(thread_ids(), read)
 
     def undo() -> None:
         for thread in thread_ids():

@@ -6,12 +6,14 @@ import ctypes
 import os
 import platform
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 # ProcessGroupGloo.cpp names its workers pt_gloo_runloop; gloo/transport/tcp/loop.cc its I/O thread gloo_tcp_loop.
 GLOO_NAMES = ("pt_gloo_runloop", "gloo_tcp_loop")
+T = TypeVar("T")
 _SYSCALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}  # sched_setattr, sched_getattr
 
 
@@ -28,6 +30,15 @@ def threads_named(names: Iterable[str]) -> frozenset[int]:
             if Path(f"/proc/self/task/{thread}/comm").read_text().strip() in wanted:
                 found.add(thread)
     return frozenset(found)
+
+
+def readings(threads: Iterable[int], read: Callable[[int], T]) -> dict[int, T]:
+    """What is read of each thread; one that has ended meanwhile is left out."""
+    found: dict[int, T] = {}
+    for thread in threads:
+        with suppress(ProcessLookupError):
+            found[thread] = read(thread)
+    return found
 
 
 def cores_of(thread: int) -> frozenset[int]:
