@@ -17,6 +17,7 @@ from makeway.control import (
     Control,
     CopyEngine,
     LaunchOrder,
+    Rejected,
     SmemPad,
     SmPartition,
     describe,
@@ -24,7 +25,6 @@ from makeway.control import (
 from makeway.device import Device, load_device
 from makeway.errors import InputError
 from makeway.kernel import KernelResources
-from makeway.planning.candidates import Rejected
 from makeway.planning.explain import LARGEST_ERROR, model_error
 from makeway.planning.planner import Planned, make_plan
 from makeway.planning.policies import policy_names

@@ -12,11 +12,10 @@ from makeway.analysis.recorded import with_arrivals
 from makeway.cli.output import console, print_json
 from makeway.cli.trace_input import read_records
 from makeway.collective import load_footprint
-from makeway.control import Control, MadeFor, Plan, control_word, describe, parse_control
+from makeway.control import Control, MadeFor, Plan, Rejected, control_word, describe, parse_control
 from makeway.device import Device, load_device
 from makeway.errors import InputError, UnsupportedError
 from makeway.plan_file import dump_plan, load_plan
-from makeway.planning.candidates import Rejected
 from makeway.planning.planner import BUDGET_MS, PLANNER, make_plan
 from makeway.planning.policies import policy_names
 from makeway.planning.score import score

@@ -18,6 +18,7 @@ from makeway.control import (
     Control,
     CopyEngine,
     LaunchOrder,
+    Rejected,
     SmemPad,
     SmPartition,
     TileChoice,
@@ -52,14 +53,6 @@ PUBLISHED_TILES = ((64, 64, 32), (64, 64, 64))
 
 Tile = tuple[int, int, int]
 _NO_DIGITS = str.maketrans("", "", "0123456789,")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
-    """A control that is not in the plan, and why."""
-
-    control: Control
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

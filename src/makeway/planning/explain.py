@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from makeway.control import Control, SmemPad, describe
-from makeway.planning.candidates import Candidates, Rejected
+from makeway.control import Control, Rejected, SmemPad, describe
+from makeway.planning.candidates import Candidates
 from makeway.planning.score import Score, Scorer
 from makeway.planning.search import TIE, Controls, removals
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from makeway.control import Control
+from makeway.control import Control, Rejected
 from makeway.device import Device
 from makeway.errors import InputError, suggestion
-from makeway.planning.candidates import Candidates, Rejected, Tile, candidates
+from makeway.planning.candidates import Candidates, Tile, candidates
 from makeway.planning.explain import explain, model_error
 from makeway.planning.policies import as_isolated, policy_controls, policy_names
 from makeway.planning.score import Fidelity, Score, Scorer, dispatch_rules

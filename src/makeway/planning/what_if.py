@@ -7,10 +7,19 @@ from dataclasses import dataclass, replace
 
 from makeway.analysis.findings import Advice
 from makeway.analysis.recorded import RecordedStep
-from makeway.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder, SmPartition, describe
+from makeway.control import (
+    Chunks,
+    CommBlocks,
+    CommPriority,
+    Control,
+    CopyEngine,
+    LaunchOrder,
+    Rejected,
+    SmPartition,
+    describe,
+)
 from makeway.device import Device
 from makeway.errors import MakewayError
-from makeway.planning.candidates import Rejected
 from makeway.simulate.driver import run
 from makeway.simulate.predict import Settings, compile_for, vendor_dispatch
 from makeway.workload import Workload

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from makeway.control import Forecast, MadeFor, Plan, Rejected, control_word, describe
+from makeway.control import Forecast, MadeFor, Plan, control_word, describe
 from makeway.planning.planner import PLANNER, Planned
 
 
@@ -25,7 +25,7 @@ def as_plan(planned: Planned, made_for: MadeFor) -> Plan:
             share_of_ideal_plan=_rounded(planned.share_of_ideal_plan),
             dispatchers=planned.dispatchers,
         ),
-        rejected=tuple(Rejected(item.control, item.reason) for item in planned.rejected),
+        rejected=planned.rejected,
     )
 
 

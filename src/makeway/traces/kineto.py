@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import gc
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from makeway.errors import TraceError
 from makeway.timeline import Exchange, Rank, Span, Step, Timeline, Wait
 from makeway.traces.classify import CommNames
 from makeway.traces.kineto_events import EVENTS, NO_CORRELATION, Event, GpuArgs, Kept, Shape
-from makeway.traces.stream import ByteSource, EventStream
+from makeway.traces.stream import ByteSource, EventStream, no_collection
 
 OWN_SHARE = 0.99  # of the kernels: the rest are strays, such as a context that was opened on GPU 0
 
@@ -48,24 +46,12 @@ def read_kineto(path: Path, *, comm: CommNames, progress: Callable[[int], None] 
     """The timeline of one Kineto file: one rank, or one for each GPU where a process drove several."""
     kept = Kept(comm)
     stream = EventStream(ByteSource(path, progress), EVENTS)
-    with _no_collection():
+    with no_collection():
         for piece in stream.pieces():
             kept.add(piece)
             del piece
         _check(path, kept, stream)
         return _timeline(path, kept, stream)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No cycle is made while events are decoded, and looking for some would double the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _check(path: Path, kept: Kept, stream: EventStream[Event]) -> None:

@@ -6,9 +6,7 @@ source/lib/rocprofiler-sdk/code_object/code_object.cpp for the register counts).
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -20,7 +18,7 @@ from makeway.errors import InvalidKernelError, TraceError
 from makeway.kernel import KernelResources, Launch
 from makeway.timeline import Exchange, Rank, Span, SpanKind, Timeline
 from makeway.traces.classify import CommNames
-from makeway.traces.stream import ByteSource
+from makeway.traces.stream import ByteSource, no_collection
 
 TOOL_KEY: Final = "rocprofiler-sdk-tool"
 
@@ -152,23 +150,12 @@ def _document(path: Path, progress: Callable[[int], None] | None) -> _Document:
     if source.broken:
         raise TraceError(f"{path}: the gzip data end too early; copy the file again or record again")
     try:
-        with _no_collection():
+        with no_collection():
             return msgspec.json.decode(text, type=_Document)
     except msgspec.ValidationError as error:
         raise TraceError(f"{path}: not the results of rocprofv3 as we know them: {error}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: JSON that is cut short or damaged ({error}); record again") from None
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 # --- what one process did ----------------------------------------------------------------------

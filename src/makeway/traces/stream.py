@@ -12,10 +12,11 @@ A guess that does not decode, and JSON that is damaged, go to an exact scan, whi
 
 from __future__ import annotations
 
+import gc
 import re
 import zlib
 from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -326,3 +327,15 @@ def _scan(data: bytearray, *, to_the_end: bool = False) -> tuple[list[tuple[int,
     if to_the_end and depth == 0 and data[begin:].rstrip().endswith(b"}"):
         slices.append((begin, len(data)))
     return slices, begin, False
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """No cycle is made while events are decoded, and looking for some would double the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
