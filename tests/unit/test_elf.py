@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from elftools.elf.elffile import ELFFile
 
 from makeway.binaries import inspect_file
 from makeway.binaries.elf import parse_elf
+from makeway.binaries.hsaco import BUNDLE_MAGIC, bundle_entries
 from makeway.errors import BinaryError, InputError
 
 
@@ -62,3 +65,11 @@ def test_launch_values_turn_a_file_entry_into_a_block(triton_kernels: Path) -> N
     (kernel,) = inspect_file(triton_kernels / "matmul.sm_90.cubin")
     block = kernel.resources(smem_dynamic_bytes=49_152)
     assert (block.threads, block.registers_per_thread, block.smem_bytes) == (256, kernel.registers, 49_152)
+
+
+def test_a_bundle_entry_that_claims_a_place_beyond_all_memory_ends_the_search(tmp_path: Path) -> None:
+    entry = struct.pack("<QQQ", 2**63, 2**62, 4) + b"host"
+    path = tmp_path / "bundle"
+    path.write_bytes(BUNDLE_MAGIC + struct.pack("<Q", 1) + entry)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        assert list(bundle_entries(data, 0, len(data))) == []

@@ -93,7 +93,7 @@ def bundle_entries(data: Buffer, start: int, end: int) -> Iterator[tuple[str, by
             last = max(last, at + offset + size)
             if target.startswith("hip") and size:
                 yield target, _bytes(data, at + offset, size, end)
-        at = data.find(BUNDLE_MAGIC, last, end)
+        at = data.find(BUNDLE_MAGIC, min(last, end), end)  # an entry that is not ours may claim any place
 
 
 def _bytes(data: Buffer, at: int, size: int, end: int) -> bytes:
