@@ -15,7 +15,8 @@ from makeway.analysis.findings import Advice, Cause, Findings, Matching, RankFin
 from makeway.control import CommPriority, CopyEngine
 from makeway.kernel import KernelResources, Launch
 from makeway.planning.what_if import Outcome, Replay, WhatIf
-from makeway.report.analysis_page import analysis_page
+from makeway.report.analysis_report import analysis_report
+from makeway.report.page import html_page
 from makeway.timeline import Rank, Span, Timeline
 
 if TYPE_CHECKING:
@@ -92,9 +93,8 @@ def html(timelines: list[Timeline]) -> str:
                                                                              why_not="needs peer access")),
         assumed=("sizes of collectives are guessed",),
     )  # fmt: skip
-    return analysis_page(
-        found(timelines), timelines, answers, command="makeway analyze " + "very/long/path/" * 20, version="1.2.3"
-    )
+    arguments = "makeway analyze " + "very/long/path/" * 20
+    return html_page(analysis_report(found(timelines), timelines, answers, arguments=arguments, version="1.2.3"))
 
 
 @pytest.fixture(scope="module")

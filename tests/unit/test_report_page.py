@@ -21,8 +21,12 @@ from makeway.analysis.findings import Advice, Cause, Findings, Matching, RankFin
 from makeway.control import CommPriority, CopyEngine
 from makeway.errors import InputError
 from makeway.planning.what_if import Outcome, Replay, WhatIf
-from makeway.report.analysis_page import analysis_page, time_parts
-from makeway.report.page import Cell, Column, Table, embedded, number, table, time_text
+from makeway.report.analysis_report import analysis_report, time_parts
+from makeway.report.blocks import Cell, Column, Table
+from makeway.report.markup import embedded
+from makeway.report.numbers import number, time_text
+from makeway.report.page import html_page
+from makeway.report.table_view import table_view
 from makeway.report.timeline_view import timeline_view
 from makeway.report.tracks import rank_tracks
 from makeway.timeline import Rank, Span, SpanKind, Timeline
@@ -91,7 +95,7 @@ ANSWERS = WhatIf(
 
 
 def analysed(recorded: Timeline = RECORDED, found: Findings = FOUND, answers: WhatIf | None = ANSWERS) -> str:
-    return analysis_page(found, [recorded], answers, command=f"makeway analyze {NASTY}", version="1.2.3")
+    return html_page(analysis_report(found, [recorded], answers, arguments=f"makeway analyze {NASTY}", version="1.2.3"))
 
 
 class Elements(HTMLParser):
@@ -168,7 +172,7 @@ def test_embedded_data_come_back_as_they_were_and_cannot_end_their_element(words
 
 @given(st.text(), st.text(), st.text())
 def test_a_table_shows_any_words_as_words(words: str, hint: str, caption: str) -> None:
-    html = table(Table(name="t", caption=caption, columns=(Column("a"),), rows=((Cell(words, hint=hint),),)))
+    html = table_view(Table(name="t", caption=caption, columns=(Column("a"),), rows=((Cell(words, hint=hint),),)))
     assert set(Elements(html).tags) == {"div", "span", "table", "thead", "tbody", "tr", "th", "td", "button"}
 
 
@@ -248,7 +252,7 @@ def test_the_parts_of_a_bar_add_up_to_the_recorded_time(spans: list[Span], data:
 
 def test_unknown_numbers_are_a_dash_that_sorts_last() -> None:
     assert (number(None).words, number(None).value) == ("–", None)
-    shown = table(Table(name="t", caption="", columns=(Column("a", "number"),), rows=((number(None),),)))
+    shown = table_view(Table(name="t", caption="", columns=(Column("a", "number"),), rows=((number(None),),)))
     assert 'data-value=""' in shown
 
 

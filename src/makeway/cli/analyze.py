@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +13,13 @@ from makeway.analysis.rank import Question, RankRecord, findings, most_exposed
 from makeway.analysis.recorded import with_arrivals
 from makeway.analysis.threshold import Threshold, missed, parse_threshold
 from makeway.cli.output import console, print_json
+from makeway.cli.report_output import add_report_options, command_line, wants_report, write_report
 from makeway.cli.trace_input import read_records
 from makeway.device import load_device
 from makeway.errors import InputError
 from makeway.planning.what_if import WhatIf, what_if, with_gains
 from makeway.report.analysis_data import analysis_document
+from makeway.report.analysis_report import analysis_report
 from makeway.report.analysis_text import print_analysis
 from makeway.timeline import Timeline
 
@@ -38,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a trace, or a directory with one per rank")
     parser.add_argument("--device", metavar="NAME", help="the GPU, where the trace does not say or you know better")
     parser.add_argument("--step", metavar="N|all", default="all", help="one profiler step, or all that was recorded")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page to look at and send")
+    add_report_options(parser)
     parser.add_argument("--perfetto", metavar="FILE", type=Path, help="write a trace with overlap and cause tracks")
     parser.add_argument("--fail-if", metavar="LIMIT", help="exit 1 when a rank meets it, for example 'exposed>20%%'")
     parser.add_argument("--comm-names", metavar="FILE", type=Path, help="patterns of your own communication kernels")
@@ -59,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         question,
         comm_names=options.comm_names,
         jobs=options.jobs,
-        keep_spans=options.html is not None or options.perfetto is not None,
+        keep_spans=wants_report(options) or options.perfetto is not None,
     )
     result = findings(read.records)
     result = replace(result, notes=(*read.notes, *result.notes))
@@ -68,8 +69,10 @@ def run(options: argparse.Namespace) -> int:
         result = replace(result, advice=with_gains(result.advice, answers, worth_ns=answers.replay.worth_ns))
     if options.perfetto is not None:
         _write_perfetto(options.perfetto, read.timelines, result)
-    if options.html is not None:
-        _write_page(options.html, read.timelines, result, answers)
+    write_report(
+        options,
+        lambda: analysis_report(result, read.timelines, answers, arguments=command_line(), version=__version__),
+    )
     if options.json:
         print_json(analysis_document(result, answers, no_answers, threshold))
     else:
@@ -100,16 +103,6 @@ def _write_perfetto(path: Path, timelines: list[Timeline], result: Findings) -> 
 
     write_perfetto(path, timelines, result)
     print(f"wrote {path}: open it at ui.perfetto.dev or in chrome://tracing", file=sys.stderr)
-
-
-def _write_page(path: Path, timelines: list[Timeline], result: Findings, answers: WhatIf | None) -> None:
-    from makeway.report.analysis_page import analysis_page
-    from makeway.report.new_file import new_file
-
-    command = shlex.join(["makeway", *sys.argv[1:]])
-    with new_file(path) as file:
-        file.write(analysis_page(result, timelines, answers, command=command, version=__version__))
-    print(f"wrote {path}", file=sys.stderr)
 
 
 def _verdict(threshold: Threshold | None, result: Findings) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from makeway.analysis.names import short_name
-from makeway.report.page import Html, embedded, joined, legend, notes
+from makeway.report.markup import Html, embedded, joined, legend, notes
 from makeway.report.tracks import RankTracks, TrackSpan, interval, lanes
 from makeway.timeline import Span
 from makeway.units import format_bytes
@@ -54,7 +54,7 @@ class _Tables:
         return self.whats.place((self.names.place(shown), self.kinds.place(kind), self.details.place(detail)))
 
 
-def timeline_view(ranks: Sequence[RankTracks], *, most_spans: int = MOST_SPANS) -> TimelineView:
+def timeline_view(ranks: Sequence[RankTracks], *, name: str = "timeline", most_spans: int = MOST_SPANS) -> TimelineView:
     """A timeline of all ranks under one time axis, to zoom and to pan."""
     origins, told = _origins(ranks)
     tables = _Tables()
@@ -81,10 +81,10 @@ def timeline_view(ranks: Sequence[RankTracks], *, most_spans: int = MOST_SPANS) 
         legend([(str(kind), str(kind)) for kind in tables.kinds.places]),
         *(_rank_box(rank, place) for place, rank in enumerate(ranks)),
         notes([*told, *joins, *left_out]),
-        embedded("timeline-data", json.dumps(data, separators=(",", ":"), ensure_ascii=False)),
+        embedded(f"{name}-data", json.dumps(data, separators=(",", ":"), ensure_ascii=False)),
     )
     return TimelineView(
-        html=Html(f'<div data-timeline="timeline-data">{body}</div>'),
+        html=Html(f'<div data-timeline="{escape(name)}-data">{body}</div>'),
         origin_ns={rank.rank.rank: origin_ns for rank, origin_ns in zip(ranks, origins, strict=True)},
     )
 

@@ -1,4 +1,4 @@
-"""What `makeway analyze --html` shows: where the time went, when, why, and what to change."""
+"""What `makeway analyze` has to say, as a report: where the time went, when, why, and what to change."""
 
 from __future__ import annotations
 
@@ -10,28 +10,23 @@ from makeway.analysis.names import short_name
 from makeway.control import describe
 from makeway.errors import InputError
 from makeway.planning.what_if import WhatIf
-from makeway.report.analysis_details import provenance_part, slowdowns_part, steps_part, what_if_part
-from makeway.report.page import (
+from makeway.report.analysis_details import provenance_blocks, slowdown_blocks, step_blocks, what_if_blocks
+from makeway.report.blocks import (
     Bar,
+    Bars,
+    Block,
     Cell,
     Column,
     Go,
-    Html,
+    Headline,
+    Lines,
     Part,
+    Report,
     Section,
     Table,
-    badge,
-    bars,
-    joined,
-    number,
-    page,
-    paragraph,
-    percent,
-    table,
-    text,
-    time_text,
+    Words,
 )
-from makeway.report.timeline_view import TimelineView, timeline_view
+from makeway.report.numbers import count, number, percent, time_text
 from makeway.report.tracks import rank_tracks
 from makeway.timeline import Timeline
 
@@ -39,54 +34,65 @@ _MS = 1e6
 _LONGEST_CAUSES = 200  # rows of the table of single causes
 
 
-def analysis_page(
-    findings: Findings, timelines: Sequence[Timeline], what_if: WhatIf | None, *, command: str, version: str
-) -> str:
-    """One HTML file that needs nothing else; it only shows what `findings` and `what_if` hold."""
+def analysis_report(
+    findings: Findings, timelines: Sequence[Timeline], what_if: WhatIf | None, *, arguments: str, version: str
+) -> Report:
+    """It only tells what `findings` and `what_if` hold."""
     if not findings.ranks or not timelines:
         raise InputError("there is no rank to show: give at least one trace that holds GPU kernels")
     origin = " and ".join(sorted({timeline.origin for timeline in timelines}))
-    view = timeline_view(rank_tracks(timelines, findings.causes))
+    lines = Lines(name="spans", ranks=rank_tracks(timelines, findings.causes))
     sections = [
-        Section("time", "Time", _time(findings, origin)),
-        Section("timeline", "Timeline", joined(paragraph(text("Recorded spans: "), badge(origin)), view.html)),
-        Section("causes", "Causes", _causes(findings, origin, view)),
-        Section("advice", "Advice", _advice(findings, origin)),
+        Section(name="time", title="Time", blocks=_time(findings, origin)),
+        Section(name="timeline", title="Timeline", blocks=(Words(text="Recorded spans:", origin=origin), lines)),
+        Section(name="causes", title="Causes", blocks=_causes(findings, origin)),
+        Section(name="advice", title="Advice", blocks=(_advice(findings, origin),)),
     ]
     if what_if is not None:
-        sections.append(Section("what-if", "What if", what_if_part(what_if, origin)))
+        sections.append(Section(name="what-if", title="What if", blocks=what_if_blocks(what_if, origin)))
     if any(rank.slowdowns.groups for rank in findings.ranks):
-        sections.append(Section("slowdowns", "Slow-downs", slowdowns_part(findings, origin)))
+        sections.append(Section(name="slowdowns", title="Slow-downs", blocks=slowdown_blocks(findings, origin)))
     if any(rank.steps for rank in findings.ranks):
-        sections.append(Section("steps", "Steps", steps_part(findings, origin)))
-    sections.append(Section("provenance", "Provenance", provenance_part(findings, timelines, command, version)))
-    return page(
-        title=f"makeway: {_headline(findings)}",
-        over=f"makeway analyze, {_count(len(findings.ranks), 'rank')}",
-        headline=joined(text(_headline(findings)), text(" "), badge(origin)),
-        lead=_lead(findings, origin),
-        sections=sections,
+        sections.append(Section(name="steps", title="Steps", blocks=step_blocks(findings, origin)))
+    sections.append(
+        Section(
+            name="provenance",
+            title="Provenance",
+            blocks=provenance_blocks(findings, timelines, arguments=arguments, version=version),
+        )
+    )
+    return Report(
+        command="analyze",
+        over=f"makeway analyze, {count(len(findings.ranks), 'rank')}",
+        headline=headline(findings, origin),
+        lead=(_lead(findings, origin),),
+        sections=tuple(sections),
+        arguments=arguments,
+        version=version,
     )
 
 
 # --- the first screen ----------------------------------------------------------------------------
 
 
-def _headline(findings: Findings) -> str:
+def headline(findings: Findings, origin: str) -> Headline:
+    """The one number that matters: the most exposed communication of any rank."""
     worst = max(findings.ranks, key=lambda rank: (rank.figures.exposed_ns, -rank.rank))
     figures = worst.figures
     if not figures.comm_ns:
-        return f"No communication in the recorded {time_text(figures.span_ns)}"
+        return Headline(sentence=f"No communication in the recorded {time_text(figures.span_ns)}", origin=origin)
     if not figures.exposed_ns:
-        return f"All {time_text(figures.comm_ns)} of communication run beside compute"
+        words = f"All {time_text(figures.comm_ns)} of communication run beside compute"
+        return Headline(sentence=words, origin=origin, value=0.0, unit="ms")
     where = f" on rank {worst.rank}" if len(findings.ranks) > 1 else ""
-    return (
+    words = (
         f"{time_text(figures.exposed_ns)} of communication is exposed{where}: "
         f"{percent(figures.exposed_percent or 0.0)} of the recorded {time_text(figures.span_ns)}"
     )
+    return Headline(sentence=words, origin=origin, value=figures.exposed_ns / _MS, unit="ms")
 
 
-def _lead(findings: Findings, origin: str) -> Html:
+def _lead(findings: Findings, origin: str) -> Words:
     sentences = []
     if len(findings.ranks) > 1:
         exposed = [rank.figures.exposed_ns for rank in findings.ranks]
@@ -108,16 +114,18 @@ def _lead(findings: Findings, origin: str) -> Html:
         sentences.append(
             f"The largest cause of exposed time is {groups[0].kind}: {time_text(groups[0].rank_ns)}{where}."
         )
-    return paragraph(text(" ".join(sentences) + " "), badge(origin))
+    return Words(text=" ".join(sentences), origin=origin)
 
 
-def _time(findings: Findings, origin: str) -> Html:
+def _time(findings: Findings, origin: str) -> tuple[Block, ...]:
     waiting = exposed_waiting_ns(findings)
-    rows = [Bar(f"rank {rank.rank}", time_parts(rank, waiting.get(rank.rank, 0))) for rank in findings.ranks]
-    return joined(
-        paragraph(text("Where the recorded time of each rank went, first kernel to last. "), badge(origin)),
-        bars(rows),
-        table(_rank_table(findings, origin)),
+    bars = tuple(
+        Bar(label=f"rank {rank.rank}", parts=time_parts(rank, waiting.get(rank.rank, 0))) for rank in findings.ranks
+    )
+    caption = "Where the recorded time of each rank went, first kernel to last."
+    return (
+        Bars(name="time-parts", caption=caption, origin=origin, bars=bars),
+        _rank_table(findings, origin),
     )
 
 
@@ -187,7 +195,7 @@ def _rank_row(rank: RankFindings, waiting_ns: int | None) -> tuple[Cell, ...]:
 # --- why, and what to change ---------------------------------------------------------------------
 
 
-def _causes(findings: Findings, origin: str, view: TimelineView) -> Html:
+def _causes(findings: Findings, origin: str) -> tuple[Block, ...]:
     groups = Table(
         name="cause-groups",
         caption="Why communication was late, exposed or slowed, added up over ranks; the evidence is of the longest.",
@@ -216,7 +224,7 @@ def _causes(findings: Findings, origin: str, view: TimelineView) -> Html:
         nothing="Nothing was late, exposed or slowed.",
         filtered=True,
     )
-    return joined(table(groups), _single_causes(findings.causes, origin, view))
+    return groups, *_single_causes(findings.causes, origin)
 
 
 def _evidence(group: CauseGroup) -> str:
@@ -228,13 +236,13 @@ def _evidence(group: CauseGroup) -> str:
     return "; ".join(told)
 
 
-def _single_causes(causes: Sequence[Cause], origin: str, view: TimelineView) -> Html:
+def _single_causes(causes: Sequence[Cause], origin: str) -> tuple[Table, ...]:
     placed = sorted((cause for cause in causes if cause.of != "slowed"), key=lambda cause: -cause.time_ns)
     shown = placed[:_LONGEST_CAUSES]
     if not shown:
-        return Html("")
+        return ()
     rest = "" if len(shown) == len(placed) else f" (the longest {len(shown)} of {len(placed):,})"
-    return table(
+    return (
         Table(
             name="causes-one-by-one",
             caption=f"One by one{rest}; the time leads to its place in the timeline.",
@@ -248,16 +256,14 @@ def _single_causes(causes: Sequence[Cause], origin: str, view: TimelineView) -> 
                 Column("collective", "name"),
                 Column("evidence", "wide"),
             ),
-            rows=tuple(_cause_row(cause, view) for cause in shown),
+            rows=tuple(_cause_row(cause) for cause in shown),
             filtered=True,
-        )
+        ),
     )
 
 
-def _cause_row(cause: Cause, view: TimelineView) -> tuple[Cell, ...]:
-    place = None
-    if cause.rank in view.origin_ns:
-        place = Go(rank=cause.rank, start_ns=cause.at_ns - view.origin_ns[cause.rank], time_ns=cause.time_ns)
+def _cause_row(cause: Cause) -> tuple[Cell, ...]:
+    place = Go(rank=cause.rank, start_ns=cause.at_ns, time_ns=cause.time_ns)
     return (
         Cell(f"{cause.time_ns / _MS:,.3f}", cause.time_ns / _MS, go=place),
         Cell(str(cause.rank), cause.rank),
@@ -269,24 +275,22 @@ def _cause_row(cause: Cause, view: TimelineView) -> tuple[Cell, ...]:
     )
 
 
-def _advice(findings: Findings, origin: str) -> Html:
-    return table(
-        Table(
-            name="advice-table",
-            caption="What can be changed, and what it can bring at most: the time that its cause accounts for.",
-            origin=origin,
-            columns=(
-                Column("change", "wide"),
-                Column("at most ms", "number", None, "per rank"),
-                Column("gain ms", "number", "predicted", "by the simulator, for the recorded step"),
-                Column("cause"),
-                Column("why", "wide"),
-                Column("controls", "name"),
-            ),
-            rows=tuple(_advice_row(item) for item in findings.advice),
-            nothing="No advice: nothing stands out that a change could improve.",
-            filtered=True,
-        )
+def _advice(findings: Findings, origin: str) -> Table:
+    return Table(
+        name="advice-table",
+        caption="What can be changed, and what it can bring at most: the time that its cause accounts for.",
+        origin=origin,
+        columns=(
+            Column("change", "wide"),
+            Column("at most ms", "number", None, "per rank"),
+            Column("gain ms", "number", "predicted", "by the simulator, for the recorded step"),
+            Column("cause"),
+            Column("why", "wide"),
+            Column("controls", "name"),
+        ),
+        rows=tuple(_advice_row(item) for item in findings.advice),
+        nothing="No advice: nothing stands out that a change could improve.",
+        filtered=True,
     )
 
 
@@ -299,7 +303,3 @@ def _advice_row(item: Advice) -> tuple[Cell, ...]:
         Cell(item.why),
         Cell("; ".join(describe(control) for control in item.controls) or "a change in the program"),
     )
-
-
-def _count(amount: int, what: str) -> str:
-    return f"{amount:,} {what}{'' if amount == 1 else 's'}"

@@ -1,0 +1,60 @@
+
+// --- charts ---------------------------------------------------------------------------------------
+
+// Plotly draws what the plain bars and tables below it already say; without it, those stay.
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  return (name) => style.getPropertyValue(`--${name}`).trim();
+}
+
+function barFigure(data, colour) {
+  const traces = data.traces.map((trace, place) => ({
+    type: "bar", orientation: "h", name: trace.name, y: data.labels, x: trace.ms, marker: { color: colour(trace.colour) },
+    text: place === data.traces.length - 1 ? data.notes : undefined, textposition: "auto", insidetextanchor: "start",
+    hovertemplate: "%{y}: %{x:.3f} ms<extra></extra>",
+    error_x: place === data.traces.length - 1 && data.spread_ms.some((half) => half !== null)
+      ? { type: "data", array: data.spread_ms.map((half) => half ?? 0), color: colour("ink"), thickness: 1.2 } : undefined,
+  }));
+  const shapes = data.mark_ms === null ? [] : [{
+    type: "line", x0: data.mark_ms, x1: data.mark_ms, yref: "paper", y0: 0, y1: 1, line: { color: colour("exposed"), dash: "dot", width: 1.5 },
+  }];
+  const annotations = data.mark_ms === null ? [] : [{
+    x: data.mark_ms, yref: "paper", y: 1, yanchor: "bottom", showarrow: false, text: data.mark, font: { color: colour("exposed") },
+  }];
+  return [traces, {
+    barmode: "stack", shapes, annotations, height: 90 + 30 * data.labels.length, showlegend: data.traces.length > 1,
+    xaxis: { title: { text: "ms" }, gridcolor: colour("line"), rangemode: "tozero" }, yaxis: { autorange: "reversed", automargin: true },
+  }];
+}
+
+function heatFigure(data, colour) {
+  return [[{
+    type: "heatmap", x: data.columns, y: data.rows, z: data.values, xgap: 1, ygap: 1,
+    colorscale: [[0, colour("paper")], [1, colour("accent")]], hoverongaps: false,
+    texttemplate: data.columns.length <= 12 ? `%{z:.${data.digits}f}` : undefined,
+    hovertemplate: `${data.column_title} %{x}, ${data.row_title} %{y}: %{z:.${data.digits}f}<extra></extra>`,
+    colorbar: { thickness: 10, outlinewidth: 0 },
+  }], {
+    height: 110 + 30 * data.rows.length, xaxis: { type: "category", title: { text: data.column_title } },
+    yaxis: { type: "category", title: { text: data.row_title }, automargin: true },
+  }];
+}
+
+function drawCharts() {
+  const colour = colours();
+  for (const box of document.querySelectorAll("[data-chart]")) {
+    const data = JSON.parse(document.getElementById(box.dataset.chart).textContent);
+    const [traces, layout] = (data.kind === "heat" ? heatFigure : barFigure)(data, colour);
+    box.hidden = false;
+    Plotly.react(box, traces, {
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("ink"), size: 12 },
+      margin: { l: 10, r: 10, t: 24, b: 44 }, ...layout,
+    }, { displayModeBar: false, responsive: true });
+    box.closest("figure").querySelector(".plain-chart").classList.add("for-readers");
+  }
+}
+
+if (window.Plotly) {
+  drawCharts();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
+}
