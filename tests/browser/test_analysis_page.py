@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.browser.driving import OpenPage, eventually, view
 
 from makeway.analysis.figures import figures
 from makeway.analysis.findings import Advice, Cause, Findings, Matching, RankFindings, Slowdowns
@@ -20,19 +19,12 @@ from makeway.report.page import html_page
 from makeway.timeline import Rank, Span, Timeline
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 NASTY = "nccl</script><script>document.title='broken'</script><b>&amp;"
 CLOCK = 1_698_957_820_972_482_000
 MS = 1_000_000
 BLOCK = KernelResources(threads=256, registers_per_thread=96, smem_bytes=48 * 1024)
-# No sandbox as root in a container, and no traffic of the browser's own.
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--disable-quic",
-]  # fmt: skip
-
-OpenPage = Callable[..., "Page"]
 
 
 def recorded(rank: int) -> Timeline:
@@ -98,74 +90,10 @@ def html(timelines: list[Timeline]) -> str:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    executable = next((path for name in names if (path := shutil.which(name))), None)
-    if executable is None:
-        pytest.skip(f"no browser ({', '.join(names)}): apt-get install chromium")
-    with api.sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=executable, args=FLAGS)
-        yield launched
-        launched.close()
-
-
-@pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "analysis.html"
     path.write_text(html([recorded(0), recorded(1)]), encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def open_page(browser: Browser, file: Path) -> Iterator[OpenPage]:
-    """Opens the page; at the end, nothing may have gone wrong in it, and nothing may have been asked of the outside."""
-    contexts: list[Any] = []
-    wrong: list[str] = []
-    files: list[str] = []
-    asked: list[str] = []
-
-    def opened(path: Path = file, *, width: int = 1280, height: int = 900, dark: bool = False) -> Page:
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: wrong.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(path.as_uri())
-        files.append(path.as_uri())
-        page.wait_for_selector("[data-timeline][data-time]")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert wrong == []
-    assert asked == files
-
-
-def view(page: Page) -> tuple[float, float]:
-    """Start and length of what the timeline shows, in ns, after what was asked for is drawn."""
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    start, time = page.evaluate("(({ start, time }) => [+start, +time])(document.querySelector('[data-time]').dataset)")
-    return start, time
-
-
-def eventually(page: Page, condition: str) -> None:
-    """Waits frame by frame; the page's policy forbids Playwright's own way, which evaluates text."""
-    page.evaluate(
-        """new Promise((done, fail) => {
-            const began = performance.now();
-            const look = () => {
-                if (CONDITION) done();
-                else if (performance.now() - began > 10000) fail(new Error("never: CONDITION"));
-                else requestAnimationFrame(look);
-            };
-            look();
-        })""".replace("CONDITION", condition)
-    )
 
 
 def place(page: Page, rank: int, row: int, time_ns: float) -> tuple[float, float]:

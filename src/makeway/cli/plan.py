@@ -7,23 +7,28 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from makeway import __version__
 from makeway.analysis.rank import Question, findings, most_exposed
 from makeway.analysis.recorded import with_arrivals
 from makeway.cli.output import console, print_json
+from makeway.cli.report_output import add_report_options, command_line, write_report
 from makeway.cli.trace_input import read_records
 from makeway.collective import load_footprint
 from makeway.control import Control, MadeFor, Plan, Rejected, control_word, describe, parse_control
 from makeway.device import Device, load_device
 from makeway.errors import InputError, UnsupportedError
 from makeway.plan_file import dump_plan, load_plan
-from makeway.planning.planner import BUDGET_MS, PLANNER, make_plan
+from makeway.planning.planner import BUDGET_MS, PLANNER, Planned, make_plan
 from makeway.planning.policies import policy_names
 from makeway.planning.score import score
 from makeway.planning.what_if import not_shown_by_a_trace
 from makeway.presets import PresetOptions, load_preset, preset_names
+from makeway.report.blocks import Report
 from makeway.report.new_file import new_file
 from makeway.report.plan_data import as_plan, plan_document, print_plan
+from makeway.report.predicted_report import plan_report
 from makeway.simulate.policies import DISPATCHES
+from makeway.simulate.predict import simulate
 from makeway.workload import CollectiveOp, Workload, load_workload
 
 EXAMPLES = """\
@@ -31,6 +36,7 @@ examples:
   makeway plan gemm-ar --device H100-SXM5-80GB --out plan.toml
   makeway plan conccl-04 --device MI300X --policy conccl-dma
   makeway plan my-step.toml --device A100-SXM4-80GB --control priority --json
+  makeway plan gemm-ar --device H100-SXM5-80GB --html plan.html
   makeway plan traces/ --out plan.toml                    the step of the rank with most exposed communication
   makeway plan --compare old.toml new.toml gemm-ar --device H100-SXM5-80GB
 
@@ -46,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", metavar="NAME", help="a device name or FILE.toml (traces: default what they name)")
     parser.add_argument("--gpus", type=int, metavar="N", help="ranks of a preset (default: the preset's)")
-    parser.add_argument("--nccl", metavar="VERSION", help="library of the collectives, e.g. 2.27.5 or rccl-2.22.3")
+    parser.add_argument("--nccl", metavar="VERSION", help="library of the collectives, e.g. 2.27.5 or rccl-5.4.3")
     parser.add_argument(
         "--budget-ms",
         type=float,
@@ -60,6 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dispatch", choices=tuple(DISPATCHES), help="plan for this dispatch rule alone")
     parser.add_argument("--step", type=int, metavar="N", help="profiler step of a trace")
     parser.add_argument("--out", metavar="FILE", help="write the plan file there; - for stdout")
+    add_report_options(parser)
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="what changes from plan A to plan B")
 
 
@@ -91,6 +98,7 @@ def run(options: argparse.Namespace) -> int:
         with new_file(Path(options.out)) as file:
             file.write(dump_plan(as_plan(planned, made_for)))
         print(f"wrote {options.out}", file=sys.stderr)
+    write_report(options, lambda: _report(planned, subject, notes))
     if options.json:
         print_json(plan_document(planned, made_for, notes))
     else:
@@ -98,6 +106,21 @@ def run(options: argparse.Namespace) -> int:
         for note in (*planned.notes, *notes):
             print(f"note: {note}", file=sys.stderr)
     return 0
+
+
+def _report(planned: Planned, subject: _Subject, notes: tuple[str, ...]) -> Report:
+    timelines = [("as it comes", simulate(subject.workload, subject.device).timeline)]
+    if planned.controls:
+        timelines.append(("with the plan", simulate(subject.workload, subject.device, planned.controls).timeline))
+    return plan_report(
+        planned,
+        subject.workload,
+        subject.device,
+        timelines,
+        notes=notes,
+        arguments=command_line(),
+        version=__version__,
+    )
 
 
 # --- what to plan for --------------------------------------------------------------------------

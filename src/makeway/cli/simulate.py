@@ -12,12 +12,15 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from makeway import __version__
 from makeway.cli.output import console, print_json
+from makeway.cli.report_output import add_report_options, command_line, wants_report, write_report
 from makeway.control import describe, parse_control
 from makeway.device import Device, load_device
 from makeway.errors import InputError
 from makeway.plan_file import load_plan
 from makeway.presets import PresetOptions, load_preset, preset_names, preset_summary
+from makeway.report.predicted_report import simulation_report
 from makeway.simulate.policies import DISPATCHES, HBM_RULES
 from makeway.simulate.predict import Prediction, Settings, simulate
 from makeway.simulate.sweep import HONEST_JITTER, Alternative, alternatives, run_points, sweep_points
@@ -29,6 +32,7 @@ examples:
   makeway simulate gemm-ar --device H100-SXM5-80GB
   makeway simulate gemm-ar --device H100-SXM5-80GB --control priority --control comm-threads=288
   makeway simulate cb-ar --device A40 --grid 64x64 --sweep priority
+  makeway simulate gemm-ar --device A100-SXM4-80GB --control priority --html step.html
   makeway simulate my-step.toml --device MI300X --control copy-engine --json
 
 controls: pad=48KiB[:kernel*]  tile=64x64x64  priority  comm-first  comm-blocks=16  comm-threads=288
@@ -76,6 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="try the rules that are not known (text output)",
     )
+    add_report_options(parser)
     parser.add_argument(
         "--sweep", choices=("pad", "priority", "comm-blocks", "grid"), help="run one knob over its values"
     )
@@ -97,10 +102,16 @@ def run(options: argparse.Namespace) -> int:
         record=options.json and not options.sweep,
     )
     if options.sweep:
+        if wants_report(options):
+            raise InputError("--html and --report show one prediction; leave --sweep out")
         points = sweep_points(options.sweep, workload, device, controls)
         _sweep(points, device, settings, as_json=options.json)
         return 0
     prediction = simulate(workload, device, controls, settings)
+    write_report(
+        options,
+        lambda: simulation_report(prediction, workload, device, arguments=command_line(), version=__version__),
+    )
     if options.json:
         print_json(document(prediction) | _timeline_document(prediction))
     else:

@@ -172,7 +172,6 @@ class Room:
     comm: KernelResources | None
     pad_bytes: int = 0  # what the plan asks for
     most_pad_bytes: int = 0  # how far a pad can go on this device
-    cluster: int = 1  # of the collective: blocks that must find room together
 
 
 Block = Words | Notes | Facts | Table | Bars | HeatMap | Lines | Room

@@ -93,8 +93,8 @@ def _bar_traces(data: Bars) -> object:
     traces = []
     for name in names:
         found = [next((part for part in bar.parts if part.name == name), None) for bar in data.bars]
-        colour = next(part.colour for part in found if part is not None)
-        traces.append({"name": name, "colour": colour, "ms": [part.time_ns / _MS if part else 0 for part in found]})
+        colours = [part.colour if part else "idle" for part in found]
+        traces.append({"name": name, "colours": colours, "ms": [part.time_ns / _MS if part else 0 for part in found]})
     return {
         "kind": "bars",
         "labels": labels,

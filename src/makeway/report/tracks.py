@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from makeway.analysis.findings import Cause, CauseKind
@@ -51,10 +51,12 @@ class RankTracks:
     origin: Origin
     added: tuple[Track, ...]
     streams: tuple[Stream, ...]
+    label: str = ""  # instead of the rank's number: "with the plan"
 
     @property
     def title(self) -> str:
-        return f"rank {self.rank.rank}" + (f" - {self.rank.device}" if self.rank.device else "")
+        name = self.label or f"rank {self.rank.rank}"
+        return name + (f" - {self.rank.device}" if self.rank.device else "")
 
 
 def rank_tracks(timelines: Sequence[Timeline], causes: Iterable[Cause]) -> tuple[RankTracks, ...]:
@@ -73,6 +75,33 @@ def rank_tracks(timelines: Sequence[Timeline], causes: Iterable[Cause]) -> tuple
         for rank, spans in _spans_by_rank(timeline)
     ]
     return tuple(sorted(found, key=lambda item: item.rank.rank))
+
+
+def compared_tracks(timelines: Sequence[tuple[str, Timeline]], *, rank: int = 0) -> tuple[RankTracks, ...]:
+    """One rank of several timelines, each under its label and from its own start: measured beside predicted."""
+    found = []
+    for number, (label, timeline) in enumerate(timelines):
+        spans = [span for span in timeline.spans if span.rank == rank]
+        start_ns = min((span.start_ns for span in spans), default=0)
+        moved = [
+            replace(
+                span,
+                start_ns=span.start_ns - start_ns,
+                end_ns=span.end_ns - start_ns,
+                launched_ns=None if span.launched_ns is None else span.launched_ns - start_ns,
+            )
+            for span in spans
+        ]
+        found.append(
+            RankTracks(
+                rank=Rank(rank=number, device=timeline.device),
+                origin=timeline.origin,
+                added=tuple(track for track in added_tracks(moved, ()) if track.name != "cause"),
+                streams=streams(moved),
+                label=label,
+            )
+        )
+    return tuple(found)
 
 
 def _spans_by_rank(timeline: Timeline) -> list[tuple[Rank, list[Span]]]:

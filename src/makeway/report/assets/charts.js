@@ -9,7 +9,7 @@ function colours() {
 
 function barFigure(data, colour) {
   const traces = data.traces.map((trace, place) => ({
-    type: "bar", orientation: "h", name: trace.name, y: data.labels, x: trace.ms, marker: { color: colour(trace.colour) },
+    type: "bar", orientation: "h", name: trace.name, y: data.labels, x: trace.ms, marker: { color: trace.colours.map(colour) },
     text: place === data.traces.length - 1 ? data.notes : undefined, textposition: "auto", insidetextanchor: "start",
     hovertemplate: "%{y}: %{x:.3f} ms<extra></extra>",
     error_x: place === data.traces.length - 1 && data.spread_ms.some((half) => half !== null)
@@ -23,7 +23,7 @@ function barFigure(data, colour) {
   }];
   return [traces, {
     barmode: "stack", shapes, annotations, height: 90 + 30 * data.labels.length, showlegend: data.traces.length > 1,
-    xaxis: { title: { text: "ms" }, gridcolor: colour("line"), rangemode: "tozero" }, yaxis: { autorange: "reversed", automargin: true },
+    xaxis: { title: { text: "ms" }, gridcolor: colour("line"), rangemode: "tozero" }, yaxis: { autorange: "reversed", automargin: true, ticksuffix: "  " },
   }];
 }
 

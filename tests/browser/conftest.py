@@ -1,0 +1,65 @@
+"""A headless Chromium that lets no page ask for anything, or complain, unnoticed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.browser.driving import OpenPage
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+# No sandbox as root in a container, and no traffic of the browser's own.
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--disable-quic",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    executable = next((path for name in names if (path := shutil.which(name))), None)
+    if executable is None:
+        pytest.skip(f"no browser ({', '.join(names)}): apt-get install chromium")
+    with api.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=executable, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, file: Path) -> Iterator[OpenPage]:
+    """Opens the page; at the end, nothing may have gone wrong in it, and nothing may have been asked of the outside."""
+    contexts: list[Any] = []
+    wrong: list[str] = []
+    files: list[str] = []
+    asked: list[str] = []
+
+    def opened(
+        path: Path = file, *, width: int = 1280, height: int = 900, dark: bool = False, timeline: bool = True
+    ) -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        files.append(path.as_uri())
+        if timeline:
+            page.wait_for_selector("[data-timeline][data-time]")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert wrong == []
+    assert asked == files
