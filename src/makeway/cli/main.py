@@ -15,12 +15,14 @@ from makeway.errors import MakewayError, suggestion
 COMMANDS = {
     "analyze": "profiler traces: exposed communication, waiting, causes, advice with predicted gains",
     "bench": "a workload on real ranks: sequential, overlapped, under each control, and as planned",
+    "demo": "the whole story on this machine: real ranks, simulated GPUs, a real recording; one page",
     "devices": "device facts and their sources",
     "doctor": "what this machine offers; --calibrate measures it as a device for predictions",
     "export": "a plan as environment variables, tuner file, framework options or compiler flags",
     "inspect": "resources of every kernel in a cubin, fatbin, shared library or hsaco",
     "plan": "choose the controls for a workload or a recorded step, and say why",
     "residency": "does a collective's block fit beside a kernel; which pad or thread count makes room",
+    "run": "run an unmodified program under a plan, and check that each control took effect",
     "simulate": "a workload on a device under controls: predicted times, timeline, share of ideal",
     "validate": "published results beside ours, with the error of each",
 }

@@ -32,6 +32,7 @@ from makeway.timeline import Timeline
 
 _MS = 1e6
 _LONGEST_CAUSES = 200  # rows of the table of single causes
+_LINES = "spans"
 
 
 def analysis_report(
@@ -41,7 +42,7 @@ def analysis_report(
     if not findings.ranks or not timelines:
         raise InputError("there is no rank to show: give at least one trace that holds GPU kernels")
     origin = " and ".join(sorted({timeline.origin for timeline in timelines}))
-    lines = Lines(name="spans", ranks=rank_tracks(timelines, findings.causes))
+    lines = Lines(name=_LINES, ranks=rank_tracks(timelines, findings.causes))
     sections = [
         Section(name="time", title="Time", blocks=_time(findings, origin)),
         Section(name="timeline", title="Timeline", blocks=(Words(text="Recorded spans:", origin=origin), lines)),
@@ -263,7 +264,7 @@ def _single_causes(causes: Sequence[Cause], origin: str) -> tuple[Table, ...]:
 
 
 def _cause_row(cause: Cause) -> tuple[Cell, ...]:
-    place = Go(rank=cause.rank, start_ns=cause.at_ns, time_ns=cause.time_ns)
+    place = Go(lines=_LINES, rank=cause.rank, start_ns=cause.at_ns, time_ns=cause.time_ns)
     return (
         Cell(f"{cause.time_ns / _MS:,.3f}", cause.time_ns / _MS, go=place),
         Cell(str(cause.rank), cause.rank),

@@ -46,8 +46,9 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Go:
-    """A place in the report's timeline: a rank, a time and a length, in the times of the spans."""
+    """A place in one of the report's timelines: a rank, a time and a length, in the times of the spans."""
 
+    lines: str  # the timeline's name
     rank: int
     start_ns: int
     time_ns: int
@@ -142,6 +143,7 @@ class HeatMap:
     row_title: str = ""
     origin: Origin | str | None = None
     digits: int = 2
+    reach: tuple[float, float] | None = None  # of the colours; None: from the least value to the most
 
     def __post_init__(self) -> None:
         if len(self.values) != len(self.rows) or any(len(row) != len(self.columns) for row in self.values):

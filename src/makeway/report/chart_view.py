@@ -112,7 +112,7 @@ def _bar_traces(data: Bars) -> object:
 def heat_view(data: HeatMap) -> Html:
     """A heat map; darker is larger, a dash was not run."""
     known = [value for row in data.values for value in row if value is not None]
-    low, high = (min(known), max(known)) if known else (0.0, 0.0)
+    low, high = data.reach or ((min(known), max(known)) if known else (0.0, 0.0))
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in data.columns)
     corner = escape(f"{data.row_title} \\ {data.column_title}" if data.row_title else "")
     body = "".join(
@@ -130,8 +130,9 @@ def heat_view(data: HeatMap) -> Html:
         "column_title": data.column_title,
         "row_title": data.row_title,
         "digits": data.digits,
+        "reach": (low, high),
     }
-    return _figure(data.name, data.caption, data.origin, plain, traces)
+    return _figure(data.name, data.caption, data.origin, plain, traces, style="half")
 
 
 def _heat_row(name: str, row: Sequence[float | None], reach: tuple[float, float], digits: int) -> str:
@@ -143,17 +144,18 @@ def _heat_cell(value: float | None, reach: tuple[float, float], digits: int) -> 
     if value is None:
         return "<td>–</td>"
     low, high = reach
-    shade = 0 if high - low < 1e-12 else round((value - low) / (high - low) * _SHADES)
+    share = 0.0 if high - low < 1e-12 else (value - low) / (high - low)
+    shade = round(min(max(share, 0.0), 1.0) * _SHADES)
     return f'<td style="--shade: {100 * shade // _SHADES}%">{value:.{digits}f}</td>'
 
 
-def _figure(name: str, caption: str, origin: str | None, plain: Html, data: object | None) -> Html:
+def _figure(name: str, caption: str, origin: str | None, plain: Html, data: object | None, *, style: str = "") -> Html:
     words = escape(caption) + (f" {badge(origin)}" if origin else "")
     drawing = ""
     if data is not None:
         chart = embedded(f"{name}-data", json.dumps(data, separators=(",", ":"), ensure_ascii=False))
         drawing = f'<div class="chart" data-chart="{escape(name)}-data" aria-hidden="true" hidden></div>{chart}'
     return Html(
-        f'<figure id="{escape(name)}"><figcaption>{words}</figcaption>{drawing}'
+        f'<figure id="{escape(name)}" class="{style}"><figcaption>{words}</figcaption>{drawing}'
         f'<div class="plain-chart">{plain}</div></figure>\n'
     )

@@ -69,8 +69,7 @@ def _block(block: Block, views: Mapping[str, TimelineView]) -> Html:
         case Facts():
             return _facts(block)
         case Table():
-            origins = next((view.origin_ns for view in views.values()), None)
-            return table_view(block, origins)
+            return table_view(block, _origins(views))
         case Bars():
             return bars_view(block)
         case HeatMap():
@@ -81,6 +80,10 @@ def _block(block: Block, views: Mapping[str, TimelineView]) -> Html:
             return room_view(block)
         case _:
             assert_never(block)
+
+
+def _origins(views: Mapping[str, TimelineView]) -> dict[tuple[str, int], int]:
+    return {(name, rank): origin_ns for name, view in views.items() for rank, origin_ns in view.origin_ns.items()}
 
 
 def _words(words: Words) -> Html:

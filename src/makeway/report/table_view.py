@@ -8,7 +8,7 @@ from html import escape
 from makeway.report.blocks import Cell, Column, Table
 from makeway.report.markup import Html, badge
 
-Origins = Mapping[int, int]  # by rank: the time in ns that the page's timeline counts from
+Origins = Mapping[tuple[str, int], int]  # by timeline and rank: the time in ns that the page's drawing counts from
 
 
 def table_view(data: Table, origins: Origins | None = None) -> Html:
@@ -51,9 +51,10 @@ def _cell(cell: Cell, column: Column, origins: Origins) -> str:
     if column.style == "number":
         value = f' data-value="{"" if cell.value is None else repr(cell.value)}"'
     shown = escape(cell.words)
-    if cell.go and cell.go.rank in origins:
-        place = f"{cell.go.rank} {cell.go.start_ns - origins[cell.go.rank]} {cell.go.time_ns}"
-        shown = f'<button type="button" class="plain" data-go="{place}">{shown}</button>'
+    if cell.go and (origin_ns := origins.get((cell.go.lines, cell.go.rank))) is not None:
+        place = f"{cell.go.rank} {cell.go.start_ns - origin_ns} {cell.go.time_ns}"
+        there = escape(cell.go.lines)
+        shown = f'<button type="button" class="plain" data-lines="{there}-data" data-go="{place}">{shown}</button>'
     names = f'class="{escape(column.style)}" data-title="{escape(column.title)}"'
     return f"<td {names}{value}{_title(cell.hint)}>{shown}</td>"
 

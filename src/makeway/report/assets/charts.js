@@ -29,7 +29,7 @@ function barFigure(data, colour) {
 
 function heatFigure(data, colour) {
   return [[{
-    type: "heatmap", x: data.columns, y: data.rows, z: data.values, xgap: 1, ygap: 1,
+    type: "heatmap", x: data.columns, y: data.rows, z: data.values, xgap: 1, ygap: 1, zmin: data.reach[0], zmax: data.reach[1],
     colorscale: [[0, colour("paper")], [1, colour("accent")]], hoverongaps: false,
     texttemplate: data.columns.length <= 12 ? `%{z:.${data.digits}f}` : undefined,
     hovertemplate: `${data.column_title} %{x}, ${data.row_title} %{y}: %{z:.${data.digits}f}<extra></extra>`,

@@ -62,7 +62,7 @@ class Timeline {
     }
     document.addEventListener("click", (event) => {
       const button = event.target.closest("[data-go]");
-      if (button) this.go(...button.dataset.go.split(" ").map(Number));
+      if (button?.dataset.lines === section.dataset.timeline) this.go(...button.dataset.go.split(" ").map(Number));
     });
     const again = () => { this.colours = null; this.redraw(); };
     for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", again);

@@ -1,0 +1,166 @@
+"""The whole story on this machine, GPU or not: real ranks, published experiments, a real recording; one report."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.resources import as_file
+from pathlib import Path
+
+from makeway import __version__
+from makeway.analysis.rank import Question, findings, most_exposed
+from makeway.analysis.recorded import with_arrivals
+from makeway.cli.output import print_json
+from makeway.cli.report_output import command_line, write_report
+from makeway.cli.trace_input import read_records
+from makeway.control import describe
+from makeway.errors import InputError, MakewayError
+from makeway.facts import data_files
+from makeway.measure.experiment import PAPER_SIDES, Grid
+from makeway.measure.outcome import Bench, document
+from makeway.measure.simulated import simulated_experiment
+from makeway.planning.planner import make_plan
+from makeway.planning.what_if import not_shown_by_a_trace, what_if, with_gains
+from makeway.report.analysis_report import analysis_report
+from makeway.report.blocks import Report
+from makeway.report.demo_report import Demo, DeviceMap, demo_lines, demo_report
+from makeway.validate.conccl import conccl_rows
+from makeway.validate.grid import PAPER_DEVICES, published_device
+from makeway.validate.rows import Row, published_csv
+
+EXAMPLES = """\
+examples:
+  makeway demo                           some two minutes; needs torch for the real ranks
+  makeway demo --quick --out demo.html   a few seconds, without the real ranks
+"""
+_NAME = "makeway-demo.html"
+_LINK = "2gbit"
+_QUICK_SIDES = (4, 16, 64, 256)
+_PLAN_BUDGET_MS = 1_000.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="leave the real ranks out, and most grids: under 20 s")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help=f"the page (default: {_NAME} here, else in a temporary directory)"
+    )
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write what the page shows as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    started = time.monotonic()
+    options.html = options.out or _place()
+    if options.html.is_dir():
+        raise InputError(f"--out {options.html} is a directory; name a file in it")
+    bench, no_bench = (None, "left out by --quick") if options.quick else _real_ranks()
+    sides = _QUICK_SIDES if options.quick else PAPER_SIDES
+    maps = tuple(_device_map(name, sides) for name in PAPER_DEVICES)
+    _say("simulating ConCCL's ladder on MI300X")
+    ladder = _ladder()
+    _say("analysing a recording of eight A100s")
+    analysis, plan = _recording()
+    demo = Demo(
+        bench=bench,
+        no_bench=no_bench,
+        maps=maps,
+        ladder=ladder,
+        analysis=analysis,
+        plan=plan,
+        seconds=time.monotonic() - started,
+    )
+    write_report(options, lambda: demo_report(demo, arguments=command_line(), version=__version__))
+    lines = demo_lines(demo)
+    if options.json:
+        print_json(_document(demo, lines, options.html))
+    else:
+        sys.stdout.write("\n".join([*lines, f"Open {options.html} in a browser."]) + "\n")
+    return 0
+
+
+def _say(stage: str) -> None:
+    print(f"makeway demo: {stage} ...", file=sys.stderr, flush=True)
+
+
+def _place() -> Path:
+    """Here, or where one can write."""
+    if os.access(".", os.W_OK):
+        return Path(_NAME)
+    return Path(tempfile.mkdtemp(prefix="makeway-")) / _NAME
+
+
+# --- the parts -----------------------------------------------------------------------------------
+
+
+def _real_ranks() -> tuple[Bench | None, str | None]:
+    """GEMM beside all-reduce on two processes over a paced loopback; the reason where that cannot be."""
+    if importlib.util.find_spec("torch") is None:
+        return None, "torch is not installed (pip install 'makeway[torch]')"
+    from makeway.measure.bench import job_settings, run_bench
+    from makeway.measure.job import Job
+    from makeway.measure.link import parse_rate
+
+    _say(f"measuring gemm-ar on 2 real ranks over {_LINK}")
+    settings, candidates = job_settings([], 2, apart=True, plan=True, wide=False)
+    job = Job(workload="gemm-ar", settings=settings, candidates=candidates, repeats=8, trial_rounds=3, timeout_s=60)
+    try:
+        return run_bench(job, 2, rate=parse_rate(_LINK), progress=_say), None
+    except MakewayError as error:
+        return None, str(error).partition("\n")[0]
+
+
+def _device_map(name: str, sides: tuple[int, ...]) -> DeviceMap:
+    _say(f"simulating the published experiment on {name}")
+    device = published_device(name)
+    grids: list[Grid] = [(x, y) for y in sides for x in sides]
+    found = simulated_experiment("cb-ar", device, grids, comm_time="fitted")
+    table = [row for row in published_csv("grid_time_ratio.csv") if row["device"] == name]
+    published = {(int(row["grid_x"]), int(row["grid_y"])): float(row["time_ratio"]) for row in table}
+    return DeviceMap(
+        name=name, experiment=found, published={grid: published[grid] for grid in grids if grid in published}
+    )
+
+
+def _ladder() -> tuple[Row, ...]:
+    """The steps of the ladder, with the numbers that were fitted to it."""
+    return tuple(row for row in conccl_rows() if row.unit == "%" and row.status == "calibration")
+
+
+def _recording() -> tuple[Report, str]:
+    with ExitStack() as stack:
+        traces = stack.enter_context(as_file(data_files("traces").joinpath("astra-megatron-tp8")))
+        read = read_records([traces], Question(), keep_spans=True)
+    result = findings(read.records)
+    chosen = most_exposed(read.records)
+    answers, plan = None, "No step of it can be simulated."
+    if chosen is not None and chosen.step is not None and chosen.device is not None:
+        step = with_arrivals(chosen.step, result.matching)
+        answers = what_if(step, chosen.device)
+        if answers.replay.trusted:
+            result = replace(result, advice=with_gains(result.advice, answers, worth_ns=answers.replay.worth_ns))
+        planned = make_plan(
+            step.workload, chosen.device, budget_ms=_PLAN_BUDGET_MS, excluded=not_shown_by_a_trace(step)
+        )
+        controls = ", ".join(describe(control) for control in planned.controls) or "leave as is"
+        plan = f"Plan for it: {controls} (predicted). First advice: {result.advice[0].title}."
+    report = analysis_report(result, read.timelines, answers, arguments=command_line(), version=__version__)
+    return report, plan
+
+
+def _document(demo: Demo, lines: list[str], page: Path) -> dict[str, object]:
+    return {
+        "page": str(page),
+        "lines": lines,
+        "seconds": round(demo.seconds, 1),
+        "bench": document(demo.bench) if demo.bench else None,
+        "no_bench": demo.no_bench,
+        "maps": [{"device": one.name, "mean_absolute_error": one.error} for one in demo.maps],
+        "ladder": [{"step": row.case, "published": row.published, "predicted": row.predicted} for row in demo.ladder],
+        "recording": demo.analysis.headline.sentence,
+        "plan": demo.plan,
+    }

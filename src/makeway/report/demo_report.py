@@ -1,0 +1,232 @@
+"""What `makeway demo` has to say: real ranks, published experiments and a real recording, in one report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from makeway.measure.experiment import Experiment, Grid
+from makeway.measure.outcome import BASELINES, PLANNED, SEQUENTIAL, Bench
+from makeway.report.bench_report import bench_bars, bench_headline, bench_lines
+from makeway.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Facts,
+    Headline,
+    HeatMap,
+    Notes,
+    Report,
+    Section,
+    Table,
+    Words,
+)
+from makeway.report.numbers import number, percent
+from makeway.validate.rows import Row
+
+_Named = TypeVar("_Named", bound=Block)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMap:
+    """The published experiment on one simulated device, beside the paper's own numbers where it has them."""
+
+    name: str  # as the paper calls the device
+    experiment: Experiment
+    published: Mapping[Grid, float]  # TimeRatio
+
+    @property
+    def error(self) -> float | None:
+        """Mean absolute error over the published grids."""
+        found = [abs(self.experiment.cell(grid).time_ratio - ratio) for grid, ratio in self.published.items()]
+        return sum(found) / len(found) if found else None
+
+    @property
+    def best_priority(self) -> float:
+        """The lowest normalised time, with priority over without."""
+        return min(cell.normalised_time or 1.0 for cell in self.experiment.cells)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """All that was done; a part that could not be is None, with the reason."""
+
+    bench: Bench | None
+    no_bench: str | None
+    maps: tuple[DeviceMap, ...]
+    ladder: tuple[Row, ...]
+    analysis: Report
+    plan: str  # what planning says of the recorded step, in a sentence
+    seconds: float
+
+
+def demo_report(demo: Demo, *, arguments: str, version: str) -> Report:
+    """One report with all parts."""
+    return Report(
+        command="demo",
+        over="makeway demo",
+        headline=_headline(demo),
+        lead=tuple(Words(text=line) for line in demo_lines(demo)[:-1]),
+        sections=(
+            Section(name="ranks", title="Real ranks", blocks=_bench_blocks(demo)),
+            Section(name="published", title="Published experiments", blocks=_published_blocks(demo)),
+            *_analysis_sections(demo.analysis),
+            Section(
+                name="provenance",
+                title="Provenance",
+                blocks=(
+                    Facts(
+                        pairs=(
+                            ("command", arguments),
+                            ("makeway", version),
+                            ("took", f"{demo.seconds:.0f} s"),
+                            ("measured", "real ranks of this machine, no GPU"),
+                            ("imported", "a public recording of eight A100s, bundled with makeway"),
+                            ("predicted", "everything on simulated devices; nothing here ran on a GPU"),
+                        ),
+                        code=("command",),
+                    ),
+                    *((Notes(sentences=demo.bench.notes),) if demo.bench else ()),
+                ),
+            ),
+        ),
+        arguments=arguments,
+        version=version,
+    )
+
+
+def demo_lines(demo: Demo) -> list[str]:
+    """The whole story in a few lines."""
+    lines = ["1. " + _bench_words(demo)]
+    lines += ["2. The published experiment of arXiv 2606.09200 on simulated GPUs:"]
+    lines += [f"   {words}" for words in _map_words(demo.maps)]
+    lines += ["   ConCCL's ladder on MI300X, share of ideal: " + _ladder_words(demo.ladder) + "."]
+    lines += [
+        f"3. A real recording of eight A100s: {demo.analysis.headline.sentence} ({demo.analysis.headline.origin})."
+    ]
+    lines += [f"   {demo.plan}"]
+    lines += ["What was measured, imported or predicted is said beside every number."]
+    return lines
+
+
+def _headline(demo: Demo) -> Headline:
+    return bench_headline(demo.bench) if demo.bench else demo.analysis.headline
+
+
+# --- real ranks ----------------------------------------------------------------------------------
+
+
+def _bench_words(demo: Demo) -> str:
+    bench = demo.bench
+    if bench is None:
+        return f"Real ranks: not run, {demo.no_bench}."
+    times = [
+        f"{name} {bench.variant(name).summary.median_ns / 1e6:.0f} ms"
+        for name in (SEQUENTIAL, *BASELINES, PLANNED)
+        if any(one.name == name for one in bench.variants)
+    ]
+    share = bench.share_of_ideal(PLANNED)
+    ideal = "" if share is None else f", {percent(100 * share)} of ideal"
+    return f"Real ranks, {bench.workload} ({bench.link}): {', '.join(times)}{ideal} (measured, {bench.ranks} ranks)."
+
+
+def _bench_blocks(demo: Demo) -> tuple[Block, ...]:
+    if demo.bench is None:
+        return (Words(text=_bench_words(demo)),)
+    chosen = (Words(text=f"Planned: {demo.bench.choice}.", origin="measured"),) if demo.bench.choice else ()
+    lines = (bench_lines(demo.bench, "bench-spans"),) if demo.bench.timeline else ()
+    return (Words(text=_bench_words(demo)), bench_bars(demo.bench, "bench-times"), *chosen, *lines)
+
+
+# --- published experiments -----------------------------------------------------------------------
+
+
+def _map_words(maps: Sequence[DeviceMap]) -> list[str]:
+    return [
+        f"{one.name}: priority saves up to {percent(100 * (1 - one.best_priority))}; "
+        + (f"the map is off by {one.error:.3f} on average" if one.error is not None else "no published map")
+        for one in maps
+    ]
+
+
+def _ladder_words(rows: Sequence[Row]) -> str:
+    ours = "/".join(f"{row.predicted:.0f}" for row in rows)
+    theirs = "/".join(f"{row.published:.0f}" for row in rows)
+    return f"{ours} % predicted, {theirs} % published"
+
+
+def _published_blocks(demo: Demo) -> tuple[Block, ...]:
+    blocks: list[Block] = [
+        Words(
+            text="arXiv 2606.09200, Fig. 2: time of plain overlap over sequential, by the GEMM's grid. Two numbers of "
+            "each device with a published map are fitted to it (docs/model.md).",
+            origin="predicted",
+        )
+    ]
+    for one in demo.maps:
+        blocks.append(_heat(one.name, "predicted", {cell.grid: cell.time_ratio for cell in one.experiment.cells}))
+        if one.published:
+            blocks.append(_heat(one.name, "published", one.published))
+    blocks.append(_ladder_table(demo.ladder))
+    return tuple(blocks)
+
+
+def _heat(device: str, whose: str, values: Mapping[Grid, float]) -> HeatMap:
+    across, down = sorted({x for x, _ in values}), sorted({y for _, y in values})
+    return HeatMap(
+        name=f"map-{device.lower()}-{whose}",
+        caption=f"{device}, {'by the model' if whose == 'predicted' else 'as published'}",
+        columns=tuple(map(str, across)),
+        rows=tuple(map(str, down)),
+        values=tuple(tuple(values.get((x, y)) for x in across) for y in down),
+        column_title="X blocks",
+        row_title="Y blocks",
+        origin="predicted" if whose == "predicted" else "imported",
+        reach=(0.0, 1.0),
+    )
+
+
+def _ladder_table(rows: Sequence[Row]) -> Table:
+    return Table(
+        name="ladder",
+        caption="ConCCL (arXiv 2412.14335) on MI300X: mean share of ideal of 30 scenarios. Three numbers are fitted.",
+        columns=(
+            Column("step", "name"),
+            Column("published %", "number", "imported"),
+            Column("ours %", "number", "predicted"),
+            Column("error", "number"),
+        ),
+        rows=tuple(
+            (Cell(row.case), number(row.published, 0), number(row.predicted, 0), number(row.error, 0)) for row in rows
+        ),
+    )
+
+
+# --- the recording -------------------------------------------------------------------------------
+
+
+def _analysis_sections(report: Report) -> tuple[Section, ...]:
+    """The sections of the analysis under names of their own."""
+    return tuple(
+        Section(
+            name=f"trace-{section.name}",
+            title=f"Recording: {section.title.lower()}",
+            blocks=tuple(_renamed(block) for block in section.blocks),
+        )
+        for section in report.sections
+        if section.name != "provenance"
+    )
+
+
+def _renamed(block: Block) -> Block:
+    if isinstance(block, Table):
+        rows = tuple(tuple(_moved(cell) for cell in row) for row in block.rows)
+        return replace(block, name=f"trace-{block.name}", rows=rows)
+    if isinstance(block, Words | Notes | Facts):
+        return block
+    return replace(block, name=f"trace-{block.name}")
+
+
+def _moved(cell: Cell) -> Cell:
+    return cell if cell.go is None else replace(cell, go=replace(cell.go, lines=f"trace-{cell.go.lines}"))

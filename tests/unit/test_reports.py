@@ -1,0 +1,145 @@
+"""Reports as values: what they hold, their JSON, and what the demo tells."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from makeway.control import SmemPad
+from makeway.device import load_device
+from makeway.errors import InputError
+from makeway.measure.outcome import Bench, VariantResult
+from makeway.planning.planner import make_plan
+from makeway.presets import load_preset
+from makeway.report.bench_report import bench_headline, bench_report
+from makeway.report.blocks import Bar, Bars, Cell, Column, Headline, HeatMap, Part, Report, Room, Section, Table, Words
+from makeway.report.page import html_page
+from makeway.report.predicted_report import plan_report, room_of, simulation_report
+from makeway.report.report_file import report_document
+from makeway.simulate.predict import simulate
+
+H100, A100 = load_device("H100-SXM5-80GB"), load_device("A100-SXM4-80GB")
+
+
+def bench(**times_ms: float) -> Bench:
+    return Bench(
+        on="cpu", ranks=2, workload="gemm-ar", origin="measured", compute_ns=(10e6,), comm_ns=(8e6,),
+        variants=tuple(VariantResult(name=name, times_ns=(time * 1e6,)) for name, time in times_ms.items()),
+    )  # fmt: skip
+
+
+def report(*sections: Section) -> Report:
+    headline = Headline(sentence="all is well", origin="measured")
+    return Report(command="bench", over="", headline=headline, sections=sections, arguments="makeway", version="1")
+
+
+def test_names_in_a_report_differ_so_that_links_find_one_place() -> None:
+    table = Table(name="t", caption="", columns=(Column("a"),), rows=((Cell("1"),),))
+    with pytest.raises(InputError, match="must differ"):
+        report(Section(name="s", title="S", blocks=(table,)), Section(name="t", title="T", blocks=()))
+
+
+def test_rows_and_columns_that_do_not_match_are_refused() -> None:
+    with pytest.raises(InputError, match="2 cells"):
+        Table(name="t", caption="", columns=(Column("a"), Column("b")), rows=((Cell("1"),),))
+    with pytest.raises(InputError, match="1 rows of 2 values"):
+        HeatMap(name="h", caption="", columns=("1", "2"), rows=("1",), values=((1.0,),))
+
+
+def test_the_json_document_holds_every_block_of_the_page() -> None:
+    workload = load_preset("gemm-ar", A100)
+    made = simulation_report(simulate(workload, A100), workload, A100, arguments="makeway simulate", version="1")
+    document = json.loads(msgspec.json.encode(report_document(made)))
+    assert document["headline"]["origin"] == "predicted"
+    blocks = [block for section in document["sections"] for block in section["blocks"]]
+    assert [block["block"] for block in blocks] == ["bars", "words", "timeline", "room", "facts", "notes"]
+    spans = [span for stream in blocks[2]["ranks"][0]["streams"] for span in stream["spans"]]
+    assert {span[1] for span in spans} == {"compute", "comm"}
+    assert all(end >= start for _, _, start, end, _ in spans)
+
+
+def test_a_plan_report_names_each_control_its_reason_and_what_was_turned_down() -> None:
+    workload = load_preset("gemm-ar", H100)
+    planned = make_plan(workload, H100, budget_ms=100)
+    timelines = [("as it comes", simulate(workload, H100).timeline)]
+    made = plan_report(planned, workload, H100, timelines, notes=(), arguments="makeway plan", version="1")
+    page = html_page(made)
+    for reason in planned.reasons:
+        assert reason in page
+    assert all(item.reason.partition("'")[0] in page for item in planned.rejected)
+    rows = next(
+        block for section in made.sections for block in section.blocks if getattr(block, "name", "") == "policies"
+    )
+    assert isinstance(rows, Table)
+    assert len(rows.rows) == 1 + len(planned.baselines)
+
+
+def test_the_room_of_a_workload_is_that_of_its_largest_kernel_under_the_plans_pad() -> None:
+    workload = load_preset("gemm-ar", A100)
+    room = room_of(workload, A100, [SmemPad(4096)])
+    assert isinstance(room, Room)
+    assert room.pad_bytes == 4096
+    assert room.compute == workload.kernels[0].resources
+    assert room.compute.smem_bytes + room.most_pad_bytes == A100.sm.smem_block_bytes
+
+
+def test_a_bench_headline_compares_the_plan_with_the_better_default() -> None:
+    words = bench_headline(bench(sequential=20, overlap=18, overlap_torchrun=16, planned=12)).sentence
+    assert "12.0\N{NO-BREAK SPACE}ms planned against 16.0\N{NO-BREAK SPACE}ms overlap_torchrun" in words
+    assert "(-25.0\N{NO-BREAK SPACE}%)" in words
+
+
+def test_a_bench_without_any_control_still_has_a_headline() -> None:
+    assert "16.0" in bench_headline(bench(sequential=20, overlap=16)).sentence
+    assert html_page(bench_report(bench(sequential=20), arguments="", version="1"))
+
+
+def test_wrong_results_are_called_wrong_in_the_report() -> None:
+    found = bench(sequential=20, overlap=16)
+    wrong = VariantResult(name="chunks=2", times_ns=(1e6,), wrong="sums differ on rank 1")
+    page = html_page(
+        bench_report(
+            Bench(
+                on="cpu", ranks=2, workload="w", origin="measured", compute_ns=(1e6,), comm_ns=(1e6,),
+                variants=(*found.variants, wrong),
+            ),
+            arguments="", version="1",
+        )
+    )  # fmt: skip
+    assert "WRONG: sums differ on rank 1" in page
+    assert "results differ" in page
+
+
+def test_plain_bars_carry_spread_and_samples_for_readers_without_a_script() -> None:
+    bar = Bar(label="x", parts=(Part("time", 2e6, "compute"),), spread_ns=1e5, samples=7, note="85 % of ideal")
+    page = html_page(report(Section(name="s", title="S", blocks=(Bars(name="b", caption="c", bars=(bar,)),))))
+    assert "2.000 ms ± 0.100, n = 7; 85 % of ideal" in page
+
+
+def test_a_page_without_charts_carries_no_plotting_library() -> None:
+    page = html_page(report(Section(name="s", title="S", blocks=(Words(text="hello"),))))
+    assert len(page) < 60_000
+
+
+# --- the demo ------------------------------------------------------------------------------------
+
+
+def test_the_quick_demo_needs_no_torch_and_no_place_of_its_own(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "makeway", "demo", "--quick", "--json", "--out", str(tmp_path / "demo.html")],
+        capture_output=True, text=True, check=True, cwd=tmp_path, timeout=120,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["no_bench"] == "left out by --quick"
+    assert [one["device"] for one in found["maps"]] == ["A40", "A100", "H100", "MI250X"]
+    assert found["maps"][2]["mean_absolute_error"] is None  # the paper has no map of the H100
+    assert len(found["ladder"]) == 5
+    page = (tmp_path / "demo.html").read_text()
+    assert "ranks 0 and 6" in page
+    assert len(page.encode()) < 6_000_000
+    assert "simulating ConCCL" in done.stderr
