@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from makeway.cli.main import COMMANDS, main
 
 _OWN = re.compile(r"\.toml|\.json|\.sqlite|\.so|\.cubin|\.hsaco|\.fatbin|\.env|traces/|torchrun|doctor --calibrate")
-_SLOW = ("bench", "validate")  # real ranks, and minutes: their own tests run them
+_SLOW = ("bench", "demo", "validate")  # real ranks, and minutes: their own tests run them
 
 
 def examples() -> list[str]:
@@ -26,7 +27,10 @@ def examples() -> list[str]:
 
 
 @pytest.mark.parametrize("example", examples())
-def test_an_example_of_help_runs(example: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_of_help_runs(
+    example: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # some write a file
     try:
         code = main(shlex.split(example)[1:])
     except SystemExit as ended:  # options that list and stop
