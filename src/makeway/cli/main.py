@@ -17,7 +17,7 @@ COMMANDS = {
     "bench": "a workload on real ranks: sequential, overlapped, under each control, and as planned",
     "demo": "the whole story on this machine: real ranks, simulated GPUs, a real recording; one page",
     "devices": "device facts and their sources",
-    "doctor": "what this machine offers; --calibrate measures it as a device for predictions",
+    "doctor": "what this machine offers and which controls work here; --self-test proves them, --calibrate measures",
     "export": "a plan as environment variables, tuner file, framework options or compiler flags",
     "inspect": "resources of every kernel in a cubin, fatbin, shared library or hsaco",
     "plan": "choose the controls for a workload or a recorded step, and say why",

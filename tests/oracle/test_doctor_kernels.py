@@ -1,0 +1,71 @@
+"""The self-test's kernel, compiled by Triton for GPUs that are not here; in a process of its own, as Triton warns."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from makeway.binaries import inspect_file
+from makeway.device import load_device
+from makeway.residency import pad_range, resident_blocks
+from makeway.runtime.doctor.self_test import KERNEL
+
+ARCHS = {80: "A100-SXM4-80GB", 86: "A40", 90: "H100-SXM5-80GB"}
+TARGETS = (8, 4, 2, 1)  # as makeway.runtime.doctor.gpu_probe has
+
+
+def compile_all(out: Path) -> None:
+    from makeway.runtime.doctor import gpu_probe
+    from makeway.runtime.doctor.kernels import compile_hold
+
+    assert gpu_probe.TARGETS == TARGETS
+    for arch in ARCHS:
+        kernel = compile_hold(arch)
+        assert kernel.metadata.shared == 0
+        (out / f"{arch}.cubin").write_bytes(kernel.asm["cubin"])
+        (out / f"{arch}.ptx").write_text(kernel.asm["ptx"])
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for package in ("triton", "torch"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    out = tmp_path_factory.mktemp("hold")
+    done = subprocess.run(
+        [sys.executable, __file__, str(out)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return out
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_kernel_reads_its_sm_and_reads_the_clock_inside_its_loop(compiled: Path, arch: int) -> None:
+    code = (compiled / f"{arch}.ptx").read_text()
+    assert f".entry {KERNEL}(" in code
+    assert code.count("%smid;") == 1
+    loop = re.search(r"^(\$L__BB\w+):(.*?)bra\s+\1;", code, re.M | re.S)
+    assert loop is not None
+    assert "%globaltimer;" in loop[2]
+    assert code[: loop.start()].count("%globaltimer;") == 1  # the start
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_pads_bring_the_kernel_to_each_residency_that_is_tried(compiled: Path, arch: int) -> None:
+    (kernel,) = inspect_file(compiled / f"{arch}.cubin", arch=f"sm_{arch}")
+    assert kernel.name == KERNEL
+    device, block = load_device(ARCHS[arch]), kernel.resources(smem_dynamic_bytes=0)
+    assert resident_blocks(device, block) > max(TARGETS)
+    for target in TARGETS:
+        found = pad_range(device, block, target)
+        assert found is not None
+        assert resident_blocks(device, block.padded(found.smallest_bytes)) == target
+
+
+if __name__ == "__main__":
+    compile_all(Path(sys.argv[1]))
