@@ -1,0 +1,103 @@
+// Occupancy by NVIDIA's own calculator (cuda_occupancy.h of the nvidia-cuda-runtime package), so that
+// what tests compare makeway's residency with is not makeway's own arithmetic.
+#include "standin.h"
+
+#include <limits.h>
+#include <cuda_occupancy.h>
+
+struct inputs {
+    cudaOccDeviceProp device;
+    cudaOccFuncAttributes function;
+    cudaOccDeviceState state;
+};
+
+static struct inputs inputs_of(const struct function *function)
+{
+    const struct device *device = standin_device();
+    struct inputs inputs = {.state = {.carveoutConfig = atomic_load(&function->carveout)}};
+    inputs.device.computeMajor = device->major;
+    inputs.device.computeMinor = device->minor;
+    inputs.device.maxThreadsPerBlock = device->max_threads_per_block;
+    inputs.device.maxThreadsPerMultiprocessor = device->max_threads;
+    inputs.device.regsPerBlock = device->registers;
+    inputs.device.regsPerMultiprocessor = device->registers;
+    inputs.device.warpSize = device->warp_threads;
+    inputs.device.sharedMemPerBlock = (size_t)device->smem_default_block_bytes;
+    inputs.device.sharedMemPerMultiprocessor = (size_t)device->smem_bytes;
+    inputs.device.sharedMemPerBlockOptin = (size_t)device->smem_block_bytes;
+    inputs.device.reservedSharedMemPerBlock = (size_t)device->smem_reserved_bytes;
+    inputs.device.numSms = device->sms;
+    inputs.function.maxThreadsPerBlock = function->bound_threads;
+    inputs.function.numRegs = function->code->registers;
+    inputs.function.sharedSizeBytes = (size_t)function->code->static_bytes;
+    inputs.function.partitionedGCConfig = PARTITIONED_GC_OFF;
+    inputs.function.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
+    inputs.function.maxDynamicSharedSizeBytes = (size_t)atomic_load(&function->max_dynamic_bytes);
+    inputs.function.numBlockBarriers = function->code->barriers;
+    return inputs;
+}
+
+int occupancy_blocks(const struct function *function, int threads, size_t smem_bytes)
+{
+    struct inputs inputs = inputs_of(function);
+    cudaOccResult result = {0};
+    cudaOccError error = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &inputs.device, &inputs.function,
+                                                                 &inputs.state, threads, smem_bytes);
+    return error == CUDA_OCC_SUCCESS ? result.activeBlocksPerMultiprocessor : -1;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction handle, int threads,
+                                                              size_t smem_bytes, unsigned int flags)
+{
+    struct function *function;
+    if (!blocks || threads < 1 || flags > CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = function_of(handle, &function);
+    if (result != CUDA_SUCCESS)
+        return result;
+    int found = occupancy_blocks(function, threads, smem_bytes);
+    if (found < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    *blocks = found;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction handle, int threads, size_t smem_bytes)
+{
+    return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, handle, threads, smem_bytes, 0);
+}
+
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction handle, int blocks, int threads)
+{
+    struct function *function;
+    CUresult result = bytes ? function_of(handle, &function) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct inputs inputs = inputs_of(function);
+    cudaOccError error = cudaOccAvailableDynamicSMemPerBlock(bytes, &inputs.device, &inputs.function, &inputs.state,
+                                                             blocks, threads);
+    return error == CUDA_OCC_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunction handle, CUoccupancyB2DSize smem_of,
+                                                   size_t smem_bytes, int limit, unsigned int flags)
+{
+    struct function *function;
+    if (!grid || !block || flags > CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = function_of(handle, &function);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct inputs inputs = inputs_of(function);
+    if (limit > 0 && limit < inputs.function.maxThreadsPerBlock)
+        inputs.function.maxThreadsPerBlock = limit;
+    cudaOccError error = cudaOccMaxPotentialOccupancyBlockSize(grid, block, &inputs.device, &inputs.function,
+                                                               &inputs.state, smem_of, smem_bytes);
+    return error == CUDA_OCC_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction handle, CUoccupancyB2DSize smem_of,
+                                          size_t smem_bytes, int limit)
+{
+    return cuOccupancyMaxPotentialBlockSizeWithFlags(grid, block, handle, smem_of, smem_bytes, limit, 0);
+}
