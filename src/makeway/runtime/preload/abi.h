@@ -1,0 +1,109 @@
+/* The little of the CUDA driver API and of HIP that the shim touches, so that it builds where neither is installed.
+ * tests/preload holds every line to the vendors' own headers. */
+#ifndef MAKEWAY_ABI_H
+#define MAKEWAY_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int mw_result; /* CUresult and hipError_t */
+
+enum {
+    MW_SUCCESS = 0,
+    MW_INVALID_VALUE = 1,
+    MW_OUT_OF_MEMORY = 2,
+    MW_NOT_FOUND = 500,
+    MW_LAUNCH_OUT_OF_RESOURCES = 701,
+    MW_NOT_SUPPORTED = 801,
+    MW_NEWEST_CUDA = 13040, /* the newest version whose launch functions were compared with this file */
+    MW_PER_THREAD_STREAM = 2, /* flag of cuGetProcAddress */
+    MW_ATTRIBUTE_COOPERATIVE = 2,
+    MW_ATTRIBUTE_CLUSTER = 4,
+    MW_ATTRIBUTE_PRIORITY = 8,
+    MW_ATTRIBUTE_PREFERRED_CLUSTER = 11,
+    MW_FUNCTION_STATIC_BYTES = 1,
+    MW_FUNCTION_MAX_DYNAMIC_BYTES = 8,
+    MW_FUNCTION_CLUSTER_WIDTH = 11,
+    MW_DEVICE_OPT_IN_BYTES = 97,
+    MW_HIP_MAX_DYNAMIC_BYTES = 8,
+};
+
+struct mw_attribute { /* CUlaunchAttribute */
+    uint32_t id;
+    uint32_t gap;
+    union {
+        int32_t number;
+        char bytes[64];
+        uint64_t aligned;
+    } value;
+};
+
+struct mw_config { /* CUlaunchConfig */
+    uint32_t grid[3];
+    uint32_t block[3];
+    uint32_t smem_bytes;
+    void *stream;
+    struct mw_attribute *attributes;
+    uint32_t attribute_count;
+};
+
+_Static_assert(sizeof(struct mw_attribute) == 72, "CUlaunchAttribute is an id and 64 bytes of value");
+_Static_assert(sizeof(struct mw_config) == 56, "CUlaunchConfig");
+
+typedef mw_result (*mw_launch)(void *, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, void *,
+                               void **, void **);
+typedef mw_result (*mw_launch_ex)(const struct mw_config *, void *, void **, void **);
+typedef mw_result (*mw_launch_cooperative)(void *, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t,
+                                           void *, void **);
+typedef mw_result (*mw_address_v1)(const char *, void **, int, uint64_t);
+typedef mw_result (*mw_address_v2)(const char *, void **, int, uint64_t, int *);
+typedef mw_result (*mw_name_of)(const char **, void *);
+typedef mw_result (*mw_handle_of)(void **, void *);
+typedef mw_result (*mw_one_handle)(void *);
+typedef mw_result (*mw_one_number)(int);
+typedef mw_result (*mw_current)(void **);
+typedef mw_result (*mw_number)(int *);
+typedef mw_result (*mw_two_numbers)(int *, int *);
+typedef mw_result (*mw_device_attribute)(int *, int, int);
+typedef mw_result (*mw_function_get)(int *, int, void *);
+typedef mw_result (*mw_function_set)(void *, int, int);
+typedef mw_result (*mw_kernel_get)(int *, int, void *, int);
+typedef mw_result (*mw_kernel_set)(int, int, void *, int);
+typedef mw_result (*mw_available)(size_t *, void *, int, int);
+typedef mw_result (*mw_active)(int *, void *, int, size_t);
+typedef mw_result (*mw_load)(void **, const void *);
+typedef mw_result (*mw_load_ex)(void **, const void *, uint32_t, void *, void **);
+typedef mw_result (*mw_load_library)(void **, const void *, void *, void **, uint32_t, void *, void **, uint32_t);
+
+typedef mw_result (*mw_get_kernel)(void **, void *, const char *);
+typedef mw_result (*mw_get_kernels)(void **, uint32_t, void *);
+
+struct mw_dim3 { /* HIP's dim3, passed by value */
+    uint32_t x, y, z;
+};
+
+struct mw_hip_attributes { /* hipFuncAttributes */
+    int binary_version;
+    int cache_mode;
+    size_t const_bytes;
+    size_t local_bytes;
+    int max_dynamic_bytes;
+    int max_threads;
+    int registers;
+    int carve_out;
+    int ptx_version;
+    size_t static_bytes;
+};
+
+typedef const char *(*mw_hip_name)(const void *);
+typedef const char *(*mw_hip_host_name)(const void *, void *);
+typedef mw_result (*mw_hip_function_get)(int *, int, void *);
+typedef mw_result (*mw_hip_host_get)(struct mw_hip_attributes *, const void *);
+typedef mw_result (*mw_hip_active)(int *, const void *, int, size_t);
+typedef mw_result (*mw_hip_ext_launch)(void *, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, size_t, void *,
+                                       void **, void **, void *, void *, uint32_t);
+typedef mw_result (*mw_hip_host_launch)(const void *, struct mw_dim3, struct mw_dim3, void **, size_t, void *);
+typedef mw_result (*mw_hip_host_ext_launch)(const void *, struct mw_dim3, struct mw_dim3, void **, size_t, void *, void *,
+                                            void *, int);
+
+#endif

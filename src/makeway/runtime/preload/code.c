@@ -1,0 +1,111 @@
+/* Which module came from which code object; asked only when a rule names code. */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST = 4096 };
+
+static struct {
+    const void *handle;
+    uint64_t hash;
+} known[MOST];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int count;
+
+static uint64_t larger(uint64_t one, uint64_t other) {
+    return one > other ? one : other;
+}
+
+/* The drivers take an image without its size: an ELF file ends where its last table or section does.
+ * 0 where that is beyond `most` bytes: a file that is cut short. */
+static uint64_t elf_bytes(const uint8_t *image, uint64_t most) {
+    Elf64_Ehdr header;
+    memcpy(&header, image, sizeof header);
+    uint64_t end = sizeof header;
+    end = larger(end, header.e_phoff + (uint64_t)header.e_phnum * header.e_phentsize);
+    end = larger(end, header.e_shoff + (uint64_t)header.e_shnum * header.e_shentsize);
+    if (end > most)
+        return 0;
+    for (int at = 0; header.e_shentsize == sizeof(Elf64_Shdr) && at < header.e_shnum; at++) {
+        Elf64_Shdr section;
+        memcpy(&section, image + header.e_shoff + (uint64_t)at * sizeof section, sizeof section);
+        if (section.sh_type != SHT_NOBITS)
+            end = larger(end, section.sh_offset + section.sh_size);
+    }
+    return end > most ? 0 : end;
+}
+
+static void remember(const void *handle, uint64_t hash) {
+    pthread_mutex_lock(&lock);
+    int at = 0;
+    while (at < count && known[at].handle && known[at].handle != handle)
+        at++;
+    if (at < MOST) {
+        known[at].handle = handle;
+        known[at].hash = hash;
+        count += at == count;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static void learn(const void *handle, const void *image, uint64_t most) {
+    bool elf = image && memcmp(image, ELFMAG, SELFMAG) == 0 && ((const uint8_t *)image)[EI_CLASS] == ELFCLASS64;
+    uint64_t bytes = elf ? elf_bytes(image, most) : 0;
+    if (bytes)
+        remember(handle, rules_hash(image, bytes));
+    else
+        receipts_note("a code object is no 64-bit ELF image (a fat binary or PTX): rules that name code do not see it");
+}
+
+void code_learn(const void *handle, const void *image) {
+    learn(handle, image, UINT64_MAX);
+}
+
+void code_learn_file(const void *handle, const char *path) {
+    struct stat facts;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file >= 0 && fstat(file, &facts) == 0 && facts.st_size > (off_t)sizeof(Elf64_Ehdr)) {
+        void *image = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+        if (image != MAP_FAILED) {
+            learn(handle, image, (uint64_t)facts.st_size);
+            munmap(image, (size_t)facts.st_size);
+        }
+    }
+    if (file >= 0)
+        close(file);
+}
+
+void code_forget(const void *handle) {
+    pthread_mutex_lock(&lock);
+    for (int at = 0; at < count; at++)
+        if (known[at].handle == handle)
+            known[at].handle = NULL;
+    pthread_mutex_unlock(&lock);
+}
+
+bool code_find(const void *handle, char hex[17]) {
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (int at = 0; at < count && !found; at++)
+        if (known[at].handle == handle) {
+            snprintf(hex, 17, "%016llx", (unsigned long long)known[at].hash);
+            found = true;
+        }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+void code_before_fork(void) {
+    pthread_mutex_lock(&lock);
+}
+
+void code_after_fork(void) {
+    pthread_mutex_unlock(&lock);
+}

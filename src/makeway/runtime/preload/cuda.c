@@ -1,0 +1,332 @@
+/* The CUDA functions that programs get instead of the driver's. */
+#include "cuda_driver.h"
+
+#include <string.h>
+
+/* A launch has eleven arguments: they are not copied from one of our functions to the next. */
+#define HOT static inline __attribute__((always_inline))
+#define APART static __attribute__((noinline))
+
+enum { MOST_ATTRIBUTES = 32 };
+
+static const char SAYS_COOPERATIVE[] = "a cooperative launch: with a pad its blocks might not all fit at once";
+static const char SAYS_CLUSTER[] = "launched in clusters: padding could keep a whole cluster from fitting";
+static const char SAYS_OWN_PRIORITY[] = "the program set a priority itself";
+static const char SAYS_ATTRIBUTES[] = "too many launch attributes to add one";
+
+/* After a launch that we changed was refused and repeated: only what the program's own launch did not meet is ours. */
+static mw_result settled(struct kernel *kernel, const char *what, uint32_t epoch, mw_result refusal, mw_result repeat) {
+    if (repeat != MW_SUCCESS) {
+        receipts_count(kernel->slot, PLAIN);
+    } else if (epoch != atomic_load(&shim_epoch)) { /* the program moved the limit under this launch */
+        receipts_count(kernel->slot, REFUSED);
+        receipts_reason(kernel->slot, "the driver refused %s once (error %d), while the program set its limit", what,
+                        refusal);
+    } else {
+        kernels_drop(kernel, what, refusal);
+    }
+    return repeat;
+}
+
+/* --- cuLaunchKernelEx ---------------------------------------------------------------------- */
+
+static const struct mw_attribute *attribute(const struct mw_config *config, uint32_t id) {
+    for (uint32_t at = 0; config->attributes && at < config->attribute_count; at++)
+        if (config->attributes[at].id == id)
+            return &config->attributes[at];
+    return NULL;
+}
+
+APART mw_result raise_ex(struct kernel *kernel, mw_launch_ex real, const struct mw_config *config, void *function,
+                         void **parameters, void **extra, mw_result *refusal) {
+    struct mw_attribute attributes[MOST_ATTRIBUTES];
+    struct mw_config raised = *config;
+    memset(&attributes[config->attribute_count], 0, sizeof *attributes);
+    if (config->attribute_count)
+        memcpy(attributes, config->attributes, config->attribute_count * sizeof *attributes);
+    attributes[config->attribute_count].id = MW_ATTRIBUTE_PRIORITY;
+    attributes[config->attribute_count].value.number = kernel->priority;
+    raised.attributes = attributes;
+    raised.attribute_count++;
+    *refusal = real(&raised, function, parameters, extra);
+    if (!refused(*refusal))
+        receipts_count(kernel->slot, PRIORITISED);
+    return *refusal;
+}
+
+APART mw_result pad_ex(struct kernel *kernel, mw_launch_ex real, const struct mw_config *config, void *function,
+                       void **parameters, void **extra) {
+    uint32_t threads = config->block[0] * config->block[1] * config->block[2];
+    uint32_t epoch = atomic_load(&shim_epoch);
+    struct mw_config padded = *config;
+    const struct mw_attribute *cooperative = attribute(config, MW_ATTRIBUTE_COOPERATIVE);
+    if (cooperative && cooperative->value.number) {
+        kernels_skip(kernel, SAID_COOPERATIVE, SAYS_COOPERATIVE);
+        return real(config, function, parameters, extra);
+    }
+    if (attribute(config, MW_ATTRIBUTE_CLUSTER) || attribute(config, MW_ATTRIBUTE_PREFERRED_CLUSTER)) {
+        kernels_skip(kernel, SAID_CLUSTER, SAYS_CLUSTER);
+        return real(config, function, parameters, extra);
+    }
+    if (!cuda_pad(kernel, threads, config->smem_bytes, &padded.smem_bytes))
+        return real(config, function, parameters, extra);
+    mw_result result = real(&padded, function, parameters, extra);
+    if (UNLIKELY(refused(result)))
+        return settled(kernel, "a padded launch", epoch, result, real(config, function, parameters, extra));
+    receipts_bytes(kernel->slot, config->smem_bytes, padded.smem_bytes);
+    receipts_count(kernel->slot, PADDED);
+    return result;
+}
+
+HOT mw_result launch_ex(int symbol, const struct mw_config *config, void *function, void **parameters,
+                        void **extra) {
+    mw_launch_ex real = REAL(mw_launch_ex, symbol);
+    if (UNLIKELY(!real))
+        return MW_NOT_FOUND;
+    struct kernel *kernel = config ? cuda_kernel(function) : NULL;
+    if (UNLIKELY(!kernel))
+        return real(config, function, parameters, extra);
+    mw_result refusal;
+    switch (atomic_load_explicit(&kernel->action, memory_order_relaxed)) {
+    case LEAVE:
+        receipts_count(kernel->slot, PLAIN);
+        break;
+    case PAD:
+    case FIT:
+        return pad_ex(kernel, real, config, function, parameters, extra);
+    case RAISE:
+        if (attribute(config, MW_ATTRIBUTE_PRIORITY)) {
+            kernels_skip(kernel, SAID_PRIORITY, SAYS_OWN_PRIORITY);
+        } else if (config->attribute_count >= MOST_ATTRIBUTES) {
+            kernels_skip(kernel, SAID_EX, SAYS_ATTRIBUTES);
+        } else {
+            uint32_t epoch = atomic_load(&shim_epoch);
+            mw_result result = raise_ex(kernel, real, config, function, parameters, extra, &refusal);
+            if (!refused(result))
+                return result;
+            return settled(kernel, "a priority", epoch, refusal, real(config, function, parameters, extra));
+        }
+        break;
+    case SKIP:
+        receipts_count(kernel->slot, SKIPPED); /* the reason is on record */
+        break;
+    }
+    return real(config, function, parameters, extra);
+}
+
+mw_result cuLaunchKernelEx(const struct mw_config *config, void *function, void **parameters, void **extra) {
+    return launch_ex(EX, config, function, parameters, extra);
+}
+
+mw_result cuLaunchKernelEx_ptsz(const struct mw_config *config, void *function, void **parameters,
+                                       void **extra) {
+    return launch_ex(EX_PTSZ, config, function, parameters, extra);
+}
+
+/* --- cuLaunchKernel ------------------------------------------------------------------------ */
+
+#define AS_ASKED function, gx, gy, gz, bx, by, bz, smem, stream, parameters, extra
+
+HOT mw_result pad(struct kernel *kernel, mw_launch real, void *function, DIMENSIONS, uint32_t smem, void *stream,
+                    void **parameters, void **extra) {
+    uint32_t epoch = atomic_load_explicit(&shim_epoch, memory_order_relaxed), given = smem;
+    if (!cuda_pad(kernel, bx * by * bz, smem, &given))
+        return real(AS_ASKED);
+    mw_result result = real(function, gx, gy, gz, bx, by, bz, given, stream, parameters, extra);
+    if (UNLIKELY(refused(result)))
+        return settled(kernel, "a padded launch", epoch, result, real(AS_ASKED));
+    receipts_bytes(kernel->slot, smem, given);
+    receipts_count(kernel->slot, PADDED);
+    return result;
+}
+
+APART mw_result raise_plain(struct kernel *kernel, mw_launch real, int ex_symbol, void *function, DIMENSIONS,
+                            uint32_t smem, void *stream, void **parameters, void **extra) {
+    struct mw_config config = {.grid = {gx, gy, gz}, .block = {bx, by, bz}, .smem_bytes = smem, .stream = stream};
+    uint32_t epoch = atomic_load(&shim_epoch);
+    mw_launch_ex ex = REAL(mw_launch_ex, ex_symbol);
+    mw_result refusal;
+    if (!ex) {
+        kernels_skip(kernel, SAID_EX, "this driver has no cuLaunchKernelEx, which takes a priority");
+        return real(AS_ASKED);
+    }
+    mw_result result = raise_ex(kernel, ex, &config, function, parameters, extra, &refusal);
+    return refused(result) ? settled(kernel, "a priority", epoch, refusal, real(AS_ASKED)) : result;
+}
+
+HOT mw_result launch(int symbol, int ex_symbol, void *function, DIMENSIONS, uint32_t smem, void *stream,
+                     void **parameters, void **extra) {
+    mw_launch real = REAL(mw_launch, symbol);
+    if (UNLIKELY(!real))
+        return MW_NOT_FOUND;
+    struct kernel *kernel = cuda_kernel(function);
+    if (UNLIKELY(!kernel))
+        return real(AS_ASKED);
+    switch (atomic_load_explicit(&kernel->action, memory_order_relaxed)) {
+    case LEAVE:
+        receipts_count(kernel->slot, PLAIN);
+        break;
+    case PAD:
+    case FIT:
+        return pad(kernel, real, AS_ASKED);
+    case RAISE:
+        return raise_plain(kernel, real, ex_symbol, AS_ASKED);
+    case SKIP:
+        receipts_count(kernel->slot, SKIPPED); /* the reason is on record */
+        break;
+    }
+    return real(AS_ASKED);
+}
+
+mw_result cuLaunchKernel(void *function, DIMENSIONS, uint32_t smem, void *stream, void **parameters,
+                                void **extra) {
+    return launch(LAUNCH, EX, AS_ASKED);
+}
+
+mw_result cuLaunchKernel_ptsz(void *function, DIMENSIONS, uint32_t smem, void *stream, void **parameters,
+                                     void **extra) {
+    return launch(LAUNCH_PTSZ, EX_PTSZ, AS_ASKED);
+}
+
+static mw_result launch_cooperative(int symbol, void *function, DIMENSIONS, uint32_t smem, void *stream,
+                                    void **parameters) {
+    mw_launch_cooperative real = REAL(mw_launch_cooperative, symbol);
+    if (!real)
+        return MW_NOT_FOUND;
+    struct kernel *kernel = cuda_kernel(function);
+    if (kernel && atomic_load(&kernel->action) == LEAVE)
+        receipts_count(kernel->slot, PLAIN);
+    else if (kernel)
+        kernels_skip(kernel, SAID_COOPERATIVE, SAYS_COOPERATIVE);
+    return real(function, gx, gy, gz, bx, by, bz, smem, stream, parameters);
+}
+
+mw_result cuLaunchCooperativeKernel(void *function, DIMENSIONS, uint32_t smem, void *stream, void **parameters) {
+    return launch_cooperative(COOPERATIVE, function, gx, gy, gz, bx, by, bz, smem, stream, parameters);
+}
+
+mw_result cuLaunchCooperativeKernel_ptsz(void *function, DIMENSIONS, uint32_t smem, void *stream,
+                                                void **parameters) {
+    return launch_cooperative(COOPERATIVE_PTSZ, function, gx, gy, gz, bx, by, bz, smem, stream, parameters);
+}
+
+/* --- what makes a decision stale ----------------------------------------------------------- */
+
+mw_result cuFuncSetAttribute(void *function, int id, int value) {
+    mw_function_set real = REAL(mw_function_set, FUNCTION_SET);
+    if (!real || id != MW_FUNCTION_MAX_DYNAMIC_BYTES)
+        return real ? real(function, id, value) : MW_NOT_FOUND;
+    pthread_mutex_lock(&shim_limits);
+    mw_result result = real(function, id, value);
+    atomic_fetch_add(&shim_epoch, 1);
+    pthread_mutex_unlock(&shim_limits);
+    return result;
+}
+
+mw_result cuKernelSetAttribute(int id, int value, void *kernel, int device) {
+    mw_kernel_set real = REAL(mw_kernel_set, KERNEL_SET);
+    if (!real || id != MW_FUNCTION_MAX_DYNAMIC_BYTES)
+        return real ? real(id, value, kernel, device) : MW_NOT_FOUND;
+    pthread_mutex_lock(&shim_limits);
+    mw_result result = real(id, value, kernel, device);
+    atomic_fetch_add(&shim_epoch, 1);
+    pthread_mutex_unlock(&shim_limits);
+    return result;
+}
+
+static mw_result unload(int symbol, void *handle) {
+    mw_one_handle real = REAL(mw_one_handle, symbol);
+    if (!real)
+        return MW_NOT_FOUND;
+    code_forget(handle);
+    mw_result result = real(handle);
+    atomic_fetch_add(&shim_generation, 1);
+    return result;
+}
+
+static mw_result unload_device(int symbol, int device) {
+    mw_one_number real = REAL(mw_one_number, symbol);
+    mw_result result = real ? real(device) : MW_NOT_FOUND;
+    atomic_fetch_add(&shim_generation, 1);
+    return result;
+}
+
+#define UNLOADS(name, symbol, type, through) \
+    mw_result name(type what) {              \
+        return through(symbol, what);        \
+    }
+UNLOADS(cuModuleUnload, MODULE_UNLOAD, void *, unload)
+UNLOADS(cuLibraryUnload, LIBRARY_UNLOAD, void *, unload)
+UNLOADS(cuCtxDestroy, CONTEXT_DESTROY, void *, unload)
+UNLOADS(cuCtxDestroy_v2, CONTEXT_DESTROY_V2, void *, unload)
+UNLOADS(cuDevicePrimaryCtxReset, PRIMARY_RESET, int, unload_device)
+UNLOADS(cuDevicePrimaryCtxReset_v2, PRIMARY_RESET_V2, int, unload_device)
+UNLOADS(cuDevicePrimaryCtxRelease, PRIMARY_RELEASE, int, unload_device)
+UNLOADS(cuDevicePrimaryCtxRelease_v2, PRIMARY_RELEASE_V2, int, unload_device)
+
+/* --- code objects -------------------------------------------------------------------------- */
+
+static bool watches(mw_result result, void *const *made) {
+    return result == MW_SUCCESS && made && shim_on() && shim_rules.any_code;
+}
+
+mw_result cuModuleLoad(void **module, const char *path) {
+    mw_load real = REAL(mw_load, MODULE_LOAD);
+    mw_result result = real ? real(module, path) : MW_NOT_FOUND;
+    if (watches(result, module))
+        code_learn_file(*module, path);
+    return result;
+}
+
+mw_result cuModuleLoadData(void **module, const void *image) {
+    mw_load real = REAL(mw_load, MODULE_LOAD_DATA);
+    mw_result result = real ? real(module, image) : MW_NOT_FOUND;
+    if (watches(result, module))
+        code_learn(*module, image);
+    return result;
+}
+
+mw_result cuModuleLoadDataEx(void **module, const void *image, uint32_t count, void *options, void **values) {
+    mw_load_ex real = REAL(mw_load_ex, MODULE_LOAD_DATA_EX);
+    mw_result result = real ? real(module, image, count, options, values) : MW_NOT_FOUND;
+    if (watches(result, module))
+        code_learn(*module, image);
+    return result;
+}
+
+mw_result cuLibraryLoadData(void **library, const void *image, void *jit, void **jit_values, uint32_t jits,
+                                   void *options, void **values, uint32_t count) {
+    mw_load_library real = REAL(mw_load_library, LIBRARY_LOAD_DATA);
+    mw_result result = real ? real(library, image, jit, jit_values, jits, options, values, count) : MW_NOT_FOUND;
+    if (watches(result, library))
+        code_learn(*library, image);
+    return result;
+}
+
+mw_result cuLibraryLoadFromFile(void **library, const char *path, void *jit, void **jit_values, uint32_t jits,
+                                       void *options, void **values, uint32_t count) {
+    mw_load_library real = REAL(mw_load_library, LIBRARY_LOAD_FILE);
+    mw_result result = real ? real(library, path, jit, jit_values, jits, options, values, count) : MW_NOT_FOUND;
+    if (watches(result, library))
+        code_learn_file(*library, path);
+    return result;
+}
+
+/* --- CUkernel handles ------------------------------------------------------------------------ */
+
+mw_result cuLibraryGetKernel(void **kernel, void *library, const char *name) {
+    mw_get_kernel real = REAL(mw_get_kernel, LIBRARY_KERNEL);
+    mw_result result = real ? real(kernel, library, name) : MW_NOT_FOUND;
+    if (result == MW_SUCCESS && kernel && *kernel)
+        kernels_mark_handle(*kernel);
+    return result;
+}
+
+mw_result cuLibraryEnumerateKernels(void **kernels, uint32_t count, void *library) {
+    mw_get_kernels real = REAL(mw_get_kernels, LIBRARY_KERNELS);
+    mw_result result = real ? real(kernels, count, library) : MW_NOT_FOUND;
+    for (uint32_t at = 0; result == MW_SUCCESS && kernels && at < count; at++)
+        if (kernels[at])
+            kernels_mark_handle(kernels[at]);
+    return result;
+}

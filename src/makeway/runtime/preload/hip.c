@@ -1,0 +1,268 @@
+/* The HIP twin: launches with dynamic LDS padded. HIP launches take no priority; that is left to the stream. */
+#include "shim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum hip_symbol {
+    MODULE_LAUNCH,
+    EXT_MODULE_LAUNCH,
+    HOST_LAUNCH,
+    HOST_EXT_LAUNCH,
+    MODULE_COOPERATIVE,
+    HOST_COOPERATIVE,
+    MODULE_UNLOAD,
+    ADDRESS,
+    NAME,
+    HOST_NAME,
+    FUNCTION_GET,
+    HOST_GET,
+    ACTIVE,
+    HOST_ACTIVE,
+    HIP_SYMBOLS
+};
+
+#define REAL(type, symbol) ((type)real_of(&hip, symbol))
+#define DIMENSIONS uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz
+
+static const char SAYS_COOPERATIVE[] = "a cooperative launch: with a pad its blocks might not all fit at once";
+
+/* --- decisions ----------------------------------------------------------------------------- */
+
+static const char *name_of(const void *function, bool host) {
+    if (host) {
+        mw_hip_host_name name = REAL(mw_hip_host_name, HOST_NAME);
+        return name ? name(function, NULL) : NULL;
+    }
+    mw_hip_name name = REAL(mw_hip_name, NAME);
+    return name ? name(function) : NULL;
+}
+
+/* What the device leaves beside the kernel's static LDS: HIP needs no opt-in. */
+static uint32_t limit_of(void *function, bool host) {
+    struct mw_hip_attributes facts = {0};
+    int bytes = 0;
+    mw_hip_host_get host_get = REAL(mw_hip_host_get, HOST_GET);
+    mw_hip_function_get get = REAL(mw_hip_function_get, FUNCTION_GET);
+    if (host && host_get && host_get(&facts, function) == MW_SUCCESS)
+        bytes = facts.max_dynamic_bytes;
+    else if (!host && get && get(&bytes, MW_HIP_MAX_DYNAMIC_BYTES, function) != MW_SUCCESS)
+        bytes = 0;
+    return bytes > 0 ? (uint32_t)bytes : 0;
+}
+
+static struct kernel *learn(void *function, bool host) {
+    struct kernel made = {.function = function, .handle = host};
+    atomic_store(&made.generation, atomic_load(&shim_generation));
+    const char *name = name_of(function, host);
+    bool comm = name && rules_comm(&shim_rules, name);
+    const struct rule *rule = comm || !name ? NULL : rules_find(&shim_rules, name, NULL);
+    made.slot = receipts_slot(name ? name : "(no name)", comm);
+    snprintf(made.name, sizeof made.name, "%s", name ? name : "(no name)");
+    if (comm && shim_rules.raise_comm_priority) {
+        made.decided = SKIP;
+        receipts_reason(made.slot, "HIP launches take no priority: it has to come from the stream");
+    } else if (rule) {
+        made.decided = rule->kind == RULE_PAD ? PAD : FIT;
+        made.value = rule->value;
+        atomic_store(&made.limit, limit_of(function, host));
+    }
+    if (shim_rules.any_code)
+        receipts_note("rules that name code are for CUDA only: HIP does not say which module a function is from");
+    atomic_store(&made.action, made.decided);
+    shim_log("%s: %s", made.name, made.decided == LEAVE ? "left as it is" : made.decided == SKIP ? "skipped" : "padded");
+    return kernels_add(&made);
+}
+
+static struct kernel *kernel_of(const void *function, bool host) {
+    struct kernel *kernel = kernels_find((void *)function, NULL);
+    if (kernel && atomic_load_explicit(&kernel->generation, memory_order_acquire) ==
+                      atomic_load_explicit(&shim_generation, memory_order_relaxed))
+        return kernel;
+    return function && shim_on() ? learn((void *)function, host) : NULL;
+}
+
+static int active(const struct kernel *kernel, uint32_t threads, uint32_t bytes) {
+    mw_hip_active ask = REAL(mw_hip_active, kernel->handle ? HOST_ACTIVE : ACTIVE);
+    int blocks = 0;
+    return ask && ask(&blocks, kernel->function, (int)threads, bytes) == MW_SUCCESS ? blocks : 0;
+}
+
+/* The most dynamic LDS that leaves the residency asked for; 0 when no more reside anyway. HIP has no call for it. */
+static uint32_t fitting(const struct kernel *kernel, uint32_t threads) {
+    int wanted = (int)kernel->value;
+    uint32_t low = 0, high = atomic_load(&kernel->limit);
+    if (active(kernel, threads, 0) <= wanted)
+        return 0;
+    while (low < high) { /* the most bytes at which still `wanted` blocks reside */
+        uint32_t middle = low + (high - low + 1) / 2;
+        if (active(kernel, threads, middle) >= wanted)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static bool pad(struct kernel *kernel, uint32_t threads, size_t asked, size_t *given) {
+    uint32_t limit = atomic_load_explicit(&kernel->limit, memory_order_relaxed);
+    *given = asked + kernel->value;
+    if (atomic_load_explicit(&kernel->action, memory_order_relaxed) == FIT) {
+        uint64_t fitted = atomic_load_explicit(&kernel->fitted, memory_order_relaxed);
+        if (fitted >> 32 != threads) {
+            fitted = (uint64_t)threads << 32 | fitting(kernel, threads);
+            atomic_store_explicit(&kernel->fitted, fitted, memory_order_relaxed);
+        }
+        *given = (uint32_t)fitted;
+        if (*given <= asked) {
+            kernels_skip(kernel, SAID_RESIDENT, "no more blocks than asked for reside on a CU already");
+            return false;
+        }
+    }
+    if (*given <= limit)
+        return true;
+    char words[128];
+    snprintf(words, sizeof words, "%zu + %u bytes of dynamic shared memory are above the limit of %u", asked,
+             kernel->value, limit);
+    kernels_skip(kernel, SAID_LIMIT, words);
+    return false;
+}
+
+/* Whether to launch with `given` bytes; if not, the launch is counted already. */
+static bool padded(struct kernel *kernel, uint64_t threads, size_t asked, size_t *given) {
+    switch (kernel ? atomic_load_explicit(&kernel->action, memory_order_relaxed) : LEAVE) {
+    case PAD:
+    case FIT:
+        return pad(kernel, (uint32_t)threads, asked, given);
+    case SKIP:
+        receipts_count(kernel->slot, SKIPPED); /* the reason is on record */
+        return false;
+    default:
+        if (kernel)
+            receipts_count(kernel->slot, PLAIN);
+        return false;
+    }
+}
+
+static mw_result settled(struct kernel *kernel, mw_result refusal, mw_result repeat) {
+    if (repeat == MW_SUCCESS)
+        kernels_drop(kernel, "a padded launch", refusal);
+    else
+        receipts_count(kernel->slot, PLAIN);
+    return repeat;
+}
+
+static mw_result counted(const struct kernel *kernel, size_t asked, size_t given, mw_result result) {
+    receipts_bytes(kernel->slot, (uint32_t)asked, (uint32_t)given);
+    receipts_count(kernel->slot, PADDED);
+    return result;
+}
+
+/* One launch function: CALL(bytes) is the real one. */
+#define LAUNCH(type, symbol, threads, host)                                            \
+    type real = REAL(type, symbol);                                                    \
+    if (!real)                                                                         \
+        return MW_NOT_FOUND;                                                           \
+    struct kernel *kernel = kernel_of(function, host);                                 \
+    size_t given;                                                                      \
+    if (!padded(kernel, threads, smem, &given))                                        \
+        return CALL(smem);                                                             \
+    mw_result result = CALL(given);                                                    \
+    return refused(result) ? settled(kernel, result, CALL(smem)) : counted(kernel, smem, given, result)
+
+/* --- what programs get --------------------------------------------------------------------- */
+
+EXPORT mw_result hipModuleLaunchKernel(void *function, DIMENSIONS, uint32_t smem, void *stream, void **parameters,
+                                       void **extra) {
+#define CALL(bytes) real(function, gx, gy, gz, bx, by, bz, (uint32_t)(bytes), stream, parameters, extra)
+    LAUNCH(mw_launch, MODULE_LAUNCH, (uint64_t)bx * by * bz, false);
+#undef CALL
+}
+
+EXPORT mw_result hipExtModuleLaunchKernel(void *function, DIMENSIONS, size_t smem, void *stream, void **parameters,
+                                          void **extra, void *start, void *stop, uint32_t flags) {
+#define CALL(bytes) real(function, gx, gy, gz, bx, by, bz, bytes, stream, parameters, extra, start, stop, flags)
+    LAUNCH(mw_hip_ext_launch, EXT_MODULE_LAUNCH, (uint64_t)bx * by * bz, false);
+#undef CALL
+}
+
+EXPORT mw_result hipLaunchKernel(const void *function, struct mw_dim3 grid, struct mw_dim3 block, void **arguments,
+                                 size_t smem, void *stream) {
+#define CALL(bytes) real(function, grid, block, arguments, bytes, stream)
+    LAUNCH(mw_hip_host_launch, HOST_LAUNCH, (uint64_t)block.x * block.y * block.z, true);
+#undef CALL
+}
+
+EXPORT mw_result hipExtLaunchKernel(const void *function, struct mw_dim3 grid, struct mw_dim3 block, void **arguments,
+                                    size_t smem, void *stream, void *start, void *stop, int flags) {
+#define CALL(bytes) real(function, grid, block, arguments, bytes, stream, start, stop, flags)
+    LAUNCH(mw_hip_host_ext_launch, HOST_EXT_LAUNCH, (uint64_t)block.x * block.y * block.z, true);
+#undef CALL
+}
+
+static void count_cooperative(struct kernel *kernel) {
+    if (kernel && atomic_load(&kernel->action) == LEAVE)
+        receipts_count(kernel->slot, PLAIN);
+    else if (kernel)
+        kernels_skip(kernel, SAID_COOPERATIVE, SAYS_COOPERATIVE);
+}
+
+EXPORT mw_result hipModuleLaunchCooperativeKernel(void *function, DIMENSIONS, uint32_t smem, void *stream,
+                                                  void **parameters) {
+    mw_launch_cooperative real = REAL(mw_launch_cooperative, MODULE_COOPERATIVE);
+    if (!real)
+        return MW_NOT_FOUND;
+    count_cooperative(kernel_of(function, false));
+    return real(function, gx, gy, gz, bx, by, bz, smem, stream, parameters);
+}
+
+typedef mw_result (*mw_hip_host_cooperative)(const void *, struct mw_dim3, struct mw_dim3, void **, uint32_t, void *);
+
+EXPORT mw_result hipLaunchCooperativeKernel(const void *function, struct mw_dim3 grid, struct mw_dim3 block,
+                                            void **arguments, uint32_t smem, void *stream) {
+    mw_hip_host_cooperative real = REAL(mw_hip_host_cooperative, HOST_COOPERATIVE);
+    if (!real)
+        return MW_NOT_FOUND;
+    count_cooperative(kernel_of(function, true));
+    return real(function, grid, block, arguments, smem, stream);
+}
+
+EXPORT mw_result hipModuleUnload(void *module) {
+    mw_one_handle real = REAL(mw_one_handle, MODULE_UNLOAD);
+    mw_result result = real ? real(module) : MW_NOT_FOUND;
+    atomic_fetch_add(&shim_generation, 1);
+    return result;
+}
+
+EXPORT mw_result hipGetProcAddress(const char *name, void **answer, int version, uint64_t flags, int *status) {
+    mw_address_v2 real = REAL(mw_address_v2, ADDRESS);
+    mw_result result = real ? real(name, answer, version, flags, status) : MW_NOT_FOUND;
+    if (result != MW_SUCCESS || !name || !answer || !*answer || !shim_on())
+        return result;
+    for (int at = 0; at < hip.count; at++)
+        if (hip.symbols[at].wrapper && strcmp(hip.symbols[at].name, name) == 0)
+            *answer = symbols_replace(&hip, at, *answer);
+    return result;
+}
+
+#define REPLACED(symbol, name) [symbol] = {#name, (void *)name}
+#define CALLED(symbol, name) [symbol] = {name, NULL}
+
+static const struct symbol symbols[HIP_SYMBOLS] = {
+    REPLACED(MODULE_LAUNCH, hipModuleLaunchKernel),
+    REPLACED(EXT_MODULE_LAUNCH, hipExtModuleLaunchKernel),
+    REPLACED(HOST_LAUNCH, hipLaunchKernel),
+    REPLACED(HOST_EXT_LAUNCH, hipExtLaunchKernel),
+    REPLACED(MODULE_COOPERATIVE, hipModuleLaunchCooperativeKernel),
+    REPLACED(HOST_COOPERATIVE, hipLaunchCooperativeKernel),
+    REPLACED(MODULE_UNLOAD, hipModuleUnload),
+    REPLACED(ADDRESS, hipGetProcAddress),
+    CALLED(NAME, "hipKernelNameRef"),
+    CALLED(HOST_NAME, "hipKernelNameRefByPtr"),
+    CALLED(FUNCTION_GET, "hipFuncGetAttribute"),
+    CALLED(HOST_GET, "hipFuncGetAttributes"),
+    CALLED(ACTIVE, "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor"),
+    CALLED(HOST_ACTIVE, "hipOccupancyMaxActiveBlocksPerMultiprocessor"),
+};
+
+struct api hip = {.library = "libamdhip64.so", .stem = "libamdhip64.so", .symbols = symbols, .count = HIP_SYMBOLS};

@@ -1,0 +1,138 @@
+#include "shim.h"
+
+#include <stdlib.h>
+
+enum { TABLE = 1 << 14, MOST = TABLE / 4 * 3, CHUNK = 256 };
+
+_Atomic uint32_t shim_generation, shim_epoch;
+pthread_mutex_t shim_limits = PTHREAD_MUTEX_INITIALIZER;
+
+static _Atomic(struct kernel *) table[TABLE];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t used;
+static struct kernel *chunk;
+static uint32_t chunk_left;
+
+static uint32_t place_of(const void *function, const void *context) {
+    uint64_t key = (uint64_t)(uintptr_t)function ^ (uint64_t)(uintptr_t)context << 1;
+    return (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 40) & (TABLE - 1);
+}
+
+struct kernel *kernels_find(void *function, void *context) {
+    for (uint32_t at = place_of(function, context);; at = (at + 1) & (TABLE - 1)) {
+        struct kernel *kernel = atomic_load_explicit(&table[at], memory_order_acquire);
+        if (!kernel || (kernel->function == function && kernel->context == context))
+            return kernel;
+    }
+}
+
+static struct kernel *copy_of(const struct kernel *made) {
+    if (!chunk_left) {
+        chunk = calloc(CHUNK, sizeof *chunk);
+        chunk_left = chunk ? CHUNK : 0;
+    }
+    if (!chunk_left)
+        return NULL;
+    struct kernel *kernel = &chunk[--chunk_left];
+    *kernel = *made; /* not yet in the table: nobody else sees it */
+    return kernel;
+}
+
+/* After an unload most handles still mean the same kernel: nothing new to remember, however often that happens. */
+static bool renew(struct kernel *kernel, const struct kernel *made) {
+    if (kernel->slot != made->slot || kernel->decided != made->decided || kernel->value != made->value ||
+        kernel->by_context != made->by_context || kernel->handle != made->handle ||
+        kernel->priority != made->priority || kernel->device != made->device)
+        return false;
+    if (atomic_load(&kernel->raised) != atomic_load(&made->raised)) { /* else it is still the limit that we set */
+        atomic_store(&kernel->own, atomic_load(&made->own));
+        atomic_store(&kernel->raised, atomic_load(&made->raised));
+    }
+    atomic_store(&kernel->limit, atomic_load(&made->limit));
+    atomic_store(&kernel->epoch, atomic_load(&made->epoch));
+    atomic_store(&kernel->fitted, 0);
+    atomic_store_explicit(&kernel->generation, atomic_load(&made->generation), memory_order_release);
+    return true;
+}
+
+static struct kernel *add_locked(const struct kernel *made) {
+    uint32_t at = place_of(made->function, made->context);
+    struct kernel *there;
+    while ((there = atomic_load_explicit(&table[at], memory_order_relaxed)) &&
+           (there->function != made->function || there->context != made->context))
+        at = (at + 1) & (TABLE - 1);
+    if (there && (atomic_load(&there->generation) == atomic_load(&made->generation) || renew(there, made)))
+        return there; /* in the first case another thread was faster */
+    if (!there && used >= MOST)
+        return NULL;
+    struct kernel *kernel = copy_of(made);
+    if (!kernel)
+        return NULL;
+    used += !there;
+    atomic_store_explicit(&table[at], kernel, memory_order_release);
+    return kernel;
+}
+
+struct kernel *kernels_add(const struct kernel *made) {
+    pthread_mutex_lock(&lock);
+    struct kernel *kernel = add_locked(made);
+    pthread_mutex_unlock(&lock);
+    if (!kernel)
+        receipts_note("more than %d kernels: the rest are left as they are", MOST);
+    return kernel;
+}
+
+/* --- CUkernel handles -------------------------------------------------------------------- */
+
+static _Atomic(void *) handles[TABLE];
+
+static _Atomic(void *) *handle_place(void *handle) {
+    uint32_t at = place_of(handle, NULL);
+    for (int tries = 0; tries < TABLE / 2; tries++, at = (at + 1) & (TABLE - 1)) {
+        void *there = atomic_load_explicit(&handles[at], memory_order_relaxed);
+        if (!there || there == handle)
+            return &handles[at];
+    }
+    return NULL;
+}
+
+void kernels_mark_handle(void *handle) {
+    void *none = NULL;
+    _Atomic(void *) *place;
+    while ((place = handle_place(handle)) && !atomic_compare_exchange_strong(place, &none, handle) && none != handle)
+        none = NULL; /* another thread took the place for another handle */
+}
+
+bool kernels_is_handle(void *handle) {
+    _Atomic(void *) *place = handle_place(handle);
+    return place && atomic_load_explicit(place, memory_order_relaxed) == handle;
+}
+
+/* --- fork and outcomes ------------------------------------------------------------------------ */
+
+void kernels_before_fork(void) {
+    pthread_mutex_lock(&lock);
+}
+
+void kernels_after_fork(bool child) {
+    pthread_mutex_unlock(&lock);
+    if (child) /* a thread of the parent may have held it */
+        pthread_mutex_init(&shim_limits, NULL);
+}
+
+void kernels_skip(struct kernel *kernel, int reason, const char *words) {
+    receipts_count(kernel->slot, SKIPPED);
+    uint32_t bit = 1u << reason;
+    if (UNLIKELY(!(atomic_load_explicit(&kernel->said, memory_order_relaxed) & bit)) &&
+        !(atomic_fetch_or(&kernel->said, bit) & bit)) {
+        receipts_reason(kernel->slot, "%s", words);
+        shim_log("%s: skipped: %s", kernel->name, words);
+    }
+}
+
+void kernels_drop(struct kernel *kernel, const char *what, mw_result result) {
+    receipts_count(kernel->slot, REFUSED);
+    atomic_store(&kernel->action, SKIP);
+    receipts_reason(kernel->slot, "the driver refused %s (error %d); no more of it for this kernel", what, result);
+    shim_log("%s: refused: %s (error %d)", kernel->name, what, result);
+}

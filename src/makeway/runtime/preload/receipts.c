@@ -1,0 +1,260 @@
+#define _GNU_SOURCE
+#include "receipts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { FILE_BYTES = 1 << 20, SLOTS = 2047, LONGEST_NAME = 4096, LONGEST_TEXT = 512, NO_RANK = -1, VERSION = 1 };
+
+/* receipts.py reads this layout. Offsets are from the start of the file; 0 is "none". */
+struct header {
+    char magic[8];
+    uint32_t version;
+    uint32_t pid;
+    int32_t rank;
+    _Atomic uint32_t slots; /* used, the first included */
+    _Atomic uint32_t end;   /* of the texts */
+    _Atomic uint32_t notes; /* list of texts */
+    char reserved[32];
+};
+
+struct slot {
+    _Atomic uint64_t counts[OUTCOMES];
+    _Atomic uint64_t bytes; /* last padded launch: asked << 32 | given */
+    uint32_t name;          /* a text */
+    uint32_t comm;
+    _Atomic uint32_t reasons; /* list of texts */
+    uint32_t hash;
+};
+
+struct text {
+    uint32_t next;
+    uint32_t length;
+    char letters[];
+};
+
+struct file {
+    struct header header;
+    struct slot slot[SLOTS];
+    char texts[FILE_BYTES - sizeof(struct header) - SLOTS * sizeof(struct slot)];
+};
+
+_Static_assert(sizeof(struct header) == 64 && sizeof(struct slot) == 64, "receipts.py");
+_Static_assert(sizeof(struct file) == FILE_BYTES, "receipts.py");
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(struct file *) current;
+static struct file *parents; /* after fork: where the child finds the names of the slots it inherited */
+static char directory[4096];
+static int32_t rank = NO_RANK;
+
+void receipts_capture(const char *where, const char *number) {
+    if (where && strlen(where) < sizeof directory)
+        strcpy(directory, where);
+    char *end = NULL;
+    long value = number ? strtol(number, &end, 10) : NO_RANK;
+    rank = number && end != number && *end == '\0' && value >= 0 && value <= INT32_MAX ? (int32_t)value : NO_RANK;
+}
+
+/* --- the file ------------------------------------------------------------------------------ */
+
+static int create_file(void) {
+    char path[sizeof directory + 64];
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
+        random = (uint64_t)(uintptr_t)&random;
+    snprintf(path, sizeof path, "%s/launch-%ld-%016llx", directory, (long)getpid(), (unsigned long long)random);
+    int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (file < 0)
+        return -1;
+    /* All blocks now: a full disk found later, at a write to the mapping, would kill the program with SIGBUS. */
+    int wrong = posix_fallocate(file, 0, FILE_BYTES);
+    if (wrong) {
+        unlink(path);
+        close(file);
+        errno = wrong;
+        return -1;
+    }
+    return file;
+}
+
+static struct file *map_file(void) {
+    int file = directory[0] ? create_file() : -1;
+    if (directory[0] && file < 0)
+        fprintf(stderr, "makeway: no receipts in %s: %s\n", directory, strerror(errno));
+    void *found = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED,
+                       file, 0);
+    if (file >= 0)
+        close(file);
+    if (found != MAP_FAILED)
+        return found;
+    static struct file last_resort;
+    return &last_resort;
+}
+
+static void copy_names(struct file *made, const struct file *from) {
+    uint32_t slots = atomic_load(&from->header.slots), end = atomic_load(&from->header.end);
+    memcpy(made->texts, from->texts, sizeof made->texts);
+    for (uint32_t at = 0; at < slots; at++) {
+        made->slot[at].name = from->slot[at].name;
+        made->slot[at].comm = from->slot[at].comm;
+        made->slot[at].hash = from->slot[at].hash;
+        atomic_store(&made->slot[at].reasons, atomic_load(&from->slot[at].reasons));
+    }
+    atomic_store(&made->header.notes, atomic_load(&from->header.notes));
+    atomic_store(&made->header.end, end);
+    atomic_store(&made->header.slots, slots);
+}
+
+static struct file *open_locked(void) {
+    struct file *file = atomic_load(&current);
+    if (file)
+        return file;
+    file = map_file();
+    file->header.version = VERSION;
+    file->header.pid = (uint32_t)getpid();
+    file->header.rank = rank;
+    atomic_store(&file->header.end, (uint32_t)offsetof(struct file, texts));
+    atomic_store(&file->header.slots, 1);
+    if (parents)
+        copy_names(file, parents);
+    memcpy(file->header.magic, "MKWRCPTS", 8);
+    atomic_store_explicit(&current, file, memory_order_release);
+    return file;
+}
+
+static struct file *opened(void) {
+    struct file *file = atomic_load_explicit(&current, memory_order_acquire);
+    if (__builtin_expect(file != NULL, 1))
+        return file;
+    pthread_mutex_lock(&lock);
+    file = open_locked();
+    pthread_mutex_unlock(&lock);
+    return file;
+}
+
+void receipts_before_fork(void) {
+    pthread_mutex_lock(&lock);
+}
+
+void receipts_after_fork(bool child) {
+    struct file *file = atomic_load(&current);
+    if (child && file) {
+        parents = file; /* stays mapped: threads of the parent do not exist here */
+        atomic_store(&current, NULL);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* --- texts --------------------------------------------------------------------------------- */
+
+static struct text *text_at(struct file *file, uint32_t offset) {
+    return (struct text *)((char *)file + offset);
+}
+
+static uint32_t add_text(struct file *file, const char *letters, uint32_t next) {
+    uint32_t length = (uint32_t)strnlen(letters, LONGEST_NAME), offset = atomic_load(&file->header.end);
+    uint32_t bytes = (uint32_t)(sizeof(struct text) + length + 3) & ~3u;
+    if (bytes > FILE_BYTES - offset)
+        return 0;
+    struct text *text = text_at(file, offset);
+    text->next = next;
+    text->length = length;
+    memcpy(text->letters, letters, length);
+    atomic_store_explicit(&file->header.end, offset + bytes, memory_order_release);
+    return offset;
+}
+
+static bool same_text(const struct text *text, const char *letters) {
+    size_t length = strnlen(letters, LONGEST_NAME);
+    return text->length == length && memcmp(text->letters, letters, length) == 0;
+}
+
+static bool add_once(struct file *file, _Atomic uint32_t *list, const char *letters) {
+    uint32_t first = atomic_load(list);
+    for (uint32_t at = first; at; at = text_at(file, at)->next)
+        if (same_text(text_at(file, at), letters))
+            return false;
+    uint32_t added = add_text(file, letters, first);
+    if (added)
+        atomic_store_explicit(list, added, memory_order_release);
+    return added != 0;
+}
+
+void receipts_reason(uint32_t slot, const char *format, ...) {
+    char letters[LONGEST_TEXT];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(letters, sizeof letters, format, arguments);
+    va_end(arguments);
+    pthread_mutex_lock(&lock);
+    struct file *file = open_locked();
+    add_once(file, &file->slot[slot].reasons, letters);
+    pthread_mutex_unlock(&lock);
+}
+
+void receipts_note(const char *format, ...) {
+    char letters[LONGEST_TEXT];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(letters, sizeof letters, format, arguments);
+    va_end(arguments);
+    pthread_mutex_lock(&lock);
+    struct file *file = open_locked();
+    bool fresh = add_once(file, &file->header.notes, letters);
+    pthread_mutex_unlock(&lock);
+    if (fresh)
+        fprintf(stderr, "makeway: %s\n", letters);
+}
+
+/* --- counters ------------------------------------------------------------------------------ */
+
+static uint32_t hash_of(const char *letters) {
+    uint32_t value = 2166136261u;
+    for (; *letters; letters++)
+        value = (value ^ (unsigned char)*letters) * 16777619u;
+    return value;
+}
+
+static uint32_t slot_locked(struct file *file, const char *kernel, bool comm) {
+    uint32_t hash = hash_of(kernel), slots = atomic_load(&file->header.slots);
+    for (uint32_t at = 1; at < slots; at++)
+        if (file->slot[at].hash == hash && same_text(text_at(file, file->slot[at].name), kernel))
+            return at;
+    uint32_t name = slots < SLOTS ? add_text(file, kernel, 0) : 0;
+    if (!name)
+        return NO_SLOT;
+    file->slot[slots].name = name;
+    file->slot[slots].hash = hash;
+    file->slot[slots].comm = comm;
+    atomic_store_explicit(&file->header.slots, slots + 1, memory_order_release);
+    return slots;
+}
+
+uint32_t receipts_slot(const char *kernel, bool comm) {
+    pthread_mutex_lock(&lock);
+    uint32_t slot = slot_locked(open_locked(), kernel, comm);
+    pthread_mutex_unlock(&lock);
+    return slot;
+}
+
+void receipts_count(uint32_t slot, enum outcome outcome) {
+    atomic_fetch_add_explicit(&opened()->slot[slot].counts[outcome], 1, memory_order_relaxed);
+}
+
+void receipts_bytes(uint32_t slot, uint32_t asked, uint32_t given) {
+    _Atomic uint64_t *bytes = &opened()->slot[slot].bytes;
+    uint64_t both = (uint64_t)asked << 32 | given;
+    if (atomic_load_explicit(bytes, memory_order_relaxed) != both)
+        atomic_store_explicit(bytes, both, memory_order_relaxed);
+}

@@ -1,0 +1,43 @@
+/* The rules file (written by rules.py) and the match of a kernel's name against it. */
+#ifndef MAKEWAY_RULES_H
+#define MAKEWAY_RULES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { MOST_LAUNCH_RULES = 256, MOST_COMM_PATTERNS = 1024, LONGEST_PATTERN = 1024, LARGEST_FILE = 2 << 20 };
+enum rule_kind { RULE_PAD, RULE_BLOCKS };
+
+struct pattern { /* points into the file: not ended by NUL */
+    const char *text;
+    uint32_t length;
+};
+
+struct rule {
+    struct pattern pattern;
+    enum rule_kind kind;
+    uint32_t value;
+};
+
+struct rules {
+    bool raise_comm_priority;
+    bool any_code;
+    uint32_t launches;
+    uint32_t comms;
+    struct rule launch[MOST_LAUNCH_RULES];
+    struct pattern comm[MOST_COMM_PATTERNS];
+};
+
+/* NULL, or why the file cannot be used. The rules point into `data`, which must stay. */
+const char *rules_parse(struct rules *rules, const uint8_t *data, size_t size);
+
+bool rules_comm(const struct rules *rules, const char *name);
+
+/* The first rule for a kernel. NULL: its name, or the 16 hex digits of its code object, are not known; without a name
+ * no glob matches, not even "*", since nobody can tell that the kernel does not communicate. */
+const struct rule *rules_find(const struct rules *rules, const char *name, const char *code);
+
+uint64_t rules_hash(const uint8_t *data, size_t size);
+
+#endif

@@ -1,0 +1,123 @@
+/* What the parts of the shim share: whether it is on, the rules, where the real functions are, the kernels met so far. */
+#ifndef MAKEWAY_SHIM_H
+#define MAKEWAY_SHIM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "abi.h"
+#include "receipts.h"
+#include "rules.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define UNLIKELY(what) __builtin_expect(!!(what), 0)
+
+/* --- state (shim.c) ------------------------------------------------------------------------ */
+
+extern struct rules shim_rules;
+extern bool shim_logs;
+bool shim_on(void); /* there is a rules file and it can be used */
+
+/* --- real functions (symbols.c) ------------------------------------------------------------ */
+
+enum { MOST_SYMBOLS = 64 };
+
+struct symbol {
+    const char *name;
+    void *wrapper; /* NULL: called by the shim, not replaced */
+};
+
+struct api {
+    const char *library; /* to look for when nobody asked for a symbol yet: the program is linked to it */
+    const char *stem;    /* how the library's file name starts */
+    const struct symbol *symbols;
+    int count;
+    _Atomic bool bound;
+    _Atomic(void *) real[MOST_SYMBOLS];
+};
+
+extern struct api cuda, hip;
+
+void *symbols_find(struct api *api, int symbol); /* looks for the library if need be */
+
+static inline void *real_of(struct api *api, int symbol) {
+    void *found = atomic_load_explicit(&api->real[symbol], memory_order_relaxed);
+    return UNLIKELY(!found) ? symbols_find(api, symbol) : found;
+}
+
+/* The wrapper for a pointer that a look-up by name returned (the pointer itself when there is none). */
+void *symbols_replace(struct api *api, int symbol, void *real);
+
+void symbols_before_fork(void);
+void symbols_after_fork(void);
+
+/* --- kernels (kernels.c) ------------------------------------------------------------------- */
+
+enum action { LEAVE, PAD, FIT, RAISE, SKIP };
+
+/* One kernel handle, decided once. Entries are never freed: a launch may be looking at one at any time. */
+struct kernel {
+    void *function;
+    void *context;   /* NULL, or the context this entry is for when the handle serves several */
+    bool by_context; /* look again with the current context */
+    bool handle;     /* CUkernel, which has no context of its own */
+    enum action decided;
+    uint32_t slot;
+    uint32_t value;
+    int priority;
+    int device;
+    char name[64]; /* its beginning, for messages */
+    _Atomic enum action action;
+    _Atomic uint32_t generation; /* of shim_generation, when this was decided */
+    _Atomic uint32_t epoch;      /* of shim_epoch, when `raised` was read */
+    _Atomic uint32_t said;       /* reasons already on record, one bit each */
+    _Atomic uint32_t limit;      /* the most dynamic shared memory the device allows this kernel */
+    _Atomic uint32_t own;        /* the most the program allows it */
+    _Atomic uint32_t raised;     /* the most it is allowed now */
+    _Atomic uint64_t fitted;     /* threads << 32 | dynamic bytes that leave the residency asked for */
+};
+
+extern _Atomic uint32_t shim_generation; /* counts unloads: a handle may mean another kernel afterwards */
+extern _Atomic uint32_t shim_epoch;      /* counts the program's own changes of limits */
+extern pthread_mutex_t shim_limits;      /* held while a kernel's limit is changed */
+
+struct kernel *kernels_find(void *function, void *context);
+
+/* Puts a copy of `made` in the table, in place of a stale entry for the same handle. NULL when the table is full. */
+struct kernel *kernels_add(const struct kernel *made);
+
+/* Handles that the driver gave out as CUkernel: in a launch they look like any CUfunction. */
+void kernels_mark_handle(void *handle);
+bool kernels_is_handle(void *handle);
+
+void kernels_before_fork(void);
+void kernels_after_fork(bool child);
+
+/* Counts a launch that goes through as the program asked. */
+void kernels_skip(struct kernel *kernel, int reason, const char *words);
+
+/* A launch that the driver refused because of us: no more of it for this kernel. */
+void kernels_drop(struct kernel *kernel, const char *what, mw_result result);
+
+/* Bits of `said`. */
+enum { SAID_COOPERATIVE, SAID_CLUSTER, SAID_LIMIT, SAID_RESIDENT, SAID_OWN_LIMIT, SAID_PRIORITY, SAID_EX };
+
+static inline bool refused(mw_result result) {
+    return result == MW_INVALID_VALUE || result == MW_LAUNCH_OUT_OF_RESOURCES || result == MW_OUT_OF_MEMORY ||
+           result == MW_NOT_SUPPORTED;
+}
+
+void shim_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* --- code objects (code.c) ----------------------------------------------------------------- */
+
+void code_learn(const void *handle, const void *image);
+void code_learn_file(const void *handle, const char *path);
+void code_forget(const void *handle);
+bool code_find(const void *handle, char hex[17]);
+void code_before_fork(void);
+void code_after_fork(void);
+
+#endif

@@ -1,0 +1,207 @@
+/* Finding the real functions, and handing out ours in their place: by symbol, by dlsym, by the driver's own look-up. */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <stddef.h>
+#include <string.h>
+
+typedef void *(*look_up)(void *, const char *);
+
+/* The stub below jumps through it: not static, not exported. */
+__attribute__((visibility("hidden"))) _Atomic(look_up) makeway_real_dlsym;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+#define PLAIN_CODE __attribute__((no_sanitize("address", "thread", "undefined")))
+
+/* Runs before any sanitizer is ready: their run-times call dlsym to start themselves. */
+PLAIN_CODE static look_up real_dlsym(void) {
+    look_up found = atomic_load_explicit(&makeway_real_dlsym, memory_order_relaxed);
+    static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
+    for (unsigned at = 0; !found && at < sizeof versions / sizeof *versions; at++) {
+        void *pointer = dlvsym(RTLD_NEXT, "dlsym", versions[at]);
+        memcpy(&found, &pointer, sizeof found);
+        atomic_store_explicit(&makeway_real_dlsym, found, memory_order_relaxed);
+    }
+    return found;
+}
+
+void symbols_before_fork(void) {
+    pthread_mutex_lock(&lock);
+}
+
+void symbols_after_fork(void) {
+    pthread_mutex_unlock(&lock);
+}
+
+/* --- binding ------------------------------------------------------------------------------- */
+
+static void bind_locked(struct api *api, void *handle) {
+    look_up look = real_dlsym();
+    for (int at = 0; at < api->count; at++) {
+        void *found = look(handle, api->symbols[at].name);
+        if (found != api->symbols[at].wrapper)
+            atomic_store_explicit(&api->real[at], found, memory_order_relaxed);
+    }
+    if (atomic_load(&api->bound))
+        atomic_fetch_add(&shim_generation, 1); /* the library was unloaded and another one loaded */
+    atomic_store_explicit(&api->bound, true, memory_order_release);
+    dlerror(); /* functions this driver does not have are no error of the program's */
+}
+
+/* The library that holds a pointer is open: the handle is only borrowed, so that the program may still close it. */
+static bool bind_where(struct api *api, void *pointer) {
+    Dl_info facts;
+    void *handle = dladdr(pointer, &facts) && facts.dli_fname ? dlopen(facts.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    if (!handle)
+        return false;
+    pthread_mutex_lock(&lock);
+    bind_locked(api, handle);
+    pthread_mutex_unlock(&lock);
+    dlclose(handle);
+    return true;
+}
+
+void *symbols_find(struct api *api, int symbol) {
+    if (!atomic_load_explicit(&api->bound, memory_order_acquire)) {
+        void *next = real_dlsym()(RTLD_NEXT, api->symbols[symbol].name);
+        if (!next || !bind_where(api, next)) {
+            void *handle = dlopen(api->library, RTLD_LAZY | RTLD_NOLOAD);
+            if (handle) {
+                pthread_mutex_lock(&lock);
+                bind_locked(api, handle);
+                pthread_mutex_unlock(&lock);
+                dlclose(handle);
+            }
+        }
+    }
+    return atomic_load_explicit(&api->real[symbol], memory_order_relaxed);
+}
+
+void *symbols_replace(struct api *api, int symbol, void *real) {
+    void *known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed);
+    if (!known && atomic_load_explicit(&api->bound, memory_order_acquire))
+        atomic_store_explicit(&api->real[symbol], real, memory_order_relaxed); /* not exported, but looked up */
+    else if (!known && !bind_where(api, real))
+        return real;
+    return api->symbols[symbol].wrapper;
+}
+
+/* --- dlsym --------------------------------------------------------------------------------- */
+
+#define NOT_FOUND ((void *)1) /* the answer is NULL; NULL itself means "ask the real dlsym" */
+
+PLAIN_CODE static struct api *api_of(const char *name) {
+    if (!name)
+        return NULL;
+    if (name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z')
+        return &cuda;
+    if (name[0] == 'h' && name[1] == 'i' && name[2] == 'p' && name[3] >= 'A' && name[3] <= 'Z')
+        return &hip;
+    return NULL;
+}
+
+static int symbol_of(const struct api *api, const char *name) {
+    for (int at = 0; at < api->count; at++)
+        if (api->symbols[at].wrapper && strcmp(api->symbols[at].name, name) == 0)
+            return at;
+    return -1;
+}
+
+/* A driver that looks its own functions up (the one of WSL 2 does) must get them, or it would call itself for ever. */
+static bool is_driver(const struct api *api, void *caller) {
+    Dl_info facts;
+    if (!dladdr(caller, &facts) || !facts.dli_fname)
+        return false;
+    const char *slash = strrchr(facts.dli_fname, '/');
+    return strncmp(slash ? slash + 1 : facts.dli_fname, api->stem, strlen(api->stem)) == 0;
+}
+
+static int read_unloads(struct dl_phdr_info *facts, size_t size, void *out) {
+    if (size >= offsetof(struct dl_phdr_info, dlpi_subs) + sizeof facts->dlpi_subs)
+        *(unsigned long long *)out = facts->dlpi_subs;
+    return 1; /* the first library says all */
+}
+
+/* A library that was closed and opened again may stand at the same address, with everything in it as new. */
+static bool unloaded_since(void) {
+    static _Atomic unsigned long long seen;
+    unsigned long long now = 0;
+    dl_iterate_phdr(read_unloads, &now);
+    return atomic_exchange(&seen, now) != now;
+}
+
+static void *resolve_ours(struct api *api, int symbol, void *handle) {
+    look_up look = real_dlsym();
+    const char *name = api->symbols[symbol].name;
+    void *real = handle == RTLD_DEFAULT || handle == RTLD_NEXT ? NULL : look(handle, name);
+    /* The global scope starts with the program and us: what is meant is the library behind. */
+    if (handle == RTLD_DEFAULT || handle == RTLD_NEXT || real == api->symbols[symbol].wrapper)
+        real = look(RTLD_NEXT, name);
+    if (!real)
+        return NOT_FOUND;
+    if (!shim_on())
+        return real;
+    bool known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed) == real;
+    if ((unloaded_since() || !known) && !bind_where(api, real))
+        return real;
+    return api->symbols[symbol].wrapper;
+}
+
+__attribute__((visibility("hidden"), used)) PLAIN_CODE void *makeway_resolve(void *handle, const char *name,
+                                                                             void *caller) {
+    real_dlsym();
+    struct api *api = api_of(name);
+    int symbol = api ? symbol_of(api, name) : -1;
+    return symbol < 0 || is_driver(api, caller) ? NULL : resolve_ours(api, symbol, handle);
+}
+
+/* dlsym(RTLD_NEXT, ...) depends on who calls: what is not ours is left to the real one by a jump, with the caller's
+ * return address still in place. */
+#if defined(__x86_64__)
+__asm__(".text\n.globl dlsym\n.type dlsym, @function\ndlsym:\n"
+        ".cfi_startproc\n"
+        "  endbr64\n"
+        "  pushq %rdi\n .cfi_adjust_cfa_offset 8\n"
+        "  pushq %rsi\n .cfi_adjust_cfa_offset 8\n"
+        "  subq $8, %rsp\n .cfi_adjust_cfa_offset 8\n"
+        "  movq 24(%rsp), %rdx\n"
+        "  call makeway_resolve\n"
+        "  addq $8, %rsp\n .cfi_adjust_cfa_offset -8\n"
+        "  popq %rsi\n .cfi_adjust_cfa_offset -8\n"
+        "  popq %rdi\n .cfi_adjust_cfa_offset -8\n"
+        "  testq %rax, %rax\n"
+        "  je 1f\n"
+        "  cmpq $1, %rax\n"
+        "  je 2f\n"
+        "  ret\n"
+        "1: jmp *makeway_real_dlsym(%rip)\n"
+        "2: xorl %eax, %eax\n"
+        "  ret\n"
+        ".cfi_endproc\n.size dlsym, . - dlsym\n");
+#elif defined(__aarch64__)
+__asm__(".text\n.globl dlsym\n.type dlsym, %function\ndlsym:\n"
+        ".cfi_startproc\n"
+        "  stp x29, x30, [sp, #-32]!\n"
+        "  .cfi_def_cfa_offset 32\n .cfi_offset 29, -32\n .cfi_offset 30, -24\n"
+        "  stp x0, x1, [sp, #16]\n"
+        "  mov x29, sp\n"
+        "  mov x2, x30\n"
+        "  bl makeway_resolve\n"
+        "  mov x9, x0\n"
+        "  ldp x0, x1, [sp, #16]\n"
+        "  ldp x29, x30, [sp], #32\n"
+        "  .cfi_restore 29\n .cfi_restore 30\n .cfi_def_cfa_offset 0\n"
+        "  cbz x9, 1f\n"
+        "  cmp x9, #1\n"
+        "  csel x0, xzr, x9, eq\n"
+        "  ret\n"
+        "1: adrp x9, makeway_real_dlsym\n"
+        "  ldr x9, [x9, :lo12:makeway_real_dlsym]\n"
+        "  br x9\n"
+        ".cfi_endproc\n.size dlsym, . - dlsym\n");
+#else
+#error "the launch shim is written for x86-64 and aarch64"
+#endif

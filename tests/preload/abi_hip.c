@@ -1,0 +1,21 @@
+/* Does not compile unless abi.h says what HIP's header says. */
+#define __HIP_PLATFORM_AMD__
+#include <hip/hip_runtime_api.h>
+#include <stddef.h>
+
+#include "abi.h"
+
+#define SAME(what) _Static_assert(what, #what)
+#define SAME_PLACE(ours, theirs) \
+    SAME(offsetof(struct mw_hip_attributes, ours) == offsetof(struct hipFuncAttributes, theirs))
+
+SAME(sizeof(struct mw_dim3) == sizeof(dim3));
+SAME(sizeof(struct mw_hip_attributes) == sizeof(struct hipFuncAttributes));
+SAME_PLACE(max_dynamic_bytes, maxDynamicSharedSizeBytes);
+SAME_PLACE(static_bytes, sharedSizeBytes);
+SAME(MW_HIP_MAX_DYNAMIC_BYTES == (int)HIP_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+SAME(MW_INVALID_VALUE == (int)hipErrorInvalidValue);
+SAME(MW_OUT_OF_MEMORY == (int)hipErrorOutOfMemory);
+SAME(MW_LAUNCH_OUT_OF_RESOURCES == (int)hipErrorLaunchOutOfResources);
+SAME(MW_NOT_SUPPORTED == (int)hipErrorNotSupported);
+SAME(MW_NOT_FOUND == (int)hipErrorNotFound);

@@ -1,0 +1,279 @@
+/* A scripted libcuda.so.1 for tests of the launch shim: kernels with any name, and behaviour no real driver shows on
+ * demand. Every launch is one line in the file that DRIVER_RECORD names. It computes nothing.
+ *
+ * DRIVER_REFUSE=pad:N     every N-th launch with more than DRIVER_ASKED bytes of shared memory fails with DRIVER_ERROR
+ * DRIVER_REFUSE=limit     the limit of dynamic shared memory cannot be raised
+ * DRIVER_REFUSE=priority  launches with a priority fail with DRIVER_ERROR
+ * Compiled with NO_NAMES it is older than CUDA 12.3, with NO_EX older than 11.6. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "abi.h"
+
+enum { FUNCTIONS = 512, OPT_IN = 232448, STATIC = 1024, REGISTERS_ALLOW = 8, SM_BYTES = 233472 };
+
+struct function {
+    char name[128];
+    bool is_kernel, used;
+    void *module;
+    _Atomic int limit[2]; /* a CUkernel has one per device */
+};
+
+static struct function functions[FUNCTIONS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local int context = 1; /* context N is on device N - 1 */
+static _Atomic int padded_launches;
+static _Atomic uint64_t launches;
+
+static const char *setting(const char *name) {
+    const char *found = getenv(name);
+    return found ? found : "";
+}
+
+static void record(const char *line) {
+    static _Atomic int file = -2;
+    if (file == -2) {
+        const char *path = getenv("DRIVER_RECORD");
+        file = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
+    }
+    if (file >= 0 && write(file, line, strlen(line)) < 0)
+        abort();
+}
+
+static bool refuses(uint32_t smem, bool priority) {
+    const char *refuse = setting("DRIVER_REFUSE");
+    if (strncmp(refuse, "pad:", 4) == 0 && smem > (uint32_t)atoi(setting("DRIVER_ASKED")))
+        return atomic_fetch_add(&padded_launches, 1) % atoi(refuse + 4) == atoi(refuse + 4) - 1;
+    return strcmp(refuse, "priority") == 0 && priority;
+}
+
+static mw_result launch(const char *through, struct function *function, const struct mw_config *config) {
+    char line[512];
+    int priority = 0, cluster = 0;
+    bool has_priority = false;
+    for (uint32_t at = 0; at < config->attribute_count; at++) {
+        has_priority |= config->attributes[at].id == MW_ATTRIBUTE_PRIORITY;
+        priority = config->attributes[at].id == MW_ATTRIBUTE_PRIORITY ? config->attributes[at].value.number : priority;
+        cluster |= config->attributes[at].id == MW_ATTRIBUTE_CLUSTER;
+    }
+    if (function < functions || function >= functions + FUNCTIONS || !function->used)
+        return 400;
+    if (config->grid[0] == 0 || config->smem_bytes > (uint32_t)function->limit[function->is_kernel ? context - 1 : 0])
+        return MW_INVALID_VALUE;
+    if (refuses(config->smem_bytes, has_priority))
+        return atoi(setting("DRIVER_ERROR"));
+    atomic_fetch_add(&launches, 1);
+    if (getenv("DRIVER_RECORD")) {
+        snprintf(line, sizeof line, "%s %s %u %d %d %d %u\n", through, function->name, config->smem_bytes, has_priority,
+                 priority, cluster, config->attribute_count);
+        record(line);
+    }
+    return MW_SUCCESS;
+}
+
+#define DIMENSIONS uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz
+#define CONFIG {.grid = {gx, gy, gz}, .block = {bx, by, bz}, .smem_bytes = smem, .stream = stream}
+#define PLAIN_LAUNCH(name)                                                                                     \
+    mw_result name(void *function, DIMENSIONS, uint32_t smem, void *stream, void **parameters, void **extra) { \
+        struct mw_config config = CONFIG;                                                                      \
+        (void)parameters, (void)extra;                                                                         \
+        return launch(#name, function, &config);                                                               \
+    }
+PLAIN_LAUNCH(cuLaunchKernel)
+PLAIN_LAUNCH(cuLaunchKernel_ptsz)
+PLAIN_LAUNCH(cuLaunchKernel_of_the_future)
+
+mw_result cuLaunchCooperativeKernel(void *function, DIMENSIONS, uint32_t smem, void *stream, void **parameters) {
+    struct mw_config config = CONFIG;
+    (void)parameters;
+    return launch("cuLaunchCooperativeKernel", function, &config);
+}
+
+#ifndef NO_EX
+mw_result cuLaunchKernelEx(const struct mw_config *config, void *function, void **parameters, void **extra) {
+    (void)parameters, (void)extra;
+    return launch("cuLaunchKernelEx", function, config);
+}
+
+mw_result cuLaunchKernelEx_ptsz(const struct mw_config *config, void *function, void **parameters, void **extra) {
+    (void)parameters, (void)extra;
+    return launch("cuLaunchKernelEx_ptsz", function, config);
+}
+#endif
+
+/* --- modules: "image" is nothing but a handle; the lowest free function is always the next one given out --- */
+
+mw_result cuModuleLoadData(void **module, const void *image) {
+    *module = (void *)image;
+    return MW_SUCCESS;
+}
+
+static mw_result new_function(void **out, void *module, const char *name, bool is_kernel) {
+    pthread_mutex_lock(&lock);
+    int at = 0;
+    while (at < FUNCTIONS && functions[at].used)
+        at++;
+    if (at < FUNCTIONS) {
+        functions[at].used = true;
+        functions[at].is_kernel = is_kernel;
+        functions[at].module = module;
+        functions[at].limit[0] = functions[at].limit[1] = 49152 - STATIC;
+        snprintf(functions[at].name, sizeof functions[at].name, "%s", name);
+        *out = &functions[at];
+    }
+    pthread_mutex_unlock(&lock);
+    return at < FUNCTIONS ? MW_SUCCESS : MW_OUT_OF_MEMORY;
+}
+
+mw_result cuModuleGetFunction(void **out, void *module, const char *name) {
+    return new_function(out, module, name, false);
+}
+
+mw_result cuLibraryGetKernel(void **out, void *library, const char *name) {
+    return new_function(out, library, name, true);
+}
+
+mw_result cuModuleUnload(void *module) {
+    pthread_mutex_lock(&lock);
+    for (int at = 0; at < FUNCTIONS; at++)
+        if (functions[at].module == module)
+            functions[at].used = false;
+    pthread_mutex_unlock(&lock);
+    return MW_SUCCESS;
+}
+
+/* --- questions --- */
+
+#ifndef NO_NAMES
+mw_result cuFuncGetName(const char **name, struct function *function) {
+    *name = function->name;
+    return function->is_kernel ? 400 : MW_SUCCESS;
+}
+
+mw_result cuKernelGetName(const char **name, struct function *function) {
+    *name = function->name;
+    return function->is_kernel ? MW_SUCCESS : 400;
+}
+#endif
+
+mw_result cuFuncGetModule(void **module, struct function *function) {
+    *module = function->module;
+    return MW_SUCCESS;
+}
+
+static mw_result get(int *value, int id, struct function *function, int device) {
+    *value = id == MW_FUNCTION_STATIC_BYTES ? STATIC : id == MW_FUNCTION_MAX_DYNAMIC_BYTES ? function->limit[device] : 0;
+    return MW_SUCCESS;
+}
+
+static mw_result set(struct function *function, int id, int value, int device) {
+    if (id == MW_FUNCTION_MAX_DYNAMIC_BYTES && strcmp(setting("DRIVER_REFUSE"), "limit") == 0)
+        return MW_INVALID_VALUE;
+    if (id == MW_FUNCTION_MAX_DYNAMIC_BYTES && (value < 0 || value > OPT_IN - STATIC))
+        return MW_INVALID_VALUE;
+    function->limit[device] = value;
+    return MW_SUCCESS;
+}
+
+mw_result cuFuncGetAttribute(int *value, int id, struct function *function) {
+    return get(value, id, function, 0);
+}
+
+mw_result cuKernelGetAttribute(int *value, int id, struct function *function, int device) {
+    return get(value, id, function, device);
+}
+
+mw_result cuFuncSetAttribute(struct function *function, int id, int value) {
+    return function->is_kernel ? 400 : set(function, id, value, 0);
+}
+
+mw_result cuKernelSetAttribute(int id, int value, struct function *function, int device) {
+    return function->is_kernel ? set(function, id, value, device) : 400;
+}
+
+mw_result cuKernelGetFunction(void **out, void *kernel) {
+    *out = kernel;
+    return MW_SUCCESS;
+}
+
+mw_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int threads, size_t dynamic) {
+    (void)function, (void)threads;
+    int by_smem = (int)(SM_BYTES / (dynamic + STATIC + 1024));
+    *blocks = by_smem < REGISTERS_ALLOW ? by_smem : REGISTERS_ALLOW;
+    return MW_SUCCESS;
+}
+
+mw_result cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, struct function *function, int blocks, int threads) {
+    (void)threads;
+    size_t most = SM_BYTES / (size_t)blocks / 128 * 128 - 1024 - STATIC;
+    size_t allowed = (size_t)function->limit[function->is_kernel ? context - 1 : 0];
+    *bytes = most < allowed ? most : allowed;
+    return MW_SUCCESS;
+}
+
+mw_result cuCtxSetCurrent(void *which) {
+    context = (int)(intptr_t)which;
+    return MW_SUCCESS;
+}
+
+mw_result cuCtxGetCurrent(void **out) {
+    *out = (void *)(intptr_t)context;
+    return MW_SUCCESS;
+}
+
+mw_result cuCtxGetDevice(int *device) {
+    *device = context - 1;
+    return MW_SUCCESS;
+}
+
+mw_result cuDeviceGetAttribute(int *value, int id, int device) {
+    (void)device;
+    *value = id == MW_DEVICE_OPT_IN_BYTES ? OPT_IN : 0;
+    return MW_SUCCESS;
+}
+
+mw_result cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+    *least = 0;
+    *greatest = -5;
+    return MW_SUCCESS;
+}
+
+uint64_t driver_launches(void) {
+    return atomic_load(&launches);
+}
+
+mw_result cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status) {
+    static const struct {
+        const char *name;
+        void *plain, *per_thread;
+    } known[] = {
+        {"cuLaunchKernel", (void *)cuLaunchKernel, (void *)cuLaunchKernel_ptsz},
+#ifndef NO_EX
+        {"cuLaunchKernelEx", (void *)cuLaunchKernelEx, (void *)cuLaunchKernelEx_ptsz},
+#endif
+        {"cuGetProcAddress", (void *)cuGetProcAddress_v2, (void *)cuGetProcAddress_v2},
+        {"cuModuleGetFunction", (void *)cuModuleGetFunction, (void *)cuModuleGetFunction},
+    };
+    *out = NULL;
+    if (status)
+        *status = 1;
+    for (unsigned at = 0; at < sizeof known / sizeof *known; at++)
+        if (strcmp(known[at].name, name) == 0)
+            *out = flags & MW_PER_THREAD_STREAM ? known[at].per_thread : known[at].plain;
+    if (*out && version > MW_NEWEST_CUDA && strcmp(name, "cuLaunchKernel") == 0)
+        *out = (void *)cuLaunchKernel_of_the_future;
+    if (*out && status)
+        *status = 0;
+    return *out ? MW_SUCCESS : MW_NOT_FOUND;
+}
+
+mw_result cuGetProcAddress(const char *name, void **out, int version, uint64_t flags) {
+    return cuGetProcAddress_v2(name, out, version, flags, NULL);
+}
