@@ -1,0 +1,51 @@
+"""makeway.torch on real ranks: unmodified programs under a plan, and the Python way in; the results are torch's own.
+
+The worlds of 1 to 3 ranks run all checks of torch_checks.py; each check is a test here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "torch_checks.py"
+CHECKS = re.findall(r"^def ((?:api|check)_\w+)", SCRIPT.read_text(), re.M)
+WORLDS = (1, 2, 3)
+TIME_LIMIT_S = 120
+Outcome = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Outcome]:
+    """By number of ranks, what each rank found; every rank is ended, whatever happened."""
+    directory = tmp_path_factory.mktemp("worlds")
+    command: list[str | Path] = [sys.executable, "-W", "ignore", SCRIPT, directory, *map(str, WORLDS)]
+    with subprocess.Popen(command, start_new_session=True) as launcher:
+        try:
+            launcher.wait(TIME_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            if launcher.poll() is None:
+                os.killpg(launcher.pid, signal.SIGKILL)
+    results = {ranks: [directory / f"{ranks}-{rank}.json" for rank in range(ranks)] for ranks in WORLDS}
+    return {
+        ranks: [json.loads(path.read_text()) if path.exists() else {} for path in paths]
+        for ranks, paths in results.items()
+    }
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("ranks", WORLDS)
+def test_on_every_rank(found: dict[int, Outcome], ranks: int, check: str) -> None:
+    for rank, checks in enumerate(found[ranks]):
+        assert check in checks, f"rank {rank} did not come so far"
+        assert checks[check] is None, f"rank {rank}: {checks[check]}"
