@@ -1,0 +1,55 @@
+"""A small data-parallel training program that knows nothing of makeway.
+
+`--steps 0` trains until it is stopped. `--last-rank-ends` is the last rank's exit code, or the signal that kills it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--last-rank-ends", default="0")
+    options = parser.parse_args()
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(1)
+    wide = options.width
+    layers = torch.nn.Sequential(torch.nn.Linear(128, wide), torch.nn.ReLU(), torch.nn.Linear(wide, 16))
+    model = DistributedDataParallel(layers)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    own = torch.Generator().manual_seed(rank)
+    for step in itertools.count() if options.steps == 0 else range(options.steps):
+        batch = torch.randn(32, 128, generator=own)
+        loss = model(batch).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        sys.stdout.write(f"rank {rank} step {step} loss {loss.item().hex()}\n")  # in one piece, unlike print
+        sys.stdout.flush()
+        if step == 0:
+            started = time.perf_counter()
+    if rank == 0 and options.steps > 1:
+        print(f"{(time.perf_counter() - started) / (options.steps - 1) * 1e3:.2f} ms per step after the first")
+    dist.barrier()
+    dist.destroy_process_group()
+    how = options.last_rank_ends if rank == ranks - 1 else "0"
+    if not how.isdigit():
+        os.kill(os.getpid(), signal.Signals[how])
+    return int(how)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

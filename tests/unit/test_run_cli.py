@@ -1,0 +1,215 @@
+"""`makeway run`: the contract for scripts, ways to start ranks, and wrong input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from makeway.cli.main import main
+
+BLOCKS = 'version = 1\n[[control]]\nkind = "CommBlocks"\nblocks = 16\n'
+PAD = 'version = 1\n[[control]]\nkind = "SmemPad"\npad_bytes = 1024\n'
+SHOWS = (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))")
+# Prints its options the way both families of mpirun do, then runs the program behind them without what they export.
+FAKE_MPIRUN = """#!/bin/sh
+if [ "$1" = --version ]; then echo "$VERSION_OF_FAKE"; exit; fi
+while :; do
+  case $1 in
+    -x) echo "-x $2"; shift 2 ;;
+    -genv) echo "-genv $2"; shift 3 ;;
+    -np) shift 2 ;;
+    *) break ;;
+  esac
+done
+for rank in 0 1; do RANK=$rank "$@" || exit; done
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> str:
+    file = tmp_path / "plan.toml"
+    file.write_text(BLOCKS)
+    return str(file)
+
+
+def makeway(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "MAKEWAY_R"))}
+    return subprocess.run(
+        [sys.executable, "-m", "makeway", "run", *arguments],
+        env={**clean, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_document_is_alone_on_stdout(plan: str) -> None:
+    done = makeway("--plan", plan, "--json", "--", "echo", "hello")
+    document = json.loads(done.stdout)
+    assert document.keys() == {"rank", "exit_code", "killed_by", "all_applied", "controls", "variables", "notes"}
+    [control] = document["controls"]
+    assert (control["control"], control["status"]) == ("comm-blocks=16", "not seen")
+    assert control["ranks"][0].keys() == {"rank", "status", "detail", "launches"}
+    assert (document["exit_code"], document["killed_by"], document["all_applied"]) == (0, None, False)
+    assert done.stderr == "hello\n"
+
+
+def test_the_table_goes_to_stderr_and_stdout_is_the_programs(plan: str) -> None:
+    done = makeway("--plan", plan, "--", "echo", "hello")
+    assert done.stdout == "hello\n"
+    assert done.stderr.splitlines()[:2] == [
+        "makeway run: the program ended with exit code 0",
+        "control         outcome   ranks  what",
+    ]
+    assert "set: NCCL_MAX_CTAS=16" in done.stderr
+
+
+def test_the_program_gets_the_variables_and_keeps_its_own(plan: str) -> None:
+    seen = json.loads(makeway("--plan", plan, "--", *SHOWS, MINE="1", PYTHONPATH="/own", LD_PRELOAD="").stdout)
+    assert (seen["NCCL_MIN_CTAS"], seen["NCCL_MAX_CTAS"], seen["MINE"]) == ("16", "16", "1")
+    assert seen["PYTHONPATH"].split(":")[1:] == ["/own"]
+    assert seen["LD_PRELOAD"] == ""
+    kept = makeway("--plan", plan, "--", *SHOWS, NCCL_MAX_CTAS="8")
+    assert json.loads(kept.stdout)["NCCL_MAX_CTAS"] == "8"
+    assert "kept: NCCL_MAX_CTAS=8 was set by you; the plan wants 16 (--force replaces it)" in kept.stderr
+    forced = makeway("--plan", plan, "--force", "--", *SHOWS, NCCL_MAX_CTAS="8")
+    assert json.loads(forced.stdout)["NCCL_MAX_CTAS"] == "16"
+
+
+@pytest.mark.parametrize(("program", "expected"), [("exit 0", 1), ("exit 3", 3)])
+def test_strict_fails_a_program_that_ended_well_and_leaves_other_codes(plan: str, program: str, expected: int) -> None:
+    assert makeway("--plan", plan, "--strict", "--", "sh", "-c", program).returncode == expected
+
+
+def test_strict_is_content_with_a_plan_without_controls() -> None:
+    command = [sys.executable, "-m", "makeway", "run", "--plan", "-", "--strict", "--", "true"]
+    done = subprocess.run(command, input=b"version = 1\n", stderr=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_reader_that_has_gone_does_not_change_the_exit_code(plan: str, stream: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "makeway", "run", "--plan", plan, *(["--json"] if stream == "stdout" else [])]
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: writing}
+    done = subprocess.run([*command, "--", "sh", "-c", "exit 3"], check=False, **streams)  # type: ignore[call-overload]
+    os.close(writing)
+    assert done.returncode == 3
+
+
+def test_options_of_the_program_are_its_own(plan: str) -> None:
+    assert makeway("--plan", plan, "--", "echo", "--json", "--strict", "--", "--plan").stdout == (
+        "--json --strict -- --plan\n"
+    )
+
+
+def test_a_dry_run_starts_nothing(capsys: pytest.CaptureFixture[str], plan: str, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    assert main(["run", "--plan", plan, "--dry-run", "--", "touch", str(started)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"would run: touch {started}\ncomm-blocks=16: 16 communication blocks\n")
+    assert shown.err == ""
+    assert main(["run", "--plan", plan, "--dry-run", "--json", "--", "touch", str(started)]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == {
+        "program", "variables", "launch_shim", "notes", "no_variable",
+    }  # fmt: skip
+    assert not started.exists()
+
+
+# --- the launch shim ----------------------------------------------------------------------------
+
+
+def test_without_a_compiler_the_program_runs_and_the_refusal_is_told(tmp_path: Path) -> None:
+    (tmp_path / "pad.toml").write_text(PAD)
+    (tmp_path / "cache").mkdir()
+    environ = {"CC": "/nowhere/cc", "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/nowhere"}
+    done = makeway("--plan", str(tmp_path / "pad.toml"), "--json", "--", sys.executable, "-c", "exit(5)", **environ)
+    assert done.returncode == 5
+    [control] = json.loads(done.stdout)["controls"]
+    assert control["status"] == "refused"
+    assert "compiler" in control["ranks"][0]["detail"]
+    strict = makeway("--plan", str(tmp_path / "pad.toml"), "--strict", "--", sys.executable, "-c", "", **environ)
+    assert strict.returncode == 1
+
+
+def test_a_plan_with_a_pad_preloads_the_shim_behind_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "pad.toml").write_text(PAD)
+    done = makeway(
+        "--plan", str(tmp_path / "pad.toml"), "--", *SHOWS, XDG_CACHE_HOME=str(tmp_path), LD_PRELOAD="libc.so.6"
+    )
+    seen = json.loads(done.stdout)
+    first, second = seen["LD_PRELOAD"].split(":")
+    assert first == "libc.so.6"
+    assert Path(second).is_relative_to(tmp_path)
+    assert seen["MAKEWAY_RULES"]
+    assert "no process launched a kernel" in done.stderr
+
+
+# --- starters of ranks --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [
+        ("mpirun (Open MPI) 4.1.4", ["-x NCCL_MIN_CTAS", "-x NCCL_MAX_CTAS", "-x MAKEWAY_PLAN"]),
+        ("HYDRA build details:", ["-genv NCCL_MIN_CTAS", "-genv NCCL_MAX_CTAS", "-genv MAKEWAY_PLAN"]),
+    ],
+)
+def test_mpirun_is_told_to_hand_the_variables_on(plan: str, version: str, options: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mpirun").write_text(FAKE_MPIRUN)
+    (tmp_path / "mpirun").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = makeway("--plan", plan, "--", "mpirun", "-np", "2", "echo", "ran", PATH=path, VERSION_OF_FAKE=version)
+    lines = done.stdout.splitlines()
+    assert lines[:3] == options
+    assert lines[-2:] == ["ran", "ran"]
+
+
+def test_makeway_may_be_started_once_for_each_rank(plan: str, tmp_path: Path) -> None:
+    receipts = tmp_path / "receipts"
+    for rank in ("0", "1"):
+        done = makeway("--plan", plan, "--receipts", str(receipts), "--", "true", RANK=rank)
+        assert done.stderr.startswith(f"makeway run (rank {rank}): the program ended")
+    assert sorted(path.name for path in receipts.iterdir()) == ["rank-0", "rank-1"]
+
+
+# --- wrong input --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--plan", "PLAN"], "no program to run"),
+        (["--plan", "PLAN", "--"], "no program to run"),
+        (["--plan", "PLAN", "--dry-run"], "no program to run"),
+        (["--plan", "PLAN", "--", "no-such-program"], "cannot start 'no-such-program': no such program"),
+        (["--plan", "PLAN", "--", "NOT_EXECUTABLE"], "no such program"),
+        (["--plan", "missing.toml", "--", "true"], "cannot read plan 'missing.toml'"),
+        (["--plan", "NEWER", "--", "true"], "it comes from a newer makeway"),
+        (["--plan", "BROKEN", "--", "true"], "not a TOML file"),
+        (["--", "true"], "required: --plan"),
+        (["--plan", "PLAN", "--receipts", "/proc/nowhere", "--", "true"], "cannot make '/proc/nowhere'"),
+        (["--plan", "PLAN", "--receipts", "USED", "--", "true"], "has receipts of an earlier run"),
+    ],
+)
+def test_wrong_input_gets_one_clear_message_and_exit_2(arguments: list[str], said: str, tmp_path: Path) -> None:
+    for name, content in (
+        ("PLAN", BLOCKS),
+        ("NEWER", "version = 9\n"),
+        ("BROKEN", "version ="),
+        ("NOT_EXECUTABLE", ""),
+    ):
+        (tmp_path / name).write_text(content)
+    (tmp_path / "USED").mkdir()
+    (tmp_path / "USED" / "torch-1.json").write_text("{}")
+    done = makeway(*(str(tmp_path / word) if word.isupper() else word for word in arguments))
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,135 @@
+"""What is set before a program starts: nothing of the user's is lost, and a control is set whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from makeway.control import (
+    Chunks,
+    CommBlocks,
+    CommPriority,
+    CommThreads,
+    Control,
+    CopyEngine,
+    LaunchOrder,
+    Plan,
+    SmemPad,
+    SmPartition,
+)
+from makeway.runtime.launcher.environment import (
+    PRELOAD,
+    PYTHON_PATH,
+    START_HOOK,
+    WayIn,
+    at_start,
+    needs_of,
+    rank_of,
+    unloadable,
+    way_in,
+)
+
+CONTROLS: tuple[Control, ...] = (
+    SmemPad(1024),
+    CommPriority(),
+    LaunchOrder(),
+    CommBlocks(16),
+    CommThreads(288),
+    SmPartition(8),
+    CopyEngine(),
+    Chunks(4),
+)
+NAMES = ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_CTA_POLICY", "TORCH_NCCL_HIGH_PRIORITY", "CUDA_DEVICE_MAX_CONNECTIONS")
+plans = st.lists(st.sampled_from(CONTROLS), unique=True).map(lambda chosen: Plan(controls=tuple(chosen)))
+environs = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(("1", "2", "8", "16", "")))
+entries = st.lists(st.text("abc/.-", min_size=1, max_size=5), max_size=4)
+FILES = WayIn(plan=Path("/run/plan.toml"), receipts=Path("/run"), rules=Path("/run/rules"), shim=Path("/lib/shim.so"))
+
+
+@given(plans, environs)
+def test_what_the_user_has_set_stays(plan: Plan, environ: dict[str, str]) -> None:
+    after = {**environ, **needs_of(plan, environ).settings}
+    assert {name: after[name] for name in environ} == environ
+
+
+@given(plans, environs)
+def test_force_sets_all_that_the_plan_wants(plan: Plan, environ: dict[str, str]) -> None:
+    assert needs_of(plan, environ, force=True).settings == needs_of(plan, {}).settings
+
+
+@given(plans, environs)
+def test_a_control_is_set_whole_or_not_at_all(plan: Plan, environ: dict[str, str]) -> None:
+    needs = needs_of(plan, environ)
+    for control, known in zip(plan.controls, at_start(plan, needs), strict=True):
+        mine = [variable for variable in needs.variables if variable.control == control]
+        there = [{**environ, **needs.settings}.get(variable.name) == variable.wanted for variable in mine]
+        assert known.control == control
+        assert known.status == ("not seen" if all(there) else "refused")
+        if not all(there):
+            assert not any(variable.name in needs.settings for variable in mine)
+
+
+def test_a_kept_variable_says_both_values_and_what_to_do() -> None:
+    plan = Plan(controls=(CommBlocks(16),))
+    needs = needs_of(plan, {"NCCL_MAX_CTAS": "8"})
+    assert [variable.words for variable in needs.variables] == [
+        "not set: NCCL_MIN_CTAS=16 belongs with NCCL_MAX_CTAS, which was kept",
+        "kept: NCCL_MAX_CTAS=8 was set by you; the plan wants 16 (--force replaces it)",
+    ]
+    forced = needs_of(plan, {"NCCL_MAX_CTAS": "8"}, force=True)
+    assert [variable.words for variable in forced.variables] == [
+        "set: NCCL_MIN_CTAS=16",
+        "replaced: NCCL_MAX_CTAS=16; 8 was set by you",
+    ]
+    assert needs_of(plan, {"NCCL_MAX_CTAS": "16"}).variables[1].words == "already so: NCCL_MAX_CTAS=16"
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_only_pads_and_priority_ask_for_the_shim(control: Control) -> None:
+    assert bool(needs_of(Plan(controls=(control,)), {}).shim) == isinstance(control, SmemPad | CommPriority)
+
+
+@given(entries, entries, st.sampled_from((":", " ")))
+def test_lists_of_the_user_are_extended(paths: list[str], preloads: list[str], separator: str) -> None:
+    environ = {PYTHON_PATH: ":".join(paths), PRELOAD: separator.join(preloads)}
+    settings = way_in(FILES, environ)
+    first, *rest = settings[PYTHON_PATH].split(":")
+    assert first == str(START_HOOK)
+    assert rest == list(dict.fromkeys(paths))
+    *before, last = settings[PRELOAD].split(":")
+    assert last == "/lib/shim.so"
+    assert before == list(dict.fromkeys(preloads))
+    assert way_in(FILES, settings) == settings  # a run within a run adds nothing
+
+
+def test_no_list_gets_an_empty_entry_which_would_mean_the_working_directory() -> None:
+    assert way_in(FILES, {})[PYTHON_PATH] == str(START_HOOK)
+    assert way_in(FILES, {PYTHON_PATH: "", PRELOAD: ""})[PRELOAD] == "/lib/shim.so"
+
+
+def test_without_a_shim_nothing_is_preloaded() -> None:
+    settings = way_in(WayIn(plan=Path("/p"), receipts=Path("/r")), {PRELOAD: "mine.so"})
+    assert settings.keys() == {"MAKEWAY_PLAN", "MAKEWAY_RECEIPTS", PYTHON_PATH}
+
+
+def test_a_shim_that_could_not_be_had_is_a_refusal_with_its_reason() -> None:
+    plan = Plan(controls=(SmemPad(1024), CommPriority(), CopyEngine()))
+    known = at_start(plan, needs_of(plan, {}), no_shim="there is no C compiler")
+    assert [one.status for one in known] == ["refused", "refused", "not seen"]
+    assert [one.detail for one in known[:2]] == ["there is no C compiler"] * 2
+
+
+def test_a_path_that_the_loader_would_split_is_not_preloaded() -> None:
+    assert unloadable(Path("/home/me/.cache/makeway/shim.so")) is None
+    for path in ("/home/a b/shim.so", "/home/a:b/shim.so"):
+        assert "XDG_CACHE_HOME" in str(unloadable(Path(path)))
+
+
+def test_the_rank_is_that_of_the_nearest_launcher() -> None:
+    assert rank_of({}) is None
+    assert rank_of({"SLURM_PROCID": "3"}) == 3
+    assert rank_of({"RANK": "5", "SLURM_PROCID": "0"}) == 5
+    assert rank_of({"RANK": "none"}) is None
