@@ -99,7 +99,7 @@ def timed(run: Run, times: int = 1) -> tuple[float, float]:
     return float(slowest), float(spent[1])
 
 
-def row(name: str, size: int, group: DirectGroup, rounds: int) -> str:
+def row(name: str, size: int, group: DirectGroup, rounds: int, plain_copy_s: float) -> str:
     direct, gloo, result = cases(group, size)[name]
     same = equal(name, direct, gloo, result, group)
     times: dict[str, list[float]] = {"direct": [], "gloo": []}
@@ -113,9 +113,11 @@ def row(name: str, size: int, group: DirectGroup, rounds: int) -> str:
             cpu[label].append(cpu_seconds)
     ratio = statistics.median(times["gloo"]) / statistics.median(times["direct"])
     goal = TARGETS.get(name.partition(",")[0]) if size >= TARGET_BYTES and group.ranks == 2 else None
+    limit = f"{statistics.median(times['direct']) / plain_copy_s:4.1f} plain copies"
     verdict = "" if goal is None else f"  target {goal:g}: {'reached' if ratio >= goal else 'MISSED'}"
     cells = "  ".join(f"{label} {_spread(times[label])} {_per_byte(cpu[label], size)}" for label in times)
-    return f"{name:<19}{format_bytes(size):>9}  {cells}  {ratio:5.2f}x  {'equal' if same else 'DIFFERENT'}{verdict}"
+    same_words = "equal" if same else "DIFFERENT"
+    return f"{name:<19}{format_bytes(size):>9}  {cells}  {ratio:5.2f}x  {limit}  {same_words}{verdict}"
 
 
 def _spread(seconds: list[float]) -> str:
@@ -130,11 +132,13 @@ def _per_byte(cpu_seconds: list[float], size: int) -> str:
 def print_sizes(rank: int, sizes: list[int], rounds: int) -> None:
     with DirectGroup() as group:
         for size in (LATENCY_BYTES, *sizes):
-            bound = _spread([timed(_plain_copy(size))[0] for _ in range(rounds)])
+            copy = _plain_copy(size)
+            copy()  # the first touch of its memory
+            copies = [timed(copy)[0] for _ in range(rounds)]
             if rank == 0:
-                print(f"{'plain copy':<19}{format_bytes(size):>9}  {bound}, every rank at once", flush=True)
+                print(f"{'plain copy':<19}{format_bytes(size):>9}  {_spread(copies)}, every rank at once", flush=True)
             for name in cases(group, LATENCY_BYTES):
-                text = row(name, size, group, rounds)
+                text = row(name, size, group, rounds, statistics.median(copies))
                 if rank == 0:
                     print(text, flush=True)
 

@@ -1,16 +1,44 @@
-"""A small transformer under DistributedDataParallel (plain and with fp16 gradients) and fully_shard, over three links.
+"""A small transformer under DistributedDataParallel (plain, fp16 gradients, PowerSGD) and fully_shard, over links.
 
-The same goals as bench_overlap.py. Needs a quiet machine; some minutes.
+First, whether the losses of 20 steps are those of torch's own defaults, in every variant. Then times: the
+same goals as bench_overlap.py. Needs a quiet machine; some minutes.
 """
 
 from __future__ import annotations
 
-from bench_overlap import LINKS, Cell, parsed, run_cells
+from bench_overlap import LINKS, RANKS, Cell, parsed, run_cells
+
+from makeway.measure.bench import job_settings, run_bench
+from makeway.measure.job import Job
+
+LOSS_STEPS = 20
+LOSS_SCALE = 0.25
+
+
+def print_losses(workload: str, compress: str) -> None:
+    """Whether every loss of 20 steps is that of stock, in a smaller model: every step is compared in every variant."""
+    settings, _ = job_settings(["copy-engine", "chunks=2"], RANKS, apart=False, plan=False, wide=False)
+    job = Job(
+        workload=workload,
+        settings=settings,
+        repeats=1,
+        warmup=0,
+        steps=LOSS_STEPS,
+        scale=LOSS_SCALE,
+        compress=compress,
+        timeout_s=60,
+    )
+    bench = run_bench(job, RANKS)
+    names = ", ".join(variant.name for variant in bench.variants)
+    verdict = "as stock, each within 1e-4" if bench.verified else "NOT as stock"
+    print(f"{workload} {compress}: losses of {LOSS_STEPS} steps {verdict} ({names})", flush=True)
 
 
 def main() -> None:
     options = parsed(__doc__)
-    kinds = (("ddp", "none"), ("ddp", "fp16"), ("fsdp2", "none"))
+    kinds = (("ddp", "none"), ("ddp", "fp16"), ("ddp", "powersgd"), ("fsdp2", "none"))
+    for workload, compress in kinds:
+        print_losses(workload, compress)
     cells = [Cell(workload=workload, link=link, compress=compress) for workload, compress in kinds for link in LINKS]
     run_cells(cells, repeats=3 if options.quick else 15, wide=not options.quick)
 

@@ -42,6 +42,7 @@ from makeway.runtime.cpu.controls import NICER_BY, CpuBackend
 from makeway.runtime.cpu.direct import DirectGroup
 from makeway.runtime.cpu.hook import direct_hook
 from makeway.runtime.cpu.links import LostRankError
+from makeway.runtime.cpu.shared import found_in
 from makeway.runtime.cpu.threads import cores_of, niceness_of, slice_ns, thread_ids
 
 RANK, RANKS = 0, 1  # set in each rank
@@ -183,6 +184,27 @@ def check_shared_tensors_are_read_in_place_with_the_same_results(group: DirectGr
                 given.copy_(inputs[RANK])
                 group.all_reduce(given, "avg")
                 assert same_bits(given, ordered(inputs, "avg"))
+
+
+def check_an_adopted_tensor_keeps_its_numbers_and_views_and_is_read_in_place(group: DirectGroup) -> None:
+    if RANKS == 1:
+        return
+    ours = [drawn(MANY_PIECES, torch.float32, rank, 77) for rank in range(RANKS)]
+    tensor = ours[RANK].clone()
+    view = tensor[5:]
+    with DirectGroup(piece_bytes=PIECE_BYTES, timeout_s=20) as own:
+        own.adopt(tensor)
+        assert same_bits(tensor, ours[RANK])
+        assert view.data_ptr() == tensor.data_ptr() + 5 * 4
+        assert (shared := found_in(own._shared, tensor)) is not None
+        own.barrier()
+        for rank in range(RANKS):
+            assert same_bits(shared.of(rank, 0, tensor.nbytes, torch.float32), ours[rank])
+        own.barrier()
+        own.all_reduce(tensor, "avg")
+        assert same_bits(tensor, ordered(ours, "avg"))
+        assert same_bits(view, tensor[5:])
+    assert same_bits(tensor, ordered(ours, "avg"))  # it outlives the group
 
 
 def check_a_shared_tensor_on_one_rank_only_is_found_out(group: DirectGroup) -> None:

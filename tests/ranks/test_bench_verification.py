@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from makeway.measure.ranks.exchange import GlooCarrier, RawSpan, Recorder
+from makeway.measure.ranks.harness import _round_ns, _Turn
 from makeway.measure.ranks.lanes import Way, rows_of
 from makeway.measure.ranks.pairs import CUTS, Pairs, exchanged, result_shape, scaled_shape
 from makeway.measure.ranks.transformer import unlike
@@ -115,3 +116,10 @@ def test_waiting_is_not_compute() -> None:
     assert inside == 1
     first, second = recorder.spans
     assert first.end_ns <= second.start_ns
+
+
+@given(st.integers(-(10**15), 10**15), st.integers(1, 10**9), st.integers(1, 10**9))
+def test_times_by_clocks_of_different_hosts_are_never_subtracted(apart: int, one: int, other: int) -> None:
+    turns = [_Turn(0, one, None, None), _Turn(apart, apart + other, None, None)]
+    assert _round_ns(turns, one_clock=False) == max(one, other)
+    assert _round_ns(turns, one_clock=True) >= max(one, other)

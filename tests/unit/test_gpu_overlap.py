@@ -1,10 +1,11 @@
-"""Copies between peers and the published loop, on CPU tensors and on streams that only remember their order."""
+"""Copies between peers, on CPU tensors, and the loop of GEMMs and collectives, on streams that remember their order."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,16 @@ from hypothesis import strategies as st
 from makeway.errors import InputError, UnsupportedError
 from makeway.runtime.cuda.backend import Session
 from makeway.runtime.cuda.copies import CopyGroup, pull_order, symmetric_group
-from makeway.runtime.cuda.overlap import Loop, published_loop, run_overlapped, run_sequential, timed_ns
+from makeway.runtime.cuda.overlap import (
+    Loop,
+    collective,
+    copied,
+    run_comm,
+    run_compute,
+    run_overlapped,
+    run_sequential,
+    timed_ns,
+)
 from makeway.runtime.triton.config import GemmConfig
 
 # --- copies between peers -----------------------------------------------------------------------
@@ -117,7 +127,7 @@ def test_a_copy_group_is_a_rendezvous_of_symmetric_memory() -> None:
         symmetric_group(without, "buffer", "group")
 
 
-# --- the published loop -------------------------------------------------------------------------
+# --- the loop ---------------------------------------------------------------------------------
 
 
 class Ordered:
@@ -149,8 +159,9 @@ class Ordered:
         gemms, comms = iter(range(iterations)), iter(range(iterations))
         nccl = OrderedStream("nccl")
 
-        def collective() -> Any:
+        def collective(index: int) -> Any:
             name = f"comm {next(comms)}"
+            assert name == f"comm {index}"
             nccl.wait_stream(self.current_stream())
             self.before[name] = set(nccl.done)
             nccl.done.add(name)
@@ -230,61 +241,88 @@ def test_times_are_those_of_events_around_the_work() -> None:
     assert log == ["quiet", "record", "run", "record", "wait"]
 
 
-@pytest.mark.parametrize("kind", ["all-reduce", "all-to-all"])
-@pytest.mark.parametrize("copies", [False, True])
-def test_the_published_loop_uses_the_sessions_group_tile_and_copies(real_torch: Any, kind: Any, copies: bool) -> None:
+@pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "all-to-all"])
+def test_a_collective_runs_in_the_sessions_group(kind: Any) -> None:
     calls: list[tuple[Any, ...]] = []
 
-    def on_cpu(make: Any) -> Any:
-        def made(*sizes: Any, device: str, **options: Any) -> Any:
-            assert device == "cuda"
-            return make(*sizes, **options)
-
-        return made
-
     def called(name: str) -> Any:
-        return lambda *tensors, group, async_op: calls.append((name, [one.numel() for one in tensors], group))
+        return lambda *tensors, group, async_op: calls.append((name, tensors, group, async_op))
 
-    symmetric = SimpleNamespace(
-        empty=on_cpu(real_torch.empty), rendezvous=lambda buffer, group: SharedBuffers([buffer] * 2, 0, [])
+    names = {"all_reduce": "all-reduce", "all_gather_into_tensor": "all-gather", "all_to_all_single": "all-to-all"}
+    torch = SimpleNamespace(distributed=SimpleNamespace(**{name: called(word) for name, word in names.items()}))
+    collective(torch, session(), kind, "sent", "received")()
+    tensors = ("received",) if kind == "all-reduce" else ("received", "sent")
+    assert calls == [(kind, tensors, "group", True)]
+
+
+@pytest.mark.parametrize("kind", ["all-gather", "all-to-all"])
+def test_copies_put_their_result_where_it_is_wanted(real_torch: Any, kind: Any) -> None:
+    buffers = [real_torch.arange(8).reshape(4, 2) + 100 * rank for rank in range(2)]
+    symmetric = SimpleNamespace(rendezvous=lambda buffer, group: SharedBuffers(buffers, 1, []))
+    torch = SimpleNamespace(distributed=SimpleNamespace(_symmetric_memory=symmetric), cuda=SideStreams())
+    received = real_torch.zeros(8 if kind == "all-gather" else 4, 2, dtype=real_torch.int64)
+    copied(torch, session(), kind, buffers[1], received)().wait()
+    pieces = buffers if kind == "all-gather" else [buffer[2:] for buffer in buffers]
+    assert real_torch.equal(received, real_torch.cat(pieces))
+
+
+def test_copies_do_not_add() -> None:
+    symmetric = SimpleNamespace(rendezvous=lambda buffer, group: SharedBuffers([], 0, []))
+    torch = SimpleNamespace(distributed=SimpleNamespace(_symmetric_memory=symmetric), cuda=SideStreams())
+    with pytest.raises(UnsupportedError, match="copy engines cannot add"):
+        copied(torch, session(), "all-reduce", "sent", "received")
+    with pytest.raises(UnsupportedError, match="runs a reduce-scatter"):
+        collective(torch, None, "reduce-scatter", "sent", "received")
+
+
+def session() -> Session:
+    return Session(
+        controls=(),
+        options=None,
+        group="group",
+        compute_stream=None,
+        comm_stream=None,
+        copy_engine=True,
+        gemm=GemmConfig(),
     )
-    torch = SimpleNamespace(
-        **{name: on_cpu(getattr(real_torch, name)) for name in ("randn", "empty", "ones", "zeros")},
-        float16=real_torch.float16,
-        float32=real_torch.float32,
-        bfloat16=real_torch.bfloat16,
-        cuda=SideStreams(),
-        distributed=SimpleNamespace(
-            all_reduce=called("all-reduce"),
-            all_to_all_single=called("all-to-all"),
-            get_world_size=lambda group: 2,
-            _symmetric_memory=symmetric,
-        ),
-    )
-    config = GemmConfig(tile=(64, 64, 64), dtype="fp32")
-    session = Session(
-        controls=(), options=None, group="group", compute_stream=None, comm_stream=None, copy_engine=copies, gemm=config
-    )
-    used: list[tuple[GemmConfig, int]] = []
-    loop = published_loop(
-        torch,
-        session,
-        shape=(8, 4, 2),
-        kind=kind,
-        size_bytes=64,
-        iterations=3,
-        in_flight=2,
-        multiply=lambda a, b, config, out: used.append((config, out.data_ptr())),
-    )
-    for index in range(3):
-        loop.gemm(index)
-    assert [config for config, _ in used] == [config] * 3
-    assert used[0][1] == used[2][1] != used[1][1]
-    loop.collective()
-    sizes = [32] if kind == "all-reduce" else [32, 32]
-    assert calls == ([] if copies and kind == "all-to-all" else [(kind, sizes, "group")])
+
+
+@given(st.integers(1, 8), st.integers(1, 4))
+def test_gemms_alone_run_as_they_do_beside_collectives_and_are_waited_for(iterations: int, in_flight: int) -> None:
+    torch = Ordered()
+    run_compute(torch, torch.loop(iterations, in_flight))
+    for index in range(iterations):
+        assert torch.before[f"gemm {index}"] == {
+            f"gemm {other}" for other in range(index % in_flight, index, in_flight)
+        }
+    assert torch.current_stream().done == {f"gemm {index}" for index in range(iterations)}
+
+
+@given(st.integers(1, 8), st.booleans())
+def test_independent_collectives_wait_for_no_gemm_and_may_be_launched_first(iterations: int, first: bool) -> None:
+    torch = Ordered()
+    run_overlapped(torch, replace(torch.loop(iterations, 1), dependent=False, comm_first=first))
+    launched = list(torch.before)
+    for index in range(iterations):
+        assert torch.before[f"comm {index}"] == {f"comm {other}" for other in range(index)}
+        assert (launched.index(f"comm {index}") < launched.index(f"gemm {index}")) == first
+    assert len(torch.current_stream().done) == 2 * iterations
+
+
+@given(st.integers(1, 8))
+def test_collectives_alone_run_one_after_the_other(iterations: int) -> None:
+    torch = Ordered()
+    run_comm(torch.loop(iterations, 1))
+    assert torch.current_stream().done == {f"comm {index}" for index in range(iterations)}
+    assert not any(name.startswith("gemm") for name in torch.before)
 
 
 def test_a_loop_without_iterations_is_refused() -> None:
     with pytest.raises(InputError, match="a loop needs"):
-        Loop(gemm=lambda index: None, collective=lambda: SimpleNamespace(wait=lambda: None), iterations=0)
+        loop(iterations=0)
+    with pytest.raises(InputError, match="cannot be launched before it"):
+        loop(iterations=1, comm_first=True)
+
+
+def loop(**more: Any) -> Loop:
+    return Loop(gemm=lambda index: None, collective=lambda index: SimpleNamespace(wait=lambda: None), **more)

@@ -51,6 +51,36 @@ def test_a_clear_gain_is_taken_and_its_size_told() -> None:
     assert "25.0% less time than overlap_torchrun" in found.reason
 
 
+@given(st.lists(st.tuples(st.integers(50, 200), st.integers(50, 200)), min_size=1, max_size=9))
+def test_the_better_baseline_is_never_slower_in_most_rounds(pairs: list[tuple[int, int]]) -> None:
+    times = {OVERLAP: [float(one) for one, _ in pairs], TORCHRUN: [float(other) for _, other in pairs]}
+    base = better_baseline(times)
+    other = TORCHRUN if base == OVERLAP else OVERLAP
+    won = sum(time < rival for time, rival in zip(times[base], times[other], strict=True))
+    lost = sum(time > rival for time, rival in zip(times[base], times[other], strict=True))
+    assert won >= lost
+
+
+def test_one_slow_round_does_not_change_the_better_baseline() -> None:
+    """By median the first would win: 104 against 105."""
+    times = {OVERLAP: [101.0, 104.0, 112.0], TORCHRUN: [100.0, 105.0, 106.0]}
+    assert summary(times[OVERLAP]).median_ns < summary(times[TORCHRUN]).median_ns
+    assert better_baseline(times) == TORCHRUN
+
+
+def test_rounds_of_the_trial_count_between_the_baselines() -> None:
+    trials = {OVERLAP: [100.0] * 5, TORCHRUN: [80.0] * 5}
+    confirmation = {OVERLAP: [90.0, 90.0], TORCHRUN: [95.0, 95.0]}
+    assert choice(confirmation, None).name == OVERLAP
+    assert choice(confirmation, None, trials=trials).name == TORCHRUN
+
+
+def test_rounds_of_the_trial_do_not_count_for_the_candidate() -> None:
+    trials = {OVERLAP: [200.0] * 5, TORCHRUN: [200.0] * 5}
+    confirmation = {OVERLAP: [100.0] * 6, TORCHRUN: [100.0] * 6, "priority": [101.0] * 6}
+    assert not choice(confirmation, "priority", trials=trials).changes
+
+
 def test_what_is_far_behind_in_every_round_is_not_tried_again() -> None:
     times = {OVERLAP: [100.0] * 3, TORCHRUN: [80.0] * 3, "near": [85.0] * 3, "far": [95.0] * 3}
     assert promising(times) == ("near",)

@@ -40,3 +40,17 @@ def test_a_refusal_of_the_kernel_is_told_in_its_words(monkeypatch: pytest.Monkey
     with paced_link(Rate(10**9)) as found:
         assert not found.paced
         assert "Operation not permitted" in found.words
+
+
+@given(st.integers(1, 400_000), st.integers(0, 400_000))
+def test_a_faster_link_never_has_smaller_packets_and_the_kernel_takes_them_all(mbit: int, more: int) -> None:
+    packet, larger = (link.packet_bytes(Rate(rate * 1_000_000)) for rate in (mbit, mbit + more))
+    assert link.LEAST_PACKET_BYTES <= packet <= larger <= link.MOST_PACKET_BYTES
+
+
+def test_without_large_packets_the_link_is_paced_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "_LARGER_PACKETS", "raise SystemExit(1)")
+    with paced_link(Rate(10**9)) as found:
+        if not found.paced:
+            pytest.skip(found.words)
+        assert "in packets of up to 64 KiB" in found.words

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from makeway.control import CopyEngine
 from makeway.errors import InputError, MissingExtraError
+from makeway.measure.gpus import USUAL_STEPS
 from makeway.measure.job import Job, encode_job
 from makeway.measure.launch import REPORT_VARIABLE, Limits, run_ranks
 from makeway.measure.link import LOOPBACK, Rate, paced_link
@@ -20,6 +21,7 @@ from makeway.measure.variants import Setting, candidate_settings, controlled_set
 
 _TRAINING_STEPS = 2  # a step is a whole training step
 _PUBLISHED_STEPS = 10  # as the preset of arXiv 2606.09200 has
+_GPU_LINK = "as this host joins its GPUs"
 _SILENT_TIMEOUTS = 6  # collectives that may time out one after the other before all are given up
 
 
@@ -57,7 +59,7 @@ def torchrun_ranks() -> int | None:
 
 def require_torch() -> None:
     if importlib.util.find_spec("torch") is None:
-        raise MissingExtraError("`makeway bench --on cpu` runs its ranks with torch, which is not installed", "torch")
+        raise MissingExtraError("`makeway bench` runs its ranks with torch, which is not installed", "torch")
 
 
 def run_here(job: Job) -> Bench | None:
@@ -67,7 +69,7 @@ def run_here(job: Job) -> Bench | None:
     record = run_as_rank(job)
     if record is None:
         return None
-    return bench(record, workload=job.workload, link="as torchrun started the ranks, unpaced")
+    return bench(record, workload=job.workload, link="as torchrun started the ranks, unpaced", on=job.on)
 
 
 def run_bench(
@@ -87,7 +89,8 @@ def run_bench(
             progress(link.words)
         limits = Limits(start_s=start_s, silence_s=_SILENT_TIMEOUTS * job.timeout_s)
         answer = run_ranks(ranks, job=encode_job(job), limits=limits, link=link, progress=progress)
-    return bench(record_from(answer), workload=job.workload, link=link.words)
+    words = link.words if job.on == "cpu" else _GPU_LINK
+    return bench(record_from(answer), workload=job.workload, link=words, on=job.on)
 
 
 def with_usual_steps(job: Job) -> Job:
@@ -98,4 +101,4 @@ def with_usual_steps(job: Job) -> Job:
         case "published" if not job.workload.startswith("conccl"):
             return replace(job, steps=_PUBLISHED_STEPS)
         case _:
-            return job
+            return job if job.on == "cpu" else replace(job, steps=USUAL_STEPS)

@@ -23,8 +23,21 @@ class Choice:
 
 
 def better_baseline(trials: Times) -> str:
-    """The faster of torch's defaults, by median."""
-    return min((name for name in BASELINES if name in trials), key=lambda name: summary(trials[name]).median_ns)
+    """The one of torch's defaults that is faster in most rounds; by median where that is a tie.
+
+    Rounds are paired: a slow one hits both, and moves a median of few rounds more than it moves their order.
+    """
+    names = [name for name in BASELINES if name in trials]
+
+    def standing(name: str) -> tuple[int, float]:
+        beaten = sum(_rounds_won(trials[name], trials[other]) for other in names)
+        return -beaten, summary(trials[name]).median_ns
+
+    return min(names, key=standing)
+
+
+def _rounds_won(times: Sequence[float], others: Sequence[float]) -> int:
+    return sum(time < other for time, other in zip(times, others, strict=True))
 
 
 def promising(trials: Times) -> tuple[str, ...]:
@@ -46,12 +59,16 @@ def finalist(trials: Times) -> str | None:
     return best if best is not None and compared(trials[best], trials[base]).relative < 0 else None
 
 
-def choice(confirmation: Times, candidate: str | None) -> Choice:
+def choice(confirmation: Times, candidate: str | None, *, trials: Times | None = None) -> Choice:
     """The candidate where rounds of its own, taken after it was picked, show it clearly faster than every baseline.
 
-    Otherwise the better baseline. The rounds that picked it do not count: the best of many looks better than it is.
+    Otherwise the better baseline. The rounds that picked the candidate do not count for it: the best of many looks
+    better than it is. Between the baselines they do count: `trials` are such rounds, and nothing was picked by them.
     """
-    base = better_baseline(confirmation)
+    earlier = trials or {}
+    base = better_baseline(
+        {name: [*earlier.get(name, ()), *confirmation[name]] for name in BASELINES if name in confirmation}
+    )
     if candidate is None:
         return Choice(name=base, reason=f"leave as is ({base}): nothing that was tried is faster", changes=False)
     against = {

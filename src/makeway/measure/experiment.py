@@ -2,23 +2,27 @@
 
 TimeRatio is plain overlap over sequential; normalised time is with priority over without (its Fig. 3), or one tile
 over another (Figs. 5 and 6); the overlap rate is the share of communication time during which compute runs too.
+A sweep is the experiment for each of several tiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from makeway.control import CommPriority, control_word
-from makeway.errors import InputError
+from makeway.errors import InputError, suggestion
 from makeway.measure.outcome import OVERLAP, SEQUENTIAL, Bench
 from makeway.timeline import Origin
 
 Grid = tuple[int, int]  # X x Y blocks of the GEMM
+Tile = tuple[int, int, int]  # M, N, K
 Metric = Literal["time_ratio", "normalised_time", "overlap_rate", "overlap_rate_priority"]
 
 PAPER_SIDES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+CPU_SIDES = PAPER_SIDES[:3]  # a GEMM scaled for CPU ranks has few tiles
 WARM_UP_SHARE = 3  # the first third of the runs is dropped (section 4.1)
 TITLES: dict[Metric, str] = {
     "time_ratio": "TimeRatio: plain overlap / sequential",
@@ -72,9 +76,10 @@ class Experiment:
     workload: str
     on: str
     origin: Origin
-    tile: tuple[int, int, int]
+    tile: Tile
     n: int  # times behind each median
     cells: tuple[Cell, ...]
+    verified: bool | None = None  # every result of every grid right; None: a prediction computes none
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -87,6 +92,72 @@ class Experiment:
         if found is None:
             raise InputError(f"grid {_by(grid)} was not run; run: {', '.join(_by(cell.grid) for cell in self.cells)}")
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """The same experiment for each of several tiles; the first is the one that others are compared with."""
+
+    experiments: tuple[Experiment, ...]
+
+    def __post_init__(self) -> None:
+        tiles = [one.tile for one in self.experiments]
+        if not tiles or len(set(tiles)) < len(tiles):
+            raise InputError("a sweep needs at least one tile and none twice")
+
+    @property
+    def tile_ratios(self) -> dict[Tile, dict[Grid, float]]:
+        """Normalised times of every tile but the first over the first."""
+        first, *others = self.experiments
+        return {other.tile: tile_ratios(other, first) for other in others}
+
+
+def parse_grids(text: str, sides: Sequence[int] = PAPER_SIDES) -> tuple[Grid, ...]:
+    """The grids of "2x2,4x8", or of a word: "paper" is every pair of `sides`, "squares" those with X = Y."""
+    match text:
+        case "paper":
+            return tuple((x, y) for y in sides for x in sides)
+        case "squares":
+            return tuple((side, side) for side in sides)
+    if text.isalpha():
+        hint = suggestion(text, ("paper", "squares"))
+        raise InputError(f"--grid takes XxY, several with commas, paper or squares; not {text!r}{hint}")
+    return tuple((x, y) for x, y in _sides(text, "--grid", "4x4 or 2x2,4x4"))
+
+
+def parse_tiles(text: str) -> tuple[Tile, ...]:
+    """The tiles of "64x64x32" or "64x64x32,64x64x64"."""
+    return tuple((m, n, k) for m, n, k in _sides(text, "--tile", "64x64x32 or 64x64x32,64x64x64"))
+
+
+def _sides(text: str, option: str, example: str) -> list[tuple[int, ...]]:
+    count = example.partition(" ")[0].count("x") + 1
+    found = []
+    for part in text.split(","):
+        sides = tuple(map(int, part.split("x"))) if re.fullmatch(r"\d+(x\d+)+", part) else ()
+        if len(sides) != count or min(sides) < 1:
+            raise InputError(f"{option}: cannot use {part!r}; write sides of 1 or more, for example {example}")
+        found.append(sides)
+    if len(set(found)) < len(found):
+        raise InputError(f"{option}: {text!r} names one twice")
+    return found
+
+
+def sweep(
+    grids: Sequence[Grid],
+    tiles: Sequence[Tile],
+    run: Callable[[Grid, Tile], Bench],
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Sweep:
+    """Runs a bench for every grid and tile, one after the other, and collects them."""
+    experiments = []
+    for tile in tiles:
+        benches = {}
+        for number, grid in enumerate(grids, 1):
+            progress(f"tile {_by(tile)}, grid {_by(grid)} ({number} of {len(grids)})")
+            benches[grid] = run(grid, tile)
+        experiments.append(bench_experiment(benches, tile))
+    return Sweep(experiments=tuple(experiments))
 
 
 def bench_cell(bench: Bench, grid: Grid) -> Cell:
@@ -103,7 +174,7 @@ def bench_cell(bench: Bench, grid: Grid) -> Cell:
     )
 
 
-def bench_experiment(benches: Mapping[Grid, Bench], tile: tuple[int, int, int]) -> Experiment:
+def bench_experiment(benches: Mapping[Grid, Bench], tile: Tile) -> Experiment:
     """The experiment that benches of one workload on one machine make up, by their grids."""
     kinds = {(bench.workload, bench.on, bench.origin) for bench in benches.values()}
     if len(kinds) != 1:
@@ -116,8 +187,16 @@ def bench_experiment(benches: Mapping[Grid, Bench], tile: tuple[int, int, int]) 
         tile=tile,
         n=min(bench.variant(OVERLAP).summary.n for bench in benches.values()),
         cells=tuple(bench_cell(bench, grid) for grid, bench in benches.items()),
-        notes=tuple(dict.fromkeys(note for bench in benches.values() for note in bench.notes)),
+        verified=all(bench.verified for bench in benches.values()) if origin == "measured" else None,
+        notes=tuple(dict.fromkeys(note for grid, bench in benches.items() for note in _notes(bench, grid))),
     )
+
+
+def _notes(bench: Bench, grid: Grid) -> Iterator[str]:
+    yield from bench.notes
+    for variant in bench.variants:
+        if variant.wrong is not None:
+            yield f"grid {_by(grid)}, {variant.name}: {variant.wrong}"
 
 
 def after_warm_up(times_ns: Sequence[float]) -> tuple[float, ...]:
@@ -203,7 +282,25 @@ def experiment_document(experiment: Experiment) -> dict[str, Any]:
         "tile": list(experiment.tile),
         "n": experiment.n,
         "cells": table(experiment),
+        "verified": experiment.verified,
         "notes": list(experiment.notes),
+    }
+
+
+def sweep_document(found: Sweep) -> dict[str, Any]:
+    """A sweep as data: of one tile its experiment, of several all of them and their ratios."""
+    if len(found.experiments) == 1:
+        return experiment_document(found.experiments[0])
+    return {
+        "experiments": [experiment_document(one) for one in found.experiments],
+        "tile_ratios": [
+            {
+                "tile": list(tile),
+                "against": list(found.experiments[0].tile),
+                "cells": [{"grid_x": x, "grid_y": y, "ratio": round(ratio, 4)} for (x, y), ratio in ratios.items()],
+            }
+            for tile, ratios in found.tile_ratios.items()
+        ],
     }
 
 

@@ -20,6 +20,7 @@ class Job:
 
     workload: str
     settings: tuple[Setting, ...]
+    on: str = "cpu"  # or cuda, rocm
     candidates: tuple[Setting, ...] = ()  # tried for the "planned" variant; none: nothing is planned
     repeats: int = 10
     warmup: int = 2
@@ -27,6 +28,8 @@ class Job:
     size_bytes: int | None = None  # None: the workload's own
     scale: float | None = None
     in_flight: int = 1
+    grid: tuple[int, int] | None = None  # X x Y blocks of the GEMM, which loop over its tiles; None: as the GEMM has it
+    tile: tuple[int, int, int] | None = None
     bucket_mb: float = 1.0
     compress: str = "none"
     timeout_s: float = DEFAULT_TIMEOUT_S  # for one collective
@@ -37,6 +40,9 @@ class Job:
         for what, least in (("repeats", 1), ("warmup", 0), ("steps", 1), ("in_flight", 1), ("trial_rounds", 2)):
             if getattr(self, what) < least:
                 raise InputError(f"{what} must be {least} or more, got {getattr(self, what)}")
+        for side in (*(self.grid or ()), *(self.tile or ())):
+            if side < 1:
+                raise InputError(f"sides of grids and tiles must be 1 or more, got {self.grid or self.tile}")
         if self.timeout_s <= 0:
             raise InputError(f"a timeout must be above 0 seconds, got {self.timeout_s}")
 
@@ -64,4 +70,6 @@ def decode_job(text: bytes) -> Job:
             Setting(**(one | {"controls": tuple(parse_control(word) for word in one["controls"])}))
             for one in fields[name]
         )
+    for name in ("grid", "tile"):
+        fields[name] = fields[name] and tuple(fields[name])
     return Job(**fields)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from makeway.errors import UnknownNameError, suggestion
-from makeway.presets import preset_names, preset_summary
+from makeway.collective import CollectiveKind
+from makeway.device import load_device
+from makeway.errors import UnknownNameError, UnsupportedError, suggestion
+from makeway.presets import load_preset, preset_names, preset_summary
 
 Family = Literal["pair", "published", "training", "parallel"]
 
@@ -18,6 +20,12 @@ _OWN: dict[str, tuple[Family, str]] = {
     "tp": ("parallel", "tensor-parallel layers, two micro-batches in turn, all-reduce"),
     "ep": ("parallel", "expert-parallel layers, two micro-batches in turn, all-to-all"),
 }
+_PAIR_COLLECTIVES: dict[str, CollectiveKind] = {
+    "gemm-ar": "all-reduce",
+    "gemm-ag": "all-gather",
+    "gemm-a2a": "all-to-all",
+}
+_ANY_DEVICE = "A100-SXM4-80GB"  # the collective of a preset is the same for every device
 _PUBLISHED = tuple(name for name in preset_names() if name.startswith(("cb-", "mb-", "conccl-")))
 
 
@@ -38,3 +46,17 @@ def family(name: str) -> Family:
         return "published"
     known = ", ".join((*_OWN, "cb-ar", "...", "conccl-30"))
     raise UnknownNameError(f"no workload {name!r} to run on ranks{suggestion(name, workload_names())}\nKnown: {known}")
+
+
+def pair_collective(name: str) -> CollectiveKind:
+    """The collective of a GEMM pair; an error for workloads that are none, which run on CPU ranks only."""
+    match family(name):
+        case "pair":
+            return _PAIR_COLLECTIVES[name]
+        case "published":
+            return load_preset(name, load_device(_ANY_DEVICE)).collectives[0].collective.kind
+        case "training" | "parallel":
+            raise UnsupportedError(
+                f"{name} is no pair of a GEMM and a collective and is measured on CPU ranks alone so far, not on GPUs "
+                "yet; name gemm-*, cb-*, mb-* or conccl-* instead, or use --on cpu"
+            )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from makeway.collective import Collective
-from makeway.control import Control, control_word
+from makeway.control import Control, MadeFor, Plan, control_word
 from makeway.errors import InputError
 from makeway.measure.statistics import Summary, compared, summary
 from makeway.timeline import Origin, Timeline, share_of_ideal
@@ -35,6 +35,7 @@ class VariantResult:
     threads: int | None = None  # of each rank
     overlap_rate: float | None = None
     wrong: str | None = None  # how its results differ; None: they are right
+    predicted_ns: float | None = None  # beside a measurement, where the machine was calibrated
     applied: tuple[Applied, ...] = ()
 
     @property
@@ -106,6 +107,18 @@ class Bench:
         return self.exchange.size_bytes / seconds, self.exchange.wire_bytes / seconds
 
 
+def measured_plan(bench: Bench) -> Plan:
+    """What planning chose, as a plan: no controls where it said to leave things as they are."""
+    planned = next((one for one in bench.variants if one.name == PLANNED), None)
+    if planned is None:
+        raise InputError("nothing was planned in this bench: leave --no-plan out")
+    return Plan(
+        controls=planned.controls,
+        reasons=(bench.choice or "",) * len(planned.controls),
+        made_for=MadeFor(workload=bench.workload, device=bench.on, gpus=bench.ranks),
+    )
+
+
 def document(bench: Bench) -> dict[str, Any]:
     """A bench as data: times in milliseconds, medians with their interquartile range."""
     compute, comm = summary(bench.compute_ns), summary(bench.comm_ns)
@@ -150,6 +163,7 @@ def _variant(variant: VariantResult) -> Mapping[str, Any]:
         "outliers": found.outliers,
         "controls": [control_word(control) for control in variant.controls],
         "threads_per_rank": variant.threads,
+        "predicted_ms": None if variant.predicted_ns is None else _ms(variant.predicted_ns),
         "wrong": variant.wrong,
         "applied": [
             {"control": control_word(one.control), "status": one.status, "detail": one.detail}

@@ -22,7 +22,7 @@ class SettingRecord:
     name: str
     times_ns: list[float]
     controls: list[str]
-    threads: int
+    threads: int | None  # None on a GPU
     overlap_rate: float | None
     wrong: str | None
     applied: list[tuple[str, str, str]]  # control, status, detail
@@ -62,12 +62,12 @@ def record_from(data: Any) -> Record:
     return msgspec.convert(data, Record)
 
 
-def bench(record: Record, *, workload: str, link: str) -> Bench:
+def bench(record: Record, *, workload: str, link: str, on: str = "cpu") -> Bench:
     """The bench that a record describes."""
     by_name = {one.name: one for one in record.settings}
     exchange = record.exchange
     return Bench(
-        on="cpu",
+        on=on,
         ranks=record.ranks,
         workload=workload,
         origin="measured",

@@ -6,7 +6,7 @@ that would take long, one run with equal block times stands for all, and the res
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -208,9 +208,12 @@ def simulated_experiment(
     grids: Sequence[Grid],
     *,
     tile: tuple[int, int, int] | None = None,
+    ranks: int | None = None,
     in_flight: int | None = None,
     iterations: int | None = None,
+    library: str | None = None,
     comm_time: CommTime = "links",
+    progress: Callable[[str], None] = lambda stage: None,
 ) -> Experiment:
     """arXiv 2606.09200's experiment (cb-ar, cb-a2a, mb-ar, mb-a2a) with and without priority, one run per grid.
 
@@ -220,8 +223,11 @@ def simulated_experiment(
     benches: dict[Grid, Bench] = {}
     by_blocks: dict[int, Bench] = {}
     used_tile = tile
-    for grid in grids:
-        options = PresetOptions(grid=grid, tile=tile, in_flight=in_flight, iterations=iterations)
+    for number, grid in enumerate(grids, 1):
+        progress(f"grid {grid[0]}x{grid[1]} ({number} of {len(grids)})")
+        options = PresetOptions(
+            ranks=ranks, grid=grid, tile=tile, in_flight=in_flight, iterations=iterations, library=library
+        )
         workload = simulated_workload(workload_name, device, options)
         if comm_time == "fitted":
             workload = _as_fitted(workload, device)

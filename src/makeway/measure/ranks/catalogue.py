@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from makeway.measure.job import Job
 from makeway.measure.names import family
 from makeway.measure.ranks.balance import pairs
+from makeway.measure.ranks.pairs import Blocks
 from makeway.measure.ranks.workload import RankWorkload
 from makeway.measure.ranks.world import World
+from makeway.runtime.triton.config import OPT1
 
 
 def rank_workload(job: Job, world: World) -> RankWorkload:
     match family(job.workload):
         case "pair" | "published":
-            return pairs(job, world)
+            found = pairs(job, world)
+            if job.grid is None:
+                return found
+            return replace(found, blocks=Blocks(grid=job.grid, tile=job.tile or OPT1))
         case "training":
             from makeway.measure.ranks.training import training
 

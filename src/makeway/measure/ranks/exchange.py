@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, assert_never
+from typing import Any, Literal, Protocol, assert_never
 
 import torch
 import torch.distributed as dist
 
 from makeway.collective import CollectiveKind
+from makeway.errors import UnsupportedError
 from makeway.runtime.cpu.direct import DirectGroup
 from makeway.timeline import SpanKind
 
@@ -33,12 +34,20 @@ class Carriage(Protocol):
     def get_future(self) -> Any: ...
 
 
+Memory = Literal["own", "shared"]
+
+
 class Carrier(Protocol):
     """Starts collectives; the same calls in the same order on every rank."""
 
     span_kind: SpanKind
+    memory: Memory  # that it moves best
 
     def start(self, parcel: Parcel) -> Carriage: ...
+
+    def buffer(self, *shape: int) -> torch.Tensor:
+        """Room for fp32 numbers that its collectives shall read; every rank asks for the same in the same order."""
+        ...
 
 
 @dataclass(slots=True)
@@ -46,6 +55,10 @@ class GlooCarrier:
     """torch.distributed's own collectives."""
 
     span_kind: SpanKind = "comm"
+    memory: Memory = "own"
+
+    def buffer(self, *shape: int) -> torch.Tensor:
+        return torch.empty(shape)
 
     def start(self, parcel: Parcel) -> Carriage:
         work: Carriage
@@ -71,6 +84,19 @@ class DirectCarrier:
 
     group: DirectGroup
     span_kind: SpanKind = "copy"
+    memory: Memory = "shared"
+    no_room: str | None = None  # why a buffer is not in shared memory, where one is not
+
+    def buffer(self, *shape: int) -> torch.Tensor:
+        """A shared tensor, which peers read in place; ordinary memory, which is copied twice, where there is no room.
+
+        Making a shared tensor fails on every rank or on none, so that all ranks have the same kind.
+        """
+        try:
+            return self.group.shared_tensor(*shape)
+        except UnsupportedError as error:
+            self.no_room = str(error)
+            return torch.empty(shape)
 
     def start(self, parcel: Parcel) -> Carriage:
         work: Carriage | None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from makeway.control import Chunks, Control, CopyEngine, LaunchOrder, control_word
+from makeway.errors import UnsupportedError
 from makeway.measure.choice import choice, finalist, promising
 from makeway.measure.job import Job
 from makeway.measure.outcome import BASELINES, PLANNED
@@ -59,8 +62,11 @@ class Harness:
     world: World
     workload: RankWorkload
     backend: CpuBackend
-    direct: DirectGroup | None
+    direct: DirectCarrier | None
     in_flight: int
+    no_direct: str | None = None  # why there are no direct collectives, where they were wanted
+    one_clock: bool = True  # for all ranks: they share a host
+    epoch_ns: int = 0  # of this rank's spans: with several clocks, a moment that all ranks were at
     found: dict[str, _Found] = field(default_factory=dict)
     turn: int = 0
 
@@ -74,8 +80,7 @@ class Harness:
             for name in mine if ranks is not None else ():
                 turns = [rank[name] for rank in ranks or ()]
                 found = self.found[name]
-                # The ranks of one host share one clock; a round lasts from the first start to the last end.
-                found.times_ns.append(max(turn.end_ns for turn in turns) - min(turn.start_ns for turn in turns))
+                found.times_ns.append(_round_ns(turns, one_clock=self.one_clock))
                 found.rates += [turn.rate for turn in turns if turn.rate is not None]
                 wrong = next((f"rank {r}: {turn.wrong}" for r, turn in enumerate(turns) if turn.wrong), None)
                 found.wrong = found.wrong or wrong
@@ -96,6 +101,8 @@ class Harness:
         return next((reason for reason in self.world.everywhere(mine) if reason), None)
 
     def _why_not(self, control: Control) -> str | None:
+        if isinstance(control, CopyEngine) and self.no_direct is not None:
+            return self.no_direct
         ours = isinstance(control, Chunks | LaunchOrder)  # the order of calls is the workload's own
         return self.workload.refusal(control) or (None if ours else self.backend.refusal(control))
 
@@ -127,7 +134,7 @@ class Harness:
         """The setting's threads and controls, undone at the end."""
         before = torch.get_num_threads()
         copies = any(isinstance(control, CopyEngine) for control in setting.controls)
-        carrier = DirectCarrier(self.direct) if copies and self.direct is not None else GlooCarrier()
+        carrier = self.direct if copies and self.direct is not None else GlooCarrier()
         torch.set_num_threads(setting.threads)
         try:
             with ExitStack() as stack:
@@ -138,10 +145,26 @@ class Harness:
             torch.set_num_threads(before)
 
 
+def _round_ns(turns: Sequence[_Turn], *, one_clock: bool) -> int:
+    """With one clock, from the first start to the last end; else the longest turn after the barrier before it."""
+    if one_clock:
+        return max(turn.end_ns for turn in turns) - min(turn.start_ns for turn in turns)
+    return max(turn.end_ns - turn.start_ns for turn in turns)
+
+
+def _clock() -> tuple[str, str]:
+    """What ranks have in common whose time.perf_counter_ns can be compared: CLOCK_MONOTONIC counts from boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/time")
+
+
+def _since(epoch_ns: int, span: RawSpan) -> RawSpan:
+    return replace(span, start_ns=span.start_ns - epoch_ns, end_ns=span.end_ns - epoch_ns)
+
+
 def _own_receipts(controls: Sequence[Control]) -> Iterator[Receipt]:
     for control in controls:
         if isinstance(control, Chunks):
-            yield Receipt(control=control, status="applied", detail=f"collectives and GEMMs in {control.pieces} pieces")
+            yield Receipt(control=control, status="applied", detail=f"collectives in {control.pieces} pieces")
         elif isinstance(control, LaunchOrder):
             detail = "a collective is launched before the compute beside it in every variant: CPU compute blocks"
             yield Receipt(control=control, status="no effect", detail=detail)
@@ -167,9 +190,26 @@ def run_job(job: Job, world: World, report: Report) -> Record | None:
         isinstance(one, CopyEngine) for each in (*job.settings, *job.candidates) for one in each.controls
     )
     with ExitStack() as stack:
-        direct = stack.enter_context(DirectGroup(timeout_s=job.timeout_s)) if wants_direct else None
+        direct, no_direct = None, None
+        if wants_direct:
+            try:  # fails on every rank or on none
+                direct = stack.enter_context(DirectGroup(timeout_s=job.timeout_s))
+            except UnsupportedError as error:
+                no_direct = str(error)
         workload = rank_workload(job, world)
-        harness = Harness(world, workload, CpuBackend(direct), direct, job.in_flight)
+        carrier = DirectCarrier(direct) if direct is not None else None
+        harness = Harness(
+            world,
+            workload,
+            CpuBackend(direct),
+            carrier,
+            job.in_flight,
+            no_direct=no_direct,
+            one_clock=len(set(world.everywhere(_clock()))) == 1,
+        )
+        if not harness.one_clock:
+            world.barrier()
+            harness.epoch_ns = time.perf_counter_ns()
         notes: list[str] = []
         settings = _possible(harness, job.settings, notes)
         candidates = _possible(harness, job.candidates, notes)
@@ -183,6 +223,8 @@ def run_job(job: Job, world: World, report: Report) -> Record | None:
             harness.forget()
             settings = (*settings, chosen[0])
         harness.rounds(settings, job.repeats, lambda done: report(f"round {done + 1} of {job.repeats}"))
+        if carrier is not None and carrier.no_room is not None:
+            notes.append(f"copy-engine copied twice, through a segment, for want of shared tensors: {carrier.no_room}")
         return _record(harness, settings, chosen and chosen[1], notes)
 
 
@@ -212,11 +254,12 @@ def _planned(
         if not alive:
             break
     candidate = harness.world.told(lambda: finalist(harness.times(first) | harness.times(alive)))
+    trials = {name: list(times) for name, times in harness.times(first).items()}
     harness.forget()
     tried_last = [*first, *([candidate] if candidate else [])]
     report("confirming the choice")
-    harness.rounds([by_name[name] for name in tried_last], _CONFIRMING * job.trial_rounds if candidate else 2)
-    found = harness.world.told(lambda: choice(harness.times(tried_last), candidate))
+    harness.rounds([by_name[name] for name in tried_last], _CONFIRMING * job.trial_rounds)
+    found = harness.world.told(lambda: choice(harness.times(tried_last), candidate, trials=trials))
     return replace(by_name[found.name], name=PLANNED), found.reason
 
 
@@ -230,7 +273,12 @@ def _worth_another(harness: Harness, baselines: list[str], alive: list[str], rou
 
 
 def _record(harness: Harness, settings: Sequence[Setting], chosen: str | None, notes: list[str]) -> Record | None:
-    spans = harness.world.gathered({setting.name: harness.found[setting.name].spans for setting in settings})
+    spans = harness.world.gathered(
+        {
+            setting.name: [_since(harness.epoch_ns, span) for span in harness.found[setting.name].spans]
+            for setting in settings
+        }
+    )
     if spans is None:
         return None
     exchange = harness.workload.exchange

@@ -48,19 +48,18 @@ def run_as_rank(job: Job, reporter: Reporter | None = None) -> Record | None:
     """The record of the whole run on rank 0, None on other ranks."""
     reporter = reporter or Reporter(None)
     try:
+        from makeway.measure.ranks.gpu import join_gpus, run_gpu_job
         from makeway.measure.ranks.harness import run_job
         from makeway.measure.ranks.world import join, leave
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise MissingExtraError(
-            "`makeway bench --on cpu` runs its ranks with torch, which is not here", "torch"
-        ) from None
+        raise MissingExtraError("`makeway bench` runs its ranks with torch, which is not here", "torch") from None
     reporter("meeting the other ranks")
-    world = join(job.timeout_s)
+    world = join(job.timeout_s) if job.on == "cpu" else join_gpus(job.timeout_s, job.on)
     reporter("met", met=True)
     try:
-        return run_job(job, world, reporter)
+        return (run_job if job.on == "cpu" else run_gpu_job)(job, world, reporter)
     finally:
         leave()
 

@@ -12,21 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 import torch
 
 from makeway.collective import Collective, CollectiveKind
 from makeway.control import Chunks, Control
+from makeway.device import load_device
 from makeway.errors import InputError
-from makeway.measure.ranks.exchange import Parcel
+from makeway.measure.ranks.exchange import Carrier, GlooCarrier, Memory, Parcel
 from makeway.measure.ranks.lanes import Stage, Way, refusal, run_stages
 from makeway.measure.ranks.world import World
+from makeway.presets import load_preset
 from makeway.units import ceil_to, format_bytes
+from makeway.workload import Gemm
 
 VERSIONS = 3  # of the left matrix, so that results of neighbouring stages differ
 CUTS = 16  # rows are a multiple of this many, times the ranks: so many pieces can be cut
 _LARGEST = 2  # whole numbers of -2 to 2: sums of products stay far below 2**24, where fp32 is exact
 _ELEMENT_BYTES = 4
+_ANY_DEVICE = "A100-SXM4-80GB"  # shapes and sizes of a preset are the same for every device
 _WIDTH = 1024  # columns of a buffer that is not a GEMM's result
 
 
@@ -71,6 +76,48 @@ def scaled_shape(
     )
 
 
+def published_shape(name: str, scale: float, ranks: int) -> PairShape:
+    """The pair of a preset, scaled; its shapes and sizes are the same for every device."""
+    workload = load_preset(name, load_device(_ANY_DEVICE))
+    work = next(kernel.work for kernel in workload.kernels if isinstance(kernel.work, Gemm))
+    moved = workload.collectives[0].collective
+    return scaled_shape(work.m, work.n, work.k, moved.kind, moved.size_bytes, scale=scale, ranks=ranks)
+
+
+def parcel_sides(shape: PairShape, ranks: int) -> tuple[int, int]:
+    """Rows and columns of what a rank sends where that is not a GEMM's result."""
+    gathered = ranks if shape.kind == "all-gather" else 1
+    return shape.size_bytes // gathered // _ELEMENT_BYTES // _WIDTH, _WIDTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """A GEMM of X x Y blocks on a CPU: so many calls, one after the other, each of an equal part of the result.
+
+    On a GPU a block loops over tiles here and there; a call takes the same number of neighbouring tiles at once. There
+    are never more along a side than tiles. The depth of a tile has no counterpart: a call goes through all of K.
+    """
+
+    grid: tuple[int, int]  # X along n, Y along m
+    tile: tuple[int, int, int]
+
+    def counts(self, m: int, n: int) -> tuple[int, int]:
+        return min(self.grid[0], -(-n // self.tile[1])), min(self.grid[1], -(-m // self.tile[0]))
+
+    def parts(self, m: int, n: int) -> list[tuple[slice, slice]]:
+        """Rows and columns of each call for `m` rows and `n` columns; they cover the result once."""
+        across, down = self.counts(m, n)
+        return [(rows, columns) for rows in _cuts(m, down) for columns in _cuts(n, across)]
+
+
+def _cuts(length: int, parts: int) -> list[slice]:
+    edges = [length * part // parts for part in range(parts + 1)]
+    return [slice(low, high) for low, high in pairwise(edges)]
+
+
+_Lanes = tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor], list[Stage]]  # made, sent, received
+
+
 @dataclass(slots=True)
 class Pairs:
     """Stages of one GEMM and one collective each."""
@@ -80,41 +127,59 @@ class Pairs:
     steps: int
     steady: bool
     seed: int = 0
+    blocks: Blocks | None = None  # None: one call for the whole GEMM
     stages: list[Stage] = field(init=False)
     _products: list[torch.Tensor] = field(init=False)  # by lane
     _sent: list[torch.Tensor] = field(init=False)
     _received: list[torch.Tensor] = field(init=False)
+    _by_memory: dict[Memory, _Lanes] = field(init=False)
+    _operands: tuple[list[torch.Tensor], torch.Tensor] = field(init=False)
     _known: dict[object, list[torch.Tensor]] = field(default_factory=dict)  # what every rank must get
 
     def __post_init__(self) -> None:
         if self.steady and self.steps % 2:
             raise InputError(f"a steady pipeline on two lanes needs an even number of steps, got {self.steps}")
-        shape, lanes = self.shape, 2 if self.steady else self.steps
-        gathered = self.world.ranks if shape.kind == "all-gather" else 1
-        self._products = [torch.empty(shape.m, shape.n) for _ in range(lanes)]
-        self._sent = self._products
+        self._by_memory = {}
+        self._operands = operands(self.shape, self.seed, self.world.rank)
+        self._work_in_memory_for(GlooCarrier())
+
+    def _work_in_memory_for(self, carrier: Carrier) -> None:
+        """From here on all work is done in buffers of a carrier, made at first use; the operands stay."""
+        if carrier.memory not in self._by_memory:
+            self._by_memory[carrier.memory] = self._lanes(carrier)
+        self._products, self._sent, self._received, self.stages = self._by_memory[carrier.memory]
+
+    def _lanes(self, carrier: Carrier) -> _Lanes:
+        shape, lanes, ranks = self.shape, 2 if self.steady else self.steps, self.world.ranks
+        gathered = ranks if shape.kind == "all-gather" else 1
+        products = [carrier.buffer(shape.m, shape.n) for _ in range(lanes)]
+        sent = products
         if not shape.carries_result:
-            self._sent = [self._parcel_of(self.world.rank) for _ in range(lanes)]
-        self._received = [
-            sent if shape.kind == "all-reduce" else torch.empty(gathered * sent.shape[0], sent.shape[1])
-            for sent in self._sent
+            sent = [carrier.buffer(*parcel_sides(shape, ranks)) for _ in range(lanes)]
+        received = [
+            one if shape.kind == "all-reduce" else torch.empty(gathered * one.shape[0], one.shape[1]) for one in sent
         ]
-        left, right = operands(shape, self.seed, self.world.rank)
-        self.stages = [
+        left, right = self._operands
+        stages = [
             Stage(
                 name=f"gemm {step}",
                 lane=step % lanes,
                 rows=shape.m,
-                compute=partial(_multiply, left[step % VERSIONS], right, self._products[step % lanes]),
-                parcel=partial(_parcel, shape.kind, self._sent[step % lanes], self._received[step % lanes]),
+                compute=partial(_multiply, left[step % VERSIONS], right, products[step % lanes], self.blocks),
+                parcel=partial(_parcel, shape.kind, sent[step % lanes], received[step % lanes]),
             )
             for step in range(self.steps)
         ]
+        return products, sent, received, stages
 
     @property
     def words(self) -> str:
         shape = self.shape
-        return f"GEMM {shape.m}x{shape.n}x{shape.k} beside {shape.kind} of {format_bytes(shape.size_bytes)}"
+        words = f"GEMM {shape.m}x{shape.n}x{shape.k} beside {shape.kind} of {format_bytes(shape.size_bytes)}"
+        if self.blocks is None:
+            return words
+        across, down = self.blocks.counts(shape.m, shape.n)
+        return f"{words}; the GEMM in {across}x{down} calls, one after the other, each on all threads of the rank"
 
     @property
     def exchange(self) -> Collective | None:
@@ -133,6 +198,7 @@ class Pairs:
         return None
 
     def prepare(self, way: Way) -> None:
+        self._work_in_memory_for(way.carrier)
         if self.shape.carries_result:
             for stage in self.stages[-2:]:
                 stage.compute(slice(0, stage.rows))
@@ -181,9 +247,7 @@ class Pairs:
         return self._known[key]
 
     def _parcel_of(self, rank: int) -> torch.Tensor:
-        gathered = self.world.ranks if self.shape.kind == "all-gather" else 1
-        rows = self.shape.size_bytes // gathered // _ELEMENT_BYTES // _WIDTH
-        return _whole_numbers((rows, _WIDTH), self.seed, rank, VERSIONS + 1)
+        return _whole_numbers(parcel_sides(self.shape, self.world.ranks), self.seed, rank, VERSIONS + 1)
 
 
 def operands(shape: PairShape, seed: int, rank: int) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -202,8 +266,15 @@ def _whole_numbers(sides: tuple[int, int], seed: int, rank: int, which: int) -> 
     return torch.randint(-_LARGEST, _LARGEST + 1, sides, generator=numbers).to(torch.float32)
 
 
-def _multiply(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor, rows: slice) -> None:
-    torch.mm(left[rows], right, out=product[rows])
+def _multiply(
+    left: torch.Tensor, right: torch.Tensor, product: torch.Tensor, blocks: Blocks | None, rows: slice
+) -> None:
+    left, product = left[rows], product[rows]
+    if blocks is None:
+        torch.mm(left, right, out=product)
+        return
+    for down, across in blocks.parts(*product.shape):
+        torch.mm(left[down], right[:, across], out=product[down, across])
 
 
 def _parcel(kind: CollectiveKind, sent: torch.Tensor, received: torch.Tensor, piece: int, pieces: int) -> Parcel:

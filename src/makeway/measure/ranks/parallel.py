@@ -11,7 +11,7 @@ import torch
 from makeway.collective import Collective, CollectiveKind
 from makeway.control import Chunks, Control
 from makeway.measure.job import Job
-from makeway.measure.ranks.exchange import Parcel
+from makeway.measure.ranks.exchange import Carrier, GlooCarrier, Memory, Parcel
 from makeway.measure.ranks.lanes import Stage, Way, refusal, run_stages
 from makeway.measure.ranks.pairs import cut, exchanged
 from makeway.measure.ranks.world import World
@@ -31,12 +31,22 @@ class Turns:
 
     world: World
     words: str
-    stages: list[Stage]
-    results: list[torch.Tensor]  # of each micro-batch
+    build: Callable[[Carrier], tuple[list[Stage], list[torch.Tensor]]]  # stages and each micro-batch's result
     kind: CollectiveKind
     size_bytes: int
     expected: Callable[[int, int], torch.Tensor]  # micro-batch, pieces
+    stages: list[Stage] = field(init=False)
+    results: list[torch.Tensor] = field(init=False)
+    _by_memory: dict[Memory, tuple[list[Stage], list[torch.Tensor]]] = field(default_factory=dict)
     _known: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._work_in_memory_for(GlooCarrier())
+
+    def _work_in_memory_for(self, carrier: Carrier) -> None:
+        if carrier.memory not in self._by_memory:
+            self._by_memory[carrier.memory] = self.build(carrier)
+        self.stages, self.results = self._by_memory[carrier.memory]
 
     @property
     def exchange(self) -> Collective | None:
@@ -55,6 +65,7 @@ class Turns:
 
     def prepare(self, way: Way) -> None:
         """Overwrites the last results, so that a round that did nothing would not pass for right."""
+        self._work_in_memory_for(way.carrier)
         for result in self.results:
             result.zero_()
 
@@ -91,21 +102,22 @@ def _tensor_parallel(world: World, rows: int, hidden: int, ffn: int, layers: int
     mine = slice(world.rank * width, (world.rank + 1) * width)
     weights = [_weights(hidden, ffn, seed + layer) for layer in range(layers)]
     inputs = [_numbers((rows, hidden), seed, 1000 + batch) for batch in range(BATCHES)]
-    stages = []
-    states = [[x, *(torch.empty_like(x) for _ in range(layers))] for x in inputs]
-    for layer, (up, down) in enumerate(weights):
-        up_part, down_part = up[:, mine].contiguous(), down[mine].contiguous()
-        for batch in range(BATCHES):
-            source, into = states[batch][layer], states[batch][layer + 1]
-            stages.append(
-                Stage(
-                    name=f"layer {layer} of micro-batch {batch}",
-                    lane=batch,
-                    rows=rows,
-                    compute=partial(_feed_forward, source, up_part, down_part, into),
-                    parcel=partial(_reduced, into),
-                )
+    parts = [(up[:, mine].contiguous(), down[mine].contiguous()) for up, down in weights]
+
+    def build(carrier: Carrier) -> tuple[list[Stage], list[torch.Tensor]]:
+        states = [[x, *(carrier.buffer(rows, hidden) for _ in range(layers))] for x in inputs]
+        stages = [
+            Stage(
+                name=f"layer {layer} of micro-batch {batch}",
+                lane=batch,
+                rows=rows,
+                compute=partial(_feed_forward, states[batch][layer], up, down, states[batch][layer + 1]),
+                parcel=partial(_reduced, states[batch][layer + 1]),
             )
+            for layer, (up, down) in enumerate(parts)
+            for batch in range(BATCHES)
+        ]
+        return stages, [state[-1] for state in states]
 
     def expected(batch: int, _: int) -> torch.Tensor:
         x = inputs[batch]
@@ -118,8 +130,7 @@ def _tensor_parallel(world: World, rows: int, hidden: int, ffn: int, layers: int
         world,
         f"{layers} layers of {hidden}x{ffn}, {rows} tokens in each of {BATCHES} micro-batches, "
         f"all-reduce of {format_bytes(size)}",
-        stages,
-        [state[-1] for state in states],
+        build,
         "all-reduce",
         size,
         expected,
@@ -132,26 +143,28 @@ def _expert_parallel(world: World, rows: int, hidden: int, ffn: int, layers: int
     dense = [_numbers((hidden, hidden), seed, 2000 + layer) / hidden**0.5 for layer in range(layers)]
     experts = [[_weights(hidden, ffn, seed + 100 * layer + rank) for rank in range(ranks)] for layer in range(layers)]
     inputs = [[_numbers((rows, hidden), seed, 3000 + 10 * batch + rank) for rank in range(ranks)] for batch in (0, 1)]
-    stages, results = [], []
-    states = [inputs[batch][world.rank] for batch in range(BATCHES)]
-    for layer in range(layers):
-        for phase in ("dispatch", "combine"):
-            for batch in range(BATCHES):
-                made, received = torch.empty(rows, hidden), torch.empty(rows, hidden)
-                compute: Compute = partial(_project, states[batch], dense[layer], made)
-                if phase == "combine":
-                    compute = partial(_feed_forward, states[batch], *experts[layer][world.rank], made)
-                stages.append(
-                    Stage(
-                        name=f"layer {layer} {phase} of micro-batch {batch}",
-                        lane=batch,
-                        rows=rows,
-                        compute=compute,
-                        parcel=partial(_swapped, made, received),
+
+    def build(carrier: Carrier) -> tuple[list[Stage], list[torch.Tensor]]:
+        stages: list[Stage] = []
+        states = [inputs[batch][world.rank] for batch in range(BATCHES)]
+        for layer in range(layers):
+            for phase in ("dispatch", "combine"):
+                for batch in range(BATCHES):
+                    made, received = carrier.buffer(rows, hidden), torch.empty(rows, hidden)
+                    compute: Compute = partial(_project, states[batch], dense[layer], made)
+                    if phase == "combine":
+                        compute = partial(_feed_forward, states[batch], *experts[layer][world.rank], made)
+                    stages.append(
+                        Stage(
+                            name=f"layer {layer} {phase} of micro-batch {batch}",
+                            lane=batch,
+                            rows=rows,
+                            compute=compute,
+                            parcel=partial(_swapped, made, received),
+                        )
                     )
-                )
-                states[batch] = received
-    results = list(states)
+                    states[batch] = received
+        return stages, states
 
     def expected(batch: int, pieces: int) -> torch.Tensor:
         held = inputs[batch]
@@ -167,8 +180,7 @@ def _expert_parallel(world: World, rows: int, hidden: int, ffn: int, layers: int
         world,
         f"{layers} layers of one {hidden}x{ffn} expert per rank, {rows} tokens in each of {BATCHES} micro-batches, "
         f"all-to-all of {format_bytes(size)}",
-        stages,
-        results,
+        build,
         "all-to-all",
         size,
         expected,

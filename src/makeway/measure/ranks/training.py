@@ -21,18 +21,19 @@ from makeway.collective import Collective
 from makeway.control import Chunks, Control, CopyEngine
 from makeway.errors import InputError, UnsupportedError
 from makeway.measure.job import Job
-from makeway.measure.ranks.exchange import DirectCarrier, OpenSpan, Parcel, Recorder
+from makeway.measure.ranks.exchange import Carrier, DirectCarrier, GlooCarrier, Memory, OpenSpan, Parcel, Recorder
 from makeway.measure.ranks.lanes import Way
 from makeway.measure.ranks.transformer import SmallTransformer, batches, fresh_model, train, unlike
 from makeway.measure.ranks.workload import RankWorkload
 from makeway.measure.ranks.world import World
-from makeway.runtime.cpu.hook import direct_hook
-from makeway.units import format_bytes
+from makeway.runtime.cpu.hook import SharedBuckets, shared_hook
+from makeway.units import MIB, format_bytes
 
 _POWER_RANK = 4
 _ONE_BUCKET_MB = 1e6
 Future = torch.futures.Future[torch.Tensor]
 Hook = Callable[[Any, GradBucket], Future]
+_Cut = tuple[SmallTransformer, DistributedDataParallel, SharedBuckets | None]
 
 
 def training(job: Job, world: World) -> RankWorkload:
@@ -56,8 +57,10 @@ class Ddp:
     world: World
     exchange: Collective | None = None  # buckets differ in size
     _model: SmallTransformer = field(init=False)
-    _initial: list[torch.Tensor] = field(init=False)
     _ddp: DistributedDataParallel = field(init=False)
+    _buckets: SharedBuckets | None = None
+    _known: dict[tuple[int, Memory], _Cut] = field(default_factory=dict)
+    _initial: list[torch.Tensor] = field(init=False)
     _data: list[torch.Tensor] = field(init=False)
     _expected: list[float] = field(init=False)
     _alone: list[float] = field(init=False)
@@ -69,13 +72,23 @@ class Ddp:
     def __post_init__(self) -> None:
         job = self.job
         self._data = batches(job.seed, self.world.rank, job.steps)
-        self._model = fresh_model(job.scale, job.seed)
-        self._initial = [value.detach().clone() for value in self._model.parameters()]
+        self._initial = [value.detach().clone() for value in fresh_model(job.scale, job.seed).parameters()]
         self._alone = train(fresh_model(job.scale, job.seed), self._data, Recorder())
         self._expected, self._reduced = self._reference()
-        self._ddp = self._wrapped(self._model)
-        # DistributedDataParallel refuses annotations that are text, as all are in this file.
-        self._ddp.register_comm_hook(None, lambda state, bucket: self._hook(bucket))
+        self._cut_for(1, GlooCarrier())
+
+    def _cut_for(self, pieces: int, carrier: Carrier) -> None:
+        """From here on gradients go in so many buckets at most, made at first use; 1: in those that were asked for."""
+        key = pieces, carrier.memory
+        if key not in self._known:
+            model = fresh_model(self.job.scale, self.job.seed)
+            size = sum(value.nbytes for value in model.parameters())
+            ddp = self._wrapped(model, None if pieces == 1 else -(-size // pieces) / MIB)
+            # DistributedDataParallel refuses annotations that are text, as all are in this file.
+            ddp.register_comm_hook(None, lambda state, bucket: self._hook(bucket))
+            buckets = SharedBuckets(carrier.group) if isinstance(carrier, DirectCarrier) else None
+            self._known[key] = model, ddp, buckets
+        self._model, self._ddp, self._buckets = self._known[key]
 
     def _reference(self) -> tuple[list[float], list[torch.Tensor]]:
         """Losses under torch's own defaults, and copies of what the last step reduced."""
@@ -90,11 +103,13 @@ class Ddp:
             train(other, self._data, Recorder())
         return losses, seen
 
-    def _wrapped(self, model: SmallTransformer) -> DistributedDataParallel:
+    def _wrapped(self, model: SmallTransformer, bucket_mb: float | None = None) -> DistributedDataParallel:
         # PowerSGD starts its later collectives from callbacks of earlier ones. Gloo runs those of different buckets in
         # no fixed order, and ranks would mix them up: all gradients go in one bucket.
-        bucket_mb = _ONE_BUCKET_MB if self.job.compress == "powersgd" else self.job.bucket_mb
-        return DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
+        asked = bucket_mb or self.job.bucket_mb
+        return DistributedDataParallel(
+            model, bucket_cap_mb=_ONE_BUCKET_MB if self.job.compress == "powersgd" else asked
+        )
 
     @property
     def words(self) -> str:
@@ -110,13 +125,14 @@ class Ddp:
         return max(len(self._reduced), 1)
 
     def refusal(self, control: Control) -> str | None:
-        if isinstance(control, Chunks):
-            return "DistributedDataParallel cuts gradients into buckets itself; set --bucket-mb"
+        if isinstance(control, Chunks) and self.job.compress == "powersgd":
+            return "PowerSGD's gradients go in one bucket: Gloo keeps no order between the later steps of several"
         if isinstance(control, CopyEngine) and self.job.compress != "none":
             return f"compression {self.job.compress} goes through torch's own hook, which has its own collectives"
         return None
 
     def prepare(self, way: Way) -> None:
+        self._cut_for(way.pieces, way.carrier)
         with torch.no_grad():
             for value, initial in zip(self._model.parameters(), self._initial, strict=True):
                 value.copy_(initial)
@@ -163,8 +179,10 @@ class Ddp:
         assert self._way is not None
         carrier = self._way.carrier
         span = self._way.recorder.opened(f"bucket {bucket.index()}", carrier.span_kind)
-        if isinstance(carrier, DirectCarrier):
-            return direct_hook(carrier.group, bucket), span
+        if isinstance(carrier, DirectCarrier) and self._buckets is not None:
+            future = shared_hook(self._buckets, bucket)
+            carrier.no_room = carrier.no_room or self._buckets.why_not
+            return future, span
         return self._torch_hook(self._state, bucket), span
 
     def _new_state(self) -> Any:

@@ -25,7 +25,7 @@ from makeway.runtime.cpu.copiers import reducing_with
 from makeway.runtime.cpu.flows import ALIGNMENT, Engine, MismatchedCallError, Step, Window
 from makeway.runtime.cpu.links import COMMON, PAIR, Links, LostRankError
 from makeway.runtime.cpu.pieces import Pieces
-from makeway.runtime.cpu.rendezvous import meet, share
+from makeway.runtime.cpu.rendezvous import adopt, meet, share
 from makeway.runtime.cpu.segments import SHM
 from makeway.runtime.cpu.shared import Shared, SharedTensor, add_up, found_in, pull
 from makeway.units import KIB, MIB, ceil_to
@@ -139,6 +139,13 @@ class DirectGroup:
         self._shared.append(SharedTensor(tuple(segments), size, self.rank))
         return segments[self.rank].view(0, size, dtype).view(shape)
 
+    def adopt(self, tensor: torch.Tensor) -> None:
+        """Make a tensor that exists a shared one, and with it all that share its storage; same rules, same life."""
+        self._refuse_unusable()
+        storage = tensor.untyped_storage()
+        segments = adopt(self._group, storage, self._directory)
+        self._shared.append(SharedTensor(tuple(segments), storage.nbytes(), self.rank, storage))
+
     # --- movement ------------------------------------------------------------------------------
 
     def all_gather_into_tensor(
@@ -173,10 +180,12 @@ class DirectGroup:
             def gather() -> None:
                 for peer in pieces.peers:
                     pull(pieces.copiers, parts[peer], shared, peer, 0)
+
+            def keep() -> None:
                 if parts[self.rank].data_ptr() != source.data_ptr():
                     pieces.copiers.copy(parts[self.rank].data_ptr(), source.data_ptr(), source.nbytes)
 
-            return self._run_shared("all_gather", [gather], source.dtype, source.nbytes, shared, result, async_op)
+            return self._run_shared("all_gather", [gather], source, source.nbytes, shared, result, async_op, keep)
         steps = [pieces.give_all(source, keep=parts[self.rank])]
         steps += [pieces.pull(parts[peer], peer, COMMON) for peer in pieces.peers]
         return self._run("all_gather", steps, source.dtype, self._each(source.nbytes), result, async_op)
@@ -208,9 +217,11 @@ class DirectGroup:
             def exchange() -> None:
                 for peer in pieces.peers:
                     pull(pieces.copiers, parts[peer], shared, peer, self.rank * each)
+
+            def keep() -> None:
                 pieces.copiers.copy(parts[self.rank].data_ptr(), sources[self.rank].data_ptr(), each)
 
-            return self._run_shared("all_to_all", [exchange], given.dtype, each, shared, output, async_op)
+            return self._run_shared("all_to_all", [exchange], given, each, shared, output, async_op, keep)
         steps = [pieces.give(sources[peer], peer) for peer in pieces.peers]
         steps += [pieces.pull(parts[peer], peer, PAIR) for peer in pieces.peers]
         steps += [pieces.keep(parts[self.rank], sources[self.rank])]
@@ -272,7 +283,7 @@ class DirectGroup:
                     pull(self._pieces.copiers, slices[peer], shared, peer, starts[peer])
 
         steps = [reduce, gather]
-        return self._run_shared("all_reduce", steps, part.dtype, part.nbytes, shared, result, async_op, op=op)
+        return self._run_shared("all_reduce", steps, part, part.nbytes, shared, result, async_op, op=op)
 
     def reduce_scatter_tensor(
         self, output: torch.Tensor, given: torch.Tensor, op: Op = "sum", *, async_op: bool = False
@@ -318,23 +329,24 @@ class DirectGroup:
         self,
         kind: Kind,
         phases: Sequence[Callable[[], None]],
-        dtype: torch.dtype,
+        given: torch.Tensor,
         size: int,
         shared: Shared,
         result: torch.Tensor,
         async_op: bool,
+        meanwhile: Callable[[], None] = lambda: None,
         *,
         op: Op = "sum",
     ) -> Work | None:
         """Phases that read the peers' memory in place; between them, and at the end, all ranks agree to go on."""
         self._refuse_unusable()
-        call = Call(kind=kind, dtype=dtype, sequence=self._sequence, op=op, place=shared.place)
+        call = Call(kind=kind, dtype=given.dtype, sequence=self._sequence, op=op, place=shared.place)
         self._sequence += 1
 
         def collect() -> None:
             header = call.header(size)
             with self._guarded(call, dict.fromkeys(self._pieces.peers, size)):
-                self._engine.meet(dict.fromkeys(self._pieces.peers, (header, header)), str(call))
+                self._engine.meet(dict.fromkeys(self._pieces.peers, (header, header)), str(call), meanwhile)
                 for phase in phases:
                     phase()
                     self._engine.agree(str(call))

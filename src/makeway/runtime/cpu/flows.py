@@ -127,19 +127,24 @@ class Engine:
                 links.wait(blockers, what)
         links.flush()
 
-    def meet(self, headers: Mapping[int, tuple[bytes, bytes]], what: str) -> None:
-        """Wait until every peer has called the same collective; its shared tensors may be read from then on."""
+    def meet(self, headers: Mapping[int, tuple[bytes, bytes]], what: str, meanwhile: Callable[[], None]) -> None:
+        """Wait until every peer has called the same collective; its shared tensors may be read from then on.
+
+        `meanwhile` is work that needs no peer: it is done while theirs may still be on their way.
+        """
         links = self.links
         while late := [peer for peer in links.peers if any(links.untaken[peer])]:
             links.wait(late, what)
         for peer, (ours, _) in headers.items():
             links.say(peer, b"h" + ours)
+        links.flush()
+        meanwhile()
+        links.look()
         unheard = {peer: theirs for peer, (_, theirs) in headers.items()}
         while unheard:
             self._check_headers(unheard)
             if unheard:
                 links.wait(unheard, what)
-        links.flush()
 
     def agree(self, what: str) -> None:
         """Tell every peer that this rank is done with its memory for now, and wait until all have said so."""

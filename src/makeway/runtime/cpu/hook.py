@@ -6,7 +6,10 @@ DistributedDataParallel compares a hook's annotations with its own types, so the
 import torch
 from torch._C._distributed_c10d import GradBucket  # where torch keeps it; torch.distributed only re-exports it
 
+from makeway.errors import UnsupportedError
 from makeway.runtime.cpu.direct import DirectGroup
+
+_SETTLED = 2  # calls: DistributedDataParallel rebuilds its buckets after the first step, in the order of gradients
 
 
 def direct_hook(state: DirectGroup, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -18,3 +21,28 @@ def direct_hook(state: DirectGroup, bucket: GradBucket) -> torch.futures.Future[
     work = state.all_reduce(bucket.buffer(), "avg", async_op=True)
     assert work is not None
     return work.get_future()
+
+
+class SharedBuckets:
+    """The state of `shared_hook` for one model."""
+
+    def __init__(self, group: DirectGroup) -> None:
+        self.group = group
+        self.why_not: str | None = None  # buckets stay where they are, if so
+        self._calls: dict[int, int] = {}  # by bucket
+
+    def notice(self, bucket: GradBucket) -> None:
+        """Move a bucket to shared memory when it has settled; every rank does so at the same call."""
+        index = bucket.index()
+        self._calls[index] = self._calls.get(index, 0) + 1
+        if self._calls[index] == _SETTLED and self.why_not is None:
+            try:
+                self.group.adopt(bucket.buffer())
+            except UnsupportedError as error:
+                self.why_not = str(error)
+
+
+def shared_hook(state: SharedBuckets, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """As `direct_hook`, with buckets that the ranks read in place: `register_comm_hook(SharedBuckets(group), ...)`."""
+    state.notice(bucket)
+    return direct_hook(state.group, bucket)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -40,6 +40,7 @@ class _Word:
     path: str
     window: Window
     error: str | None
+    inode: int | None = None  # of memory without a name, which `path` leads to
 
 
 def this_host(directory: Path) -> Host:
@@ -123,6 +124,44 @@ def share(group: dist.ProcessGroup, size: int, directory: Path) -> list[Segment]
             segment.unlink()
 
 
+def adopt(group: dist.ProcessGroup, storage: torch.UntypedStorage, directory: Path) -> list[Segment]:
+    """The memory of a tensor of every rank, open in all of them; tensors over it stay what they are.
+
+    torch moves it to shared memory: a file of this user alone that has no name any more. Every rank's must be as large.
+    """
+    rank = dist.get_rank(group)
+    size = storage.nbytes()
+    descriptor, error = _trying(lambda: _moved(storage, directory))
+    path = f"/proc/{os.getpid()}/fd/{descriptor}"
+    inode = None if descriptor is None else os.fstat(descriptor).st_ino
+    window = Window(ranks=1, piece_bytes=size, slots=1)
+    word = _Word(host=this_host(directory), path=path, window=window, error=error, inode=inode)
+    words = _tell(group, word)
+    _refuse(words)
+    own, error = _trying(lambda: Segment.of_descriptor(Path(path), size, inode or 0))
+    segments: list[Segment] = []
+    if own is not None:
+        segments, error = _open_all(words, own, rank)
+    try:
+        _refuse(_tell(group, replace(word, error=error)))
+    except BaseException:
+        for opened in {*segments, *([own] if own is not None else [])}:
+            opened.close()
+        raise
+    return segments
+
+
+def _moved(storage: torch.UntypedStorage, directory: Path) -> int:
+    room = os.statvfs(directory)
+    if storage.nbytes() > room.f_bavail * room.f_frsize:
+        raise UnsupportedError(f"no room for {storage.nbytes():,} bytes of shared memory in {directory}")
+    try:
+        descriptor: int = storage._share_fd_cpu_()[0]  # stays open as long as the storage lives
+    except RuntimeError as error:
+        raise UnsupportedError(f"torch cannot move a tensor to shared memory: {error}") from error
+    return descriptor
+
+
 def _socket_path(segment: Path) -> Path:
     return segment.with_name(segment.name + ".sock")
 
@@ -159,7 +198,8 @@ def _open_all(words: list[_Word], own: Segment, rank: int) -> tuple[list[Segment
         if peer == rank:
             segments.append(own)
             continue
-        opened, error = _trying(partial(Segment.open, Path(word.path), word.window.segment_bytes))
+        way_in = Segment.open if word.inode is None else partial(Segment.of_descriptor, inode=word.inode)
+        opened, error = _trying(partial(way_in, Path(word.path), word.window.segment_bytes))
         if opened is None:
             return segments, error
         segments.append(opened)

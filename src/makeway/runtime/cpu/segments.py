@@ -127,6 +127,24 @@ class Segment:
         finally:
             os.close(descriptor)
 
+    @classmethod
+    def of_descriptor(cls, path: Path, size: int, inode: int) -> Segment:
+        """Memory that a process of this user has open at /proc/PROCESS/fd/NUMBER and that has no name any more."""
+        try:
+            descriptor = os.open(path, os.O_RDWR)
+        except OSError as error:
+            raise UnsupportedError(
+                f"cannot open the memory of another rank at {path}: {error.strerror}; direct collectives need ranks of "
+                "one user that see each other's processes"
+            ) from error
+        try:
+            found = os.fstat(descriptor)
+            if (found.st_size, found.st_ino, found.st_uid) != (size, inode, os.geteuid()):
+                raise UnsupportedError(f"{path} is not the memory that was agreed: other ranks' processes are not seen")
+            return cls(path, descriptor, size)
+        finally:
+            os.close(descriptor)
+
     def view(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         """`count` bytes from `offset` on as a tensor over the shared memory itself."""
         assert self._bytes is not None

@@ -25,10 +25,12 @@ class SharedTensor:
     segments: tuple[Segment, ...]
     size: int
     rank: int
+    adopted: torch.UntypedStorage | None = None  # a tensor's own, which stays: nothing else may come to its address
 
     def offset_of(self, tensor: torch.Tensor) -> int | None:
         """Where in this rank's segment a tensor lies; None when it does not."""
-        offset = tensor.data_ptr() - self.segments[self.rank].address
+        home = self.segments[self.rank].address if self.adopted is None else self.adopted.data_ptr()
+        offset = tensor.data_ptr() - home
         return offset if offset >= 0 and offset + tensor.nbytes <= self.size else None
 
 
@@ -64,10 +66,15 @@ def found_in(tensors: Sequence[SharedTensor], part: torch.Tensor) -> Shared | No
 def add_up(shared: Shared, ranks: int, start: int, into: torch.Tensor, op: Op, piece_bytes: int) -> None:
     """`into`: the sum over all ranks of their memory from `start` on, in order of rank; pieces stay in cache."""
     step = max(piece_bytes // into.itemsize, 1)
+    scratch = torch.empty(min(step, into.numel()), dtype=into.dtype) if op == "avg" and ranks == 2 else None
     for at in range(0, into.numel(), step):
         target = into[at : at + step]
         count = target.nbytes
         parts = [shared.of(rank, start + at * into.itemsize, count, into.dtype) for rank in range(ranks)]
+        if scratch is not None:  # new memory for every piece would cost more than the sum
+            first = torch.div(parts[0], ranks, out=scratch[: target.numel()])
+            torch.add(first, torch.div(parts[1], ranks, out=target), out=target)
+            continue
         if op == "avg":
             parts = [part / ranks for part in parts]
         total = parts[0] + parts[1] if ranks > 2 else torch.add(parts[0], parts[1], out=target)

@@ -52,25 +52,27 @@ class CopyGroup:
     streams: Streams
     _side: list[Any] = field(default_factory=list)  # one per peer
 
-    def all_gather(self, shard: Any) -> Any:
+    def all_gather(self, shard: Any, *, out: Any | None = None) -> Any:
         """Every rank's shard, in order of ranks. `shard` is this rank's buffer in symmetric memory."""
         ranks = self.peers.world_size
-        whole = shard.new_empty((ranks, *shard.shape))
+        gathered = (ranks * shard.shape[0], *shard.shape[1:])
+        result = shard.new_empty(gathered) if out is None else out
+        whole = result.view((ranks, *shard.shape))
 
         def pull(peer: int) -> None:
             source = shard if peer == self.peers.rank else self._buffer(peer, shard)
             whole[peer].copy_(source, non_blocking=True)
 
         self._from_all(pull)
-        return whole.reshape((ranks * shard.shape[0], *shard.shape[1:]))
+        return result
 
-    def all_to_all(self, sent: Any) -> Any:
+    def all_to_all(self, sent: Any, *, out: Any | None = None) -> Any:
         """From every rank the piece meant for this one. `sent` is this rank's buffer: equal pieces, one per rank."""
         ranks, rank = self.peers.world_size, self.peers.rank
         if sent.shape[0] % ranks:
             raise InputError(f"{sent.shape[0]} rows cannot be divided among {ranks} ranks")
         rows = sent.shape[0] // ranks
-        received = sent.new_empty(sent.shape)
+        received = sent.new_empty(sent.shape) if out is None else out
 
         def pull(peer: int) -> None:
             source = sent if peer == rank else self._buffer(peer, sent)

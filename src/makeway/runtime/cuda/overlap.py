@@ -1,23 +1,20 @@
-"""The loop of arXiv 2606.09200 on a real GPU: GEMM i, then collective i. Not yet run on hardware.
+"""GEMMs and collectives of one rank on a real GPU, in turn or beside each other. Not yet run on hardware.
 
-Collective i waits for GEMM i; GEMM i + 1 waits for no collective, and with several compute streams for no other GEMM
-either (section 3.2; the number of streams is not given there and is ours to set). The collective's buffer is its own:
-what orders the two is an event.
+As in arXiv 2606.09200, section 3.2: collective i waits for GEMM i; GEMM i + 1 waits for no collective, and with several
+compute streams for no other GEMM either (the number of streams is not given there and is ours to set). Where the two
+are independent (ConCCL, arXiv 2412.14335) a collective waits for the one before it alone. Events order the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from makeway.errors import InputError
+from makeway.collective import CollectiveKind
+from makeway.errors import InputError, UnsupportedError
 from makeway.runtime.cuda.backend import Session
 from makeway.runtime.cuda.copies import symmetric_group
-from makeway.runtime.cuda.machine import symmetric_memory
-from makeway.runtime.triton.config import GemmConfig
-
-LoopCollective = Literal["all-reduce", "all-to-all"]
 
 
 class Handle(Protocol):
@@ -28,23 +25,43 @@ class Handle(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """What one iteration launches on the current stream, and how many there are."""
+    """What each iteration launches on the current stream, and how many there are."""
 
     gemm: Callable[[int], object]  # of an iteration
-    collective: Callable[[], Handle]
+    collective: Callable[[int], Handle]
     iterations: int
     in_flight: int = 1  # compute streams
+    dependent: bool = True  # collective i must wait for GEMM i
+    comm_first: bool = False  # collective i is launched before GEMM i; only where it does not depend on it
 
     def __post_init__(self) -> None:
         if self.iterations < 1 or self.in_flight < 1:
             raise InputError(f"a loop needs iterations and streams, got {self.iterations} and {self.in_flight}")
+        if self.dependent and self.comm_first:
+            raise InputError("a collective that waits for its GEMM cannot be launched before it")
+
+
+def run_compute(torch: Any, loop: Loop, session: Session | None = None) -> None:
+    """The GEMMs alone, on the streams that they have beside collectives."""
+    main, streams = torch.cuda.current_stream(), _compute_streams(torch, loop, session)
+    _after(streams, main)
+    for index in range(loop.iterations):
+        with torch.cuda.stream(streams[index % len(streams)]):
+            loop.gemm(index)
+    _join(main, streams)
+
+
+def run_comm(loop: Loop) -> None:
+    """The collectives alone, one after the other."""
+    for index in range(loop.iterations):
+        loop.collective(index).wait()
 
 
 def run_sequential(loop: Loop) -> None:
     """Every GEMM and every collective one after the other, on the current stream."""
     for index in range(loop.iterations):
         loop.gemm(index)
-        loop.collective().wait()
+        loop.collective(index).wait()
 
 
 def run_overlapped(torch: Any, loop: Loop, session: Session | None = None) -> None:
@@ -52,23 +69,43 @@ def run_overlapped(torch: Any, loop: Loop, session: Session | None = None) -> No
 
     A compute stream that a control confined takes every GEMM: a green context's streams would not be confined alike.
     """
-    main = torch.cuda.current_stream()
-    confined = session.compute_stream if session else None
-    compute = [confined] if confined is not None else [torch.cuda.Stream() for _ in range(loop.in_flight)]
+    main, compute = torch.cuda.current_stream(), _compute_streams(torch, loop, session)
     comm = session.comm_stream if session and session.comm_stream is not None else torch.cuda.Stream()
-    for stream in (*compute, comm):
-        stream.wait_stream(main)
+    _after((*compute, comm), main)
     handles = []
+
+    def exchange(index: int) -> None:
+        with torch.cuda.stream(comm):
+            handles.append(loop.collective(index))
+
     for index in range(loop.iterations):
         stream = compute[index % len(compute)]
+        if loop.comm_first:
+            exchange(index)
         with torch.cuda.stream(stream):
             loop.gemm(index)
-        comm.wait_event(stream.record_event())
-        with torch.cuda.stream(comm):
-            handles.append(loop.collective())
+        if loop.dependent:
+            comm.wait_event(stream.record_event())
+        if not loop.comm_first:
+            exchange(index)
     for handle in handles:
         handle.wait()
-    for stream in (*compute, comm):
+    _join(main, (*compute, comm))
+
+
+def _compute_streams(torch: Any, loop: Loop, session: Session | None) -> Sequence[Any]:
+    if session is not None and session.compute_stream is not None:
+        return [session.compute_stream]
+    return [torch.cuda.Stream() for _ in range(loop.in_flight)]
+
+
+def _after(streams: Sequence[Any], main: Any) -> None:
+    for stream in streams:
+        stream.wait_stream(main)
+
+
+def _join(main: Any, streams: Sequence[Any]) -> None:
+    for stream in streams:
         main.wait_stream(stream)
 
 
@@ -83,40 +120,7 @@ def timed_ns(torch: Any, run: Callable[[], None]) -> float:
     return float(start.elapsed_time(end)) * 1e6
 
 
-# --- the published work --------------------------------------------------------------------------
-
-
-def published_loop(
-    torch: Any,
-    session: Session,
-    *,
-    shape: tuple[int, int, int],
-    kind: LoopCollective,
-    size_bytes: int,
-    iterations: int,
-    in_flight: int = 1,
-    multiply: Callable[[Any, Any, GemmConfig, Any], object] | None = None,
-) -> Loop:
-    """GEMMs of our own kernel and collectives of 2-byte elements, as the session's controls have them.
-
-    `multiply(a, b, config, out)` stands in for the kernel.
-    """
-    if multiply is None:
-        from makeway.runtime.triton.gemm import matmul  # loads Triton
-
-        def multiply(a: Any, b: Any, config: GemmConfig, out: Any) -> object:
-            return matmul(a, b, config, out=out)
-
-    (m, n, k), config, launch = shape, session.gemm, multiply
-    number = torch.float16 if config.dtype == "fp16" else torch.float32
-    a, b = (torch.randn(size, dtype=number, device="cuda") for size in ((m, k), (k, n)))
-    outs = [torch.empty((m, n), dtype=number, device="cuda") for _ in range(in_flight)]
-    return Loop(
-        gemm=lambda index: launch(a, b, config, outs[index % in_flight]),
-        collective=_collective(torch, session, kind, size_bytes // 2),
-        iterations=iterations,
-        in_flight=in_flight,
-    )
+# --- collectives as a session has them -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +131,32 @@ class _OnStream:
         return None
 
 
-def _collective(torch: Any, session: Session, kind: LoopCollective, elements: int) -> Callable[[], Handle]:
-    dist, group = torch.distributed, session.group
-    if kind == "all-reduce":
-        buffer = torch.zeros(elements, dtype=torch.bfloat16, device="cuda")  # sums of zeros stay finite
-        return lambda: dist.all_reduce(buffer, group=group, async_op=True)
-    ranks = dist.get_world_size(group)
-    rows = elements // ranks * ranks
-    module = symmetric_memory(torch) if session.copy_engine else None
-    if module is None:
-        sent, received = (torch.ones(rows, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-        return lambda: dist.all_to_all_single(received, sent, group=group, async_op=True)
-    shared = module.empty(rows, dtype=torch.bfloat16, device="cuda").fill_(1)
-    copies = symmetric_group(torch, shared, group if group is not None else dist.group.WORLD)
+def collective(
+    torch: Any, session: Session | None, kind: CollectiveKind, sent: Any, received: Any
+) -> Callable[[], Handle]:
+    """A launch of one collective by the session's process group; an all-reduce works in `received` alone."""
+    dist, group = torch.distributed, session.group if session else None
+    match kind:
+        case "all-reduce":
+            return lambda: dist.all_reduce(received, group=group, async_op=True)
+        case "all-gather":
+            return lambda: dist.all_gather_into_tensor(received, sent, group=group, async_op=True)
+        case "all-to-all":
+            return lambda: dist.all_to_all_single(received, sent, group=group, async_op=True)
+        case _:
+            raise UnsupportedError(f"no loop on a GPU runs a {kind}; it runs all-reduce, all-gather and all-to-all")
+
+
+def copied(torch: Any, session: Session, kind: CollectiveKind, sent: Any, received: Any) -> Callable[[], Handle]:
+    """The same by copies between peers; `sent` is in symmetric memory. Making it is a collective call."""
+    group = session.group if session.group is not None else torch.distributed.group.WORLD
+    copies = symmetric_group(torch, sent, group)
+    pulls = {"all-gather": copies.all_gather, "all-to-all": copies.all_to_all}
+    if kind not in pulls:
+        raise UnsupportedError(f"copy engines cannot add: no {kind} by copies, only all-gather and all-to-all")
 
     def exchange() -> Handle:
-        copies.all_to_all(shared)
+        pulls[kind](sent, out=received)
         return _OnStream()
 
     return exchange

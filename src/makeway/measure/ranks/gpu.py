@@ -1,0 +1,357 @@
+"""A bench on this rank's GPU: every setting in turn, verified every time, and its record. Not yet run on hardware.
+
+Process groups, green contexts and symmetric buffers take long to make: each setting's are made once, before the rounds,
+and kept until the end. torch is handed in as a namespace, so that all of this runs in tests without a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar, assert_never
+
+from makeway.control import Chunks, Control, LaunchOrder, control_word
+from makeway.errors import UnsupportedError
+from makeway.measure.choice import choice, finalist, promising
+from makeway.measure.job import Job
+from makeway.measure.outcome import BASELINES, PLANNED
+from makeway.measure.ranks.exchange import RawSpan
+from makeway.measure.ranks.gpu_pairs import Buffers, GpuPairs, Multiply
+from makeway.measure.ranks.gpu_shapes import gpu_pairs
+from makeway.measure.ranks.gpu_spans import SPANS_NOTE, EventSpans, rate
+from makeway.measure.ranks.world import World
+from makeway.measure.record import Record, SettingRecord, SpanRecord
+from makeway.measure.statistics import summary
+from makeway.measure.variants import Setting, rotated
+from makeway.runtime.backend import Receipt
+from makeway.runtime.cuda.backend import CudaBackend, Session
+from makeway.runtime.cuda.machine import require
+from makeway.runtime.cuda.overlap import Loop, run_comm, run_compute, run_overlapped, run_sequential, timed_ns
+from makeway.runtime.rocm.backend import RocmBackend
+from makeway.runtime.triton.config import GemmConfig
+
+T = TypeVar("T")
+Report = Callable[[str], None]
+MakeBackend = Callable[[GemmConfig], CudaBackend]
+
+NOT_PROVED = "the bench on GPUs has not yet been run on hardware by its authors: check its figures against a profiler's"
+_CONFIRMING = 2  # times the trial rounds
+
+
+class GpuWorld(Protocol):
+    """What ranks tell one another outside the timed parts."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def ranks(self) -> int: ...
+    def barrier(self) -> None: ...
+    def told(self, decide: Callable[[], T]) -> T: ...
+    def gathered(self, value: T) -> list[T] | None: ...
+    def everywhere(self, value: T) -> list[T]: ...
+
+
+def backend_of(on: str) -> MakeBackend:
+    """The backend that a word of `--on` names, made for a GEMM."""
+    return lambda gemm: RocmBackend(gemm=gemm) if on == "rocm" else CudaBackend(gemm=gemm)
+
+
+def join_gpus(timeout_s: float, on: str) -> World:
+    """Takes the GPU of LOCAL_RANK and meets the other ranks through NCCL, which RCCL answers for on AMD."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+    from torch.distributed.rendezvous import rendezvous
+
+    machine = backend_of(on)(GemmConfig()).machine
+    require(machine, f"--on {on}")
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if local >= machine.devices:
+        raise UnsupportedError(
+            f"rank {local} of this host needs a GPU of its own; torch sees {machine.devices}. Start as many ranks per "
+            "host as it has GPUs."
+        )
+    torch.cuda.set_device(local)
+    store, rank, ranks = next(rendezvous("env://"))
+    dist.init_process_group(
+        "nccl",
+        store=c10d.PrefixStore("makeway/nccl", store),
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=timeout_s),
+        device_id=torch.device("cuda", local),
+    )
+    return World(rank=rank, ranks=ranks, store=c10d.PrefixStore("makeway/told", store))
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One round of one setting on one rank."""
+
+    device_ns: float
+    wrong: str | None
+    rate: float | None
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the rounds of one setting gave; times on rank 0 only."""
+
+    times_ns: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    wrong: str | None = None
+    spans: list[RawSpan] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    """A setting whose controls are in force for all that is launched through its session."""
+
+    setting: Setting
+    session: Session | None
+    receipts: tuple[Receipt, ...]
+    loop: Loop
+    buffers: Buffers
+    pieces: int
+
+    def run(self, torch: Any, loop: Loop) -> None:
+        match self.setting.mode:
+            case "compute":
+                run_compute(torch, loop, self.session)
+            case "comm":
+                run_comm(loop)
+            case "sequential":
+                run_sequential(loop)
+            case "overlap":
+                run_overlapped(torch, loop, self.session)
+            case _:
+                assert_never(self.setting.mode)
+
+
+@dataclass(slots=True)
+class GpuHarness:
+    """Runs settings of one workload on this rank's GPU."""
+
+    torch: Any
+    world: GpuWorld
+    pairs: GpuPairs
+    make_backend: MakeBackend
+    ready: dict[str, _Ready] = field(default_factory=dict)
+    found: dict[str, _Found] = field(default_factory=dict)
+    turn: int = 0
+
+    def refusal(self, setting: Setting) -> str | None:
+        """Why a setting cannot be run here, the same on every rank."""
+        backend = self.make_backend(self.pairs.config)
+        reasons = (backend.refusal(control) for control in _for_backend(setting.controls))
+        mine = self.pairs.refusal(setting.controls) or next((reason for reason in reasons if reason), None)
+        return next((reason for reason in self.world.everywhere(mine) if reason), None)
+
+    def enter(self, setting: Setting, stack: ExitStack) -> None:
+        """Makes all that a setting needs; a collective call, the same settings in the same order on every rank."""
+        session: Session | None = None
+        receipts: tuple[Receipt, ...] = ()
+        if controls := _for_backend(setting.controls):
+            backend = self.make_backend(self.pairs.config)
+            receipts = stack.enter_context(backend.applied(controls))
+            session = backend.session
+        pieces = next((one.pieces for one in setting.controls if isinstance(one, Chunks)), 1)
+        first = any(isinstance(one, LaunchOrder) for one in setting.controls)
+        self.found[setting.name] = _Found()
+        self.ready[setting.name] = _Ready(
+            setting=setting,
+            session=session,
+            receipts=(*receipts, *_own_receipts(setting.controls, dependent=self.pairs.dependent)),
+            loop=self.pairs.loop(session, pieces=pieces, comm_first=first),
+            buffers=self.pairs.buffers(session),
+            pieces=pieces,
+        )
+
+    def rounds(self, names: Sequence[str], count: int, told: Callable[[int], None] = lambda done: None) -> None:
+        """So many rounds of all settings named, in an order that rotates; what they gave is added to `found`."""
+        for done in range(count):
+            told(done)
+            order = rotated([self.ready[name].setting for name in names], self.turn)
+            self.turn += 1
+            mine = {setting.name: self._measured(self.ready[setting.name]) for setting in order}
+            for name, turns in _by_setting(self.world.gathered(mine)):
+                found = self.found[name]
+                found.times_ns.append(max(turn.device_ns for turn in turns))  # over when the slowest rank is
+                found.rates += [turn.rate for turn in turns if turn.rate is not None]
+                wrong = next((f"rank {rank}: {turn.wrong}" for rank, turn in enumerate(turns) if turn.wrong), None)
+                found.wrong = found.wrong or wrong
+
+    def forget(self) -> None:
+        """Drops times, but not what was wrong."""
+        for found in self.found.values():
+            found.times_ns.clear()
+            found.rates.clear()
+
+    def times(self, names: Sequence[str]) -> dict[str, list[float]]:
+        return {name: list(self.found[name].times_ns) for name in names}
+
+    def _measured(self, ready: _Ready) -> _Turn:
+        mode = ready.setting.mode
+        copies = ready.session is not None and ready.session.copy_engine
+        spans = EventSpans(self.torch, "copy" if copies else "comm")
+        loop = spans.around(ready.loop)
+        self.pairs.prepare(ready.buffers, mode)
+        self.torch.cuda.synchronize()
+        self.world.barrier()
+        start_ns = time.perf_counter_ns()  # the ranks of one host share this clock
+
+        def launched() -> None:
+            spans.start()
+            ready.run(self.torch, loop)
+
+        device_ns = timed_ns(self.torch, launched)
+        found = spans.read(start_ns)
+        self.found[ready.setting.name].spans = found
+        return _Turn(device_ns, self.pairs.wrong(ready.buffers, mode, ready.pieces), rate(found))
+
+
+def _for_backend(controls: Sequence[Control]) -> list[Control]:
+    """Controls of the device; pieces and order are the loop's own."""
+    return [one for one in controls if not isinstance(one, Chunks | LaunchOrder)]
+
+
+def _own_receipts(controls: Sequence[Control], *, dependent: bool) -> Iterator[Receipt]:
+    for control in controls:
+        if isinstance(control, Chunks):
+            yield Receipt(control=control, status="applied", detail=f"collectives and GEMMs in {control.pieces} pieces")
+        elif isinstance(control, LaunchOrder) and dependent:
+            detail = "collective i is launched before GEMM i + 1, which runs beside it, in every variant"
+            yield Receipt(control=control, status="no effect", detail=detail)
+        elif isinstance(control, LaunchOrder):
+            yield Receipt(control=control, status="applied", detail="each collective is launched before its GEMM")
+
+
+def _by_setting(ranks: list[dict[str, _Turn]] | None) -> Iterator[tuple[str, list[_Turn]]]:
+    for name in ranks[0] if ranks else ():
+        yield name, [rank[name] for rank in ranks or ()]
+
+
+def run_gpu_job(
+    job: Job,
+    world: GpuWorld,
+    report: Report,
+    *,
+    torch: Any | None = None,
+    make_backend: MakeBackend | None = None,
+    multiply: Multiply | None = None,
+) -> Record | None:
+    """Measures what a job asks for; the record on rank 0, None elsewhere. What is handed in stands in for the real."""
+    if torch is None:
+        import torch
+    report("preparing the workload")
+    make = make_backend or backend_of(job.on)
+    arch = make(GemmConfig()).machine.arch or ""
+    pairs = gpu_pairs(torch, job, world, arch, multiply or _triton_gemm())
+    harness = GpuHarness(torch, world, pairs, make)
+    notes = [NOT_PROVED, SPANS_NOTE]
+    with ExitStack() as stack:
+        settings = _entered(harness, job.settings, stack, notes)
+        candidates = _entered(harness, job.candidates, stack, notes)
+        report("warming up")
+        harness.rounds(list(harness.ready), max(job.warmup, 1))  # the first launch compiles the GEMM
+        harness.forget()
+        names, chosen = list(settings), None
+        if candidates:
+            picked, chosen = _planned(harness, job, settings, candidates, report)
+            harness.forget()
+            harness.ready[PLANNED] = replace(
+                harness.ready[picked], setting=replace(harness.ready[picked].setting, name=PLANNED)
+            )
+            harness.found[PLANNED] = _Found()
+            names.append(PLANNED)
+        harness.rounds(names, job.repeats, lambda done: report(f"round {done + 1} of {job.repeats}"))
+        return _record(harness, names, chosen, notes)
+
+
+def _triton_gemm() -> Multiply:
+    from makeway.runtime.triton.gemm import matmul  # loads Triton
+
+    return lambda a, b, config, out: matmul(a, b, config, out=out)
+
+
+def _entered(harness: GpuHarness, settings: Sequence[Setting], stack: ExitStack, notes: list[str]) -> list[str]:
+    found = []
+    for setting in settings:
+        reason = harness.refusal(setting)
+        if reason is not None:
+            note = f"{setting.name} was refused: {reason}"
+            notes.extend([note] if note not in notes else [])
+            continue
+        if setting.name not in harness.ready:
+            harness.enter(setting, stack)
+        found.append(setting.name)
+    return found
+
+
+def _planned(
+    harness: GpuHarness, job: Job, settings: Sequence[str], candidates: Sequence[str], report: Report
+) -> tuple[str, str]:
+    """The setting that a measured search picks, and why: trial rounds, early stops, then rounds to confirm."""
+    first = [name for name in settings if name in BASELINES]
+    alive = list(candidates)
+    for done in range(job.trial_rounds):
+        report(f"trial {done + 1} of {job.trial_rounds}: {len(alive)} candidates")
+        harness.rounds([*first, *alive], 1)
+        alive = harness.world.told(lambda alive=alive, done=done: _worth_another(harness, first, alive, done + 1))  # type: ignore[misc]
+        if not alive:
+            break
+    candidate = harness.world.told(lambda: finalist(harness.times([*first, *alive])))
+    trials = harness.times(first)
+    harness.forget()
+    tried_last = [*first, *([candidate] if candidate else [])]
+    report("confirming the choice")
+    harness.rounds(tried_last, _CONFIRMING * job.trial_rounds)
+    found = harness.world.told(lambda: choice(harness.times(tried_last), candidate, trials=trials))
+    return found.name, found.reason
+
+
+def _worth_another(harness: GpuHarness, baselines: list[str], alive: list[str], rounds: int) -> list[str]:
+    """Candidates to try again: right so far, and after two rounds not far behind."""
+    right = [name for name in alive if not harness.found[name].wrong]
+    if rounds < 2:
+        return right
+    hopeful = promising(harness.times([*baselines, *right]))
+    return [name for name in right if name in hopeful]
+
+
+def _record(harness: GpuHarness, names: Sequence[str], chosen: str | None, notes: list[str]) -> Record | None:
+    spans = harness.world.gathered({name: harness.found[name].spans for name in names})
+    if spans is None:
+        return None
+    exchange = harness.pairs.exchange
+    return Record(
+        words=harness.pairs.words,
+        ranks=harness.world.ranks,
+        settings=[_setting_record(harness.ready[name], harness.found[name]) for name in names],
+        exchange=None if exchange is None else (exchange.kind, exchange.size_bytes),
+        exchanges=harness.pairs.steps,
+        choice=chosen,
+        spans=[
+            SpanRecord(setting=name, rank=rank, name=one.name, kind=one.kind, start_ns=one.start_ns, end_ns=one.end_ns)
+            for rank, by_setting in enumerate(spans)
+            for name, raw in by_setting.items()
+            for one in raw
+        ],
+        notes=notes,
+    )
+
+
+def _setting_record(ready: _Ready, found: _Found) -> SettingRecord:
+    return SettingRecord(
+        name=ready.setting.name,
+        times_ns=found.times_ns,
+        controls=[control_word(control) for control in ready.setting.controls],
+        threads=None,
+        overlap_rate=summary(found.rates).median_ns if found.rates else None,
+        wrong=found.wrong,
+        applied=[(control_word(one.control), one.status, one.detail) for one in ready.receipts],
+    )

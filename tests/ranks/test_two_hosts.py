@@ -1,0 +1,130 @@
+"""Ranks on two "hosts": network namespaces joined by a veth pair, each with a host name and a /dev/shm of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+PORT = 29_500  # the namespaces are ours alone: no other program listens in them
+NETWORK = "198.18.77"  # RFC 2544: kept for tests of networks
+TOOLS = ("ip", "unshare", "mount", "hostname")
+BENCH = ("bench", "gemm-ar", "--size", "256KiB", "--scale", "0.5", "--repeats", "2", "--warmup", "1", "--no-plan")
+
+
+@dataclass(frozen=True)
+class Host:
+    """One end of the cable."""
+
+    rank: int
+    namespace: str
+    interface: str
+    address: str
+
+    def start(self, *arguments: str, own_memory: bool) -> subprocess.Popen[str]:
+        """A rank here, told like Slurm and torchrun tell theirs."""
+        own = f"hostname {self.namespace}" + (" && mount -t tmpfs tmpfs /dev/shm" if own_memory else "")
+        inside = (
+            "unshare",
+            "--uts",
+            "--mount",
+            "sh",
+            "-c",
+            f'{own} && exec "$@"',
+            "sh",
+            sys.executable,
+            "-m",
+            "makeway",
+        )
+        told = {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": f"{NETWORK}.1",
+            "MASTER_PORT": str(PORT),
+            "GLOO_SOCKET_IFNAME": self.interface,
+        }
+        return subprocess.Popen(
+            ("ip", "netns", "exec", self.namespace, *inside, *arguments),
+            env={**os.environ, **told},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+def ip(*words: str) -> str:
+    return subprocess.run(("ip", *words), capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[Host, Host]]:
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if os.geteuid() != 0 or missing:
+        pytest.skip(f"two hosts need root and {', '.join(TOOLS)}: user {os.geteuid()}, missing: {missing or 'none'}")
+    mark = uuid.uuid4().hex[:8]
+    pair = tuple(Host(rank, f"makeway-{mark}-{rank}", f"mw{mark}{rank}", f"{NETWORK}.{rank + 1}") for rank in (0, 1))
+    made: list[str] = []
+    try:
+        for host in pair:
+            try:
+                ip("netns", "add", host.namespace)
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"no network namespaces here: {error.stderr.strip()}")
+            made.append(host.namespace)
+        one, other = pair
+        ends = ("netns", one.namespace, "type", "veth", "peer", "name", other.interface, "netns", other.namespace)
+        ip("link", "add", one.interface, *ends)
+        for host in pair:
+            ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface)
+            for interface in ("lo", host.interface):
+                ip("-n", host.namespace, "link", "set", interface, "up")
+        yield one, other
+    finally:
+        for namespace in made:
+            ip("netns", "delete", namespace)
+    assert mark not in ip("netns", "list") + ip("link", "show")
+
+
+def found_by(hosts: tuple[Host, Host], *more: str, own_memory: bool) -> dict[str, Any]:
+    """The document of rank 0; the other rank must end well and print nothing."""
+    ranks = [host.start(*BENCH, *more, "--json", own_memory=own_memory) for host in hosts]
+    try:
+        said = [rank.communicate(timeout=120) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    # makeway-NAMESPACE-PROCESS-...: each command replaces the one before it, so that a rank keeps its number.
+    segments = [name.split("-") for name in os.listdir("/dev/shm") if name.startswith("makeway-")]
+    assert not [name for name in segments if int(name[2]) in {rank.pid for rank in ranks}]
+    assert said[1][0] == ""
+    document: dict[str, Any] = json.loads(said[0][0])
+    assert (document["ranks"], document["verified"]) == (2, True)
+    assert {"sequential", "overlap", "overlap_torchrun"} <= set(document["variants"])
+    return document
+
+
+def test_hosts_that_share_no_memory_are_measured_and_copy_engines_refused(hosts: tuple[Host, Host]) -> None:
+    found = found_by(hosts, "--control", "copy-engine", "--control", "chunks=2", own_memory=True)
+    (refused,) = [note for note in found["notes"] if "refused" in note]
+    assert refused.startswith("copy-engine was refused: direct collectives need ranks that share a host")
+    assert "copy-engine" not in found["variants"]
+    assert found["variants"]["chunks=2"]["n"] == 2
+
+
+def test_ranks_with_networks_of_their_own_and_one_memory_may_copy_directly(hosts: tuple[Host, Host]) -> None:
+    """What counts is whether a rank can open the other's memory, not how their networks look."""
+    found = found_by(hosts, "--control", "copy-engine", own_memory=False)
+    assert [one["status"] for one in found["variants"]["copy-engine"]["applied"]] == ["applied"]
+    assert not [note for note in found["notes"] if "refused" in note]

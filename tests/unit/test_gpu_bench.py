@@ -1,0 +1,532 @@
+"""The whole loop of a rank with a GPU, on a torch that computes on the CPU and is strict about what waits for what.
+
+Each rank is a thread. Streams keep their own clock and the set of launches they have waited for; a launch that touches
+what another, not waited for, reads or writes is an error. So times, spans and orders are those of the loop itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from makeway.control import CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder
+from makeway.device import load_device
+from makeway.errors import InputError, UnsupportedError
+from makeway.measure.bench import run_bench
+from makeway.measure.gpus import gpu_ranks, gpu_settings, planner_setting
+from makeway.measure.job import Job, decode_job, encode_job
+from makeway.measure.launch import RankFailedError
+from makeway.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, Bench, document
+from makeway.measure.record import bench, plain, record_from
+from makeway.measure.variants import variant_name
+from makeway.runtime.cuda.backend import CudaBackend
+from makeway.runtime.cuda.machine import GpuMachine, look
+from makeway.runtime.triton.config import GemmConfig
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch without numpy warns when it is loaded
+    real = pytest.importorskip("torch")
+    from makeway.measure.ranks import gpu
+    from makeway.measure.ranks.gpu_pairs import exact_reductions
+
+GEMM_MS, COMM_MS = 3.0, 2.0
+STEPS, SIZE = 4, 64 * 1024
+
+
+# --- ranks that meet ----------------------------------------------------------------------------
+
+
+class Meeting:
+    """Where the ranks of one test exchange values."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks, self.slots = ranks, dict[int, Any]()
+        self.barrier = threading.Barrier(ranks, timeout=20)
+
+    def everyone(self, rank: int, value: Any) -> list[Any]:
+        self.slots[rank] = value
+        self.barrier.wait()
+        found = [self.slots[other] for other in range(self.ranks)]
+        self.barrier.wait()
+        return found
+
+
+class World:
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.meeting, self.rank, self.ranks = meeting, rank, meeting.ranks
+
+    def barrier(self) -> None:
+        self.meeting.everyone(self.rank, None)
+
+    def everywhere(self, value: Any) -> list[Any]:
+        return self.meeting.everyone(self.rank, value)
+
+    def gathered(self, value: Any) -> list[Any] | None:
+        found = self.everywhere(value)
+        return found if self.rank == 0 else None
+
+    def told(self, decide: Callable[[], Any]) -> Any:
+        return self.everywhere(decide() if self.rank == 0 else None)[0]
+
+
+# --- a strict GPU -------------------------------------------------------------------------------
+
+
+class Stream:
+    def __init__(self, device: int | None = None, priority: int = 0) -> None:
+        self.priority, self.done, self.time_ms = max(priority, -5), set[int](), 0.0
+
+    def priority_range(self) -> tuple[int, int]:
+        return 0, -5
+
+    def wait_stream(self, other: Stream) -> None:
+        self.done |= other.done
+        self.time_ms = max(self.time_ms, other.time_ms)
+
+    def record_event(self) -> Event:
+        event = Event(self)
+        event.record()
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        self.done |= event.done
+        self.time_ms = max(self.time_ms, event.time_ms)
+
+
+class Event:
+    def __init__(self, stream: Stream | Callable[[], Stream]) -> None:
+        self.stream, self.done, self.time_ms = stream, set[int](), -1.0
+
+    def record(self) -> None:
+        stream = self.stream if isinstance(self.stream, Stream) else self.stream()
+        self.done, self.time_ms = set(stream.done), stream.time_ms
+
+    def synchronize(self) -> None:
+        assert self.time_ms >= 0, "an event that was never recorded"
+
+    def elapsed_time(self, end: Event) -> float:
+        assert min(self.time_ms, end.time_ms) >= 0, "an event that was never recorded"
+        return end.time_ms - self.time_ms
+
+
+class Options:
+    def __init__(self) -> None:
+        self.is_high_priority_stream = False
+        self.config = SimpleNamespace(min_ctas=-1, max_ctas=-1, cga_cluster_size=-1, cta_policy=-1)
+
+
+class Peers:
+    """Symmetric memory of all ranks."""
+
+    def __init__(self, meeting: Meeting, rank: int, buffer: Any) -> None:
+        self.meeting, self.rank, self.world_size = meeting, rank, meeting.ranks
+        self.buffers = meeting.everyone(rank, buffer)
+
+    def get_buffer(self, rank: int, sizes: Any, dtype: Any) -> Any:
+        return self.buffers[rank]
+
+    def barrier(self) -> None:
+        self.meeting.everyone(self.rank, None)
+
+
+class StrictTorch:
+    """One rank's torch: tensors of the CPU, streams and collectives of our own."""
+
+    float32 = real.float32
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.meeting, self.rank, self.launches, self.groups = meeting, rank, 0, list[str]()
+        self.touched: list[tuple[int, int, int, bool]] = []  # from, to, launch, whether it wrote
+        self.current, self.nccl = [Stream()], dict[object, Stream]()
+        self.__version__ = "2.13.0"
+        self.version = SimpleNamespace(cuda="13.0", hip=None)
+        self._C = SimpleNamespace(_CUDAGreenContext=object)
+        self.device = lambda kind, index: (kind, index)
+        facts = SimpleNamespace(
+            name="H100", multi_processor_count=132, major=9, minor=0, shared_memory_per_block_optin=232_448
+        )
+        green = SimpleNamespace(create=lambda **_: SimpleNamespace(Stream=Stream))
+        self.cuda = SimpleNamespace(
+            Stream=Stream,
+            Event=lambda enable_timing: Event(lambda: self.current[-1]),
+            current_stream=lambda: self.current[-1],
+            stream=self._stream,
+            synchronize=lambda *_: None,
+            device=lambda _: nullcontext(),
+            device_count=lambda: 8,
+            current_device=lambda: rank,
+            get_device_properties=lambda _: facts,
+            nccl=SimpleNamespace(version=lambda: (2, 30, 7)),
+            green_contexts=SimpleNamespace(GreenContext=green),
+        )
+        self.distributed = SimpleNamespace(
+            is_nccl_available=lambda: True,
+            is_initialized=lambda: True,
+            ProcessGroupNCCL=SimpleNamespace(Options=Options, NCCL_CTA_POLICY_ZERO=2),
+            new_group=self._new_group,
+            destroy_process_group=lambda group: self.groups.append("destroyed"),
+            group=SimpleNamespace(WORLD="world"),
+            all_reduce=self._all_reduce,
+            all_gather_into_tensor=self._all_gather,
+            all_to_all_single=self._all_to_all,
+            _symmetric_memory=SimpleNamespace(
+                empty=lambda *sides, dtype, device: real.empty(*sides, dtype=dtype),
+                rendezvous=lambda buffer, group: Peers(meeting, rank, buffer),
+            ),
+        )
+
+    # --- tensors
+
+    def empty(self, sides: Any, *, dtype: Any, device: str) -> Any:
+        assert device == "cuda"
+        return real.empty(sides, dtype=dtype)
+
+    def randint(self, low: int, high: int, sides: Any, *, generator: Any, device: str) -> Any:
+        assert device == "cuda"
+        return real.randint(low, high, sides, generator=generator)
+
+    def Generator(self, device: str) -> Any:  # noqa: N802
+        assert device == "cuda"
+        return real.Generator()
+
+    def mm(self, a: Any, b: Any) -> Any:
+        return real.mm(a, b)
+
+    def equal(self, result: Any, expected: Any) -> bool:
+        self._check(self.current[-1], result, writes=False)
+        return bool(real.equal(result, expected))
+
+    # --- launches
+
+    @contextmanager
+    def _stream(self, stream: Stream) -> Iterator[None]:
+        self.current.append(stream)
+        yield
+        self.current.pop()
+
+    def launch(self, stream: Stream, time_ms: float, *, reads: Sequence[Any] = (), writes: Sequence[Any] = ()) -> None:
+        uses = [*((one, False) for one in reads), *((one, True) for one in writes)]
+        for tensor, writing in uses:
+            self._check(stream, tensor, writes=writing)
+        self.touched += [(*_span(tensor), self.launches, writing) for tensor, writing in uses]
+        stream.done.add(self.launches)
+        stream.time_ms += time_ms
+        self.launches += 1
+
+    def _check(self, stream: Stream, tensor: Any, *, writes: bool) -> None:
+        start, end = _span(tensor)
+        for low, high, launch, wrote in self.touched:
+            if low < end and start < high and (writes or wrote):
+                assert launch in stream.done, "touches what an earlier launch, not waited for, uses"
+
+    def multiply(self, a: Any, b: Any, config: GemmConfig, out: Any) -> None:
+        self.launch(self.current[-1], GEMM_MS * _whole_share(a), reads=(a, b), writes=(out,))
+        real.mm(a, b, out=out)
+
+    def _collective(self, group: object, sent: Any, received: Any) -> Any:
+        """Runs on the stream of its group, after the current one."""
+        stream = self.nccl.setdefault(id(group), Stream())
+        stream.wait_stream(self.current[-1])
+        self.launch(stream, COMM_MS * _whole_share(sent), reads=(sent,), writes=(received,))
+        return SimpleNamespace(wait=lambda: self.current[-1].wait_stream(stream))
+
+    def _all_reduce(self, tensor: Any, *, group: Any, async_op: bool) -> Any:
+        assert async_op
+        handle = self._collective(group, tensor, tensor)
+        tensor.copy_(sum(self.meeting.everyone(self.rank, tensor.clone())))
+        return handle
+
+    def _all_gather(self, received: Any, sent: Any, *, group: Any, async_op: bool) -> Any:
+        handle = self._collective(group, sent, received)
+        received.copy_(real.cat(self.meeting.everyone(self.rank, sent.clone())))
+        return handle
+
+    def _all_to_all(self, received: Any, sent: Any, *, group: Any, async_op: bool) -> Any:
+        handle = self._collective(group, sent, received)
+        everyone = self.meeting.everyone(self.rank, sent.clone())
+        received.copy_(real.cat([one.chunk(self.meeting.ranks)[self.rank] for one in everyone]))
+        return handle
+
+    def _new_group(self, *, backend: str, pg_options: Options) -> Any:
+        self.groups.append(backend)
+        return SimpleNamespace(_get_backend=lambda device: SimpleNamespace(options=pg_options))
+
+
+def _whole_share(tensor: Any) -> float:
+    """What is cut from a matrix takes its share of the time."""
+    base = tensor._base
+    return 1.0 if base is None else tensor.shape[0] / base.shape[0]
+
+
+def _span(tensor: Any) -> tuple[int, int]:
+    assert tensor.is_contiguous()
+    return tensor.data_ptr(), tensor.data_ptr() + tensor.numel() * tensor.element_size()
+
+
+# --- a bench of all ranks -----------------------------------------------------------------------
+
+
+def make_job(workload: str, *texts: str, plan: bool = False, **more: Any) -> Job:
+    settings, candidates = gpu_settings(workload, texts, plan=plan, wide=False)
+    fields: dict[str, Any] = {"steps": STEPS, "size_bytes": SIZE, "scale": 1 / 64, "repeats": 2, "warmup": 1} | more
+    return Job(workload=workload, settings=settings, candidates=candidates, on="cuda", **fields)
+
+
+def measured(job: Job, *, ranks: int = 2, torch: type[StrictTorch] = StrictTorch) -> tuple[Bench, list[StrictTorch]]:
+    """What the ranks measure, each in a thread of its own."""
+    meeting, errors = Meeting(ranks), list[BaseException]()
+    torches = [torch(meeting, rank) for rank in range(ranks)]
+    records: list[Any] = [None] * ranks
+
+    def rank_main(rank: int) -> None:
+        def backend(gemm: GemmConfig) -> CudaBackend:
+            found = CudaBackend(torch=torches[rank], environ={}, gemm=gemm)
+            found.machine = replace(found.machine, triton=True)
+            return found
+
+        try:
+            records[rank] = gpu.run_gpu_job(
+                decode_job(encode_job(job)),
+                World(meeting, rank),
+                lambda stage: None,
+                torch=torches[rank],
+                make_backend=backend,
+                multiply=torches[rank].multiply,
+            )
+        except BaseException as error:
+            errors.append(error)
+            meeting.barrier.abort()
+
+    threads = [threading.Thread(target=rank_main, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error
+    assert records[1:] == [None] * (ranks - 1)
+    record = record_from(plain(records[0]))
+    return bench(record, workload=job.workload, link="fake", on="cuda"), torches
+
+
+def median_ms(found: Bench, name: str) -> float:
+    return found.variant(name).summary.median_ns / 1e6
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("workload", ["gemm-ar", "gemm-ag", "gemm-a2a", "cb-ar", "mb-a2a", "conccl-20"])
+def test_every_pair_is_verified_and_timed_by_the_device(workload: str, ranks: int) -> None:
+    found, _ = measured(make_job(workload, "priority", "chunks=2", scale=1 / 256), ranks=ranks)
+    assert [variant.name for variant in found.variants] == [SEQUENTIAL, OVERLAP, "priority", "chunks=2"]
+    assert found.verified, [variant.wrong for variant in found.variants]
+    assert found.compute_ns == (STEPS * GEMM_MS * 1e6,) * 2
+    assert found.comm_ns == (STEPS * COMM_MS * 1e6,) * 2
+    assert median_ms(found, SEQUENTIAL) == pytest.approx(STEPS * (GEMM_MS + COMM_MS))
+    independent = workload.startswith("conccl")
+    assert median_ms(found, OVERLAP) == pytest.approx(STEPS * GEMM_MS + (0 if independent else COMM_MS))
+    assert median_ms(found, "chunks=2") == pytest.approx(STEPS * GEMM_MS + (0 if independent else COMM_MS / 2))
+    assert found.variant(SEQUENTIAL).overlap_rate == 0
+    assert found.variant(OVERLAP).overlap_rate == pytest.approx(1 if independent else (STEPS - 1) / STEPS)
+
+
+def test_the_record_is_the_document_of_any_bench_and_says_that_no_hardware_has_run_it() -> None:
+    found, _ = measured(make_job("gemm-ag", "priority"))
+    data = document(found)
+    assert (data["on"], data["origin"], data["verified"]) == ("cuda", "measured", True)
+    assert data["collective"] == {"kind": "all-gather", "bytes": SIZE}
+    assert data["variants"]["overlap"]["threads_per_rank"] is None
+    assert any("not yet been run on hardware" in note for note in found.notes)
+    assert found.timeline is not None
+    assert {span.stream for span in found.timeline.spans} == {"compute", "comm"}
+
+
+def test_controls_are_applied_once_read_back_and_given_back_at_the_end() -> None:
+    found, torches = measured(make_job("gemm-ar", "comm-blocks=8", "priority+partition=16"))
+    assert [(one.control, one.status) for one in found.variant("comm-blocks=8").applied] == [(CommBlocks(8), "applied")]
+    assert {one.status for one in found.variant("priority+partition=16").applied} == {"applied"}
+    for torch in torches:
+        assert torch.groups == ["nccl", "nccl", "destroyed", "destroyed"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "text", "words"),
+    [
+        ("gemm-ar", "copy-engine", "cannot add"),
+        ("gemm-ag", "copy-engine+chunks=2", "not cut into pieces"),
+        ("gemm-ar", "comm-threads=288", "start the program with NCCL_NTHREADS=256"),
+        ("gemm-ar", "chunks=7", "rows cannot be cut into 7 pieces"),
+        ("gemm-ar", "comm-blocks=65", "at most 64 blocks"),
+    ],
+)
+def test_what_cannot_be_done_is_left_out_with_its_reason(workload: str, text: str, words: str) -> None:
+    found, _ = measured(make_job(workload, text))
+    assert [variant.name for variant in found.variants] == [SEQUENTIAL, OVERLAP]
+    assert any(note.startswith(f"{text} was refused: ") and words in note for note in found.notes)
+
+
+@pytest.mark.parametrize("workload", ["gemm-ag", "gemm-a2a"])
+def test_copies_between_peers_give_the_same_results(workload: str) -> None:
+    found, _ = measured(make_job(workload, "copy-engine"), ranks=3)
+    variant = found.variant("copy-engine")
+    assert variant.controls == (CopyEngine(),)
+    assert variant.wrong is None
+    assert variant.summary.median_ns < found.variant(OVERLAP).summary.median_ns  # copies take no time here
+
+
+@pytest.mark.parametrize(("workload", "status"), [("conccl-20", "applied"), ("cb-ar", "no effect")])
+def test_launch_order_is_a_choice_only_where_the_two_are_independent(workload: str, status: str) -> None:
+    found, _ = measured(make_job(workload, "comm-first", scale=1 / 256))
+    (applied,) = found.variant("comm-first").applied
+    assert (applied.control, applied.status) == (LaunchOrder(), status)
+    assert found.verified
+
+
+def test_several_gemms_in_flight_have_streams_of_their_own() -> None:
+    found, _ = measured(make_job("cb-ar", in_flight=2, scale=1 / 256))
+    assert found.verified
+    assert median_ms(found, OVERLAP) < STEPS * GEMM_MS
+
+
+def test_grid_and_tile_reach_the_gemm() -> None:
+    used: set[tuple[Any, Any]] = set()
+
+    class Watching(StrictTorch):
+        def multiply(self, a: Any, b: Any, config: GemmConfig, out: Any) -> None:
+            used.add((config.grid, config.tile))
+            super().multiply(a, b, config, out)
+
+    found, _ = measured(
+        make_job("cb-ar", "tile=64x64x64", grid=(2, 4), tile=(32, 32, 32), scale=1 / 256), torch=Watching
+    )
+    assert used == {((2, 4), (32, 32, 32)), ((2, 4), (64, 64, 64))}
+    assert "tile 32x32x32" in found.notes[0]
+
+
+def test_planning_picks_the_clearly_faster_candidate_and_measures_it_again() -> None:
+    found, _ = measured(make_job("gemm-ag", plan=True, repeats=3))
+    assert found.variant(PLANNED).controls == (CopyEngine(),)
+    assert found.variant(PLANNED).summary.n == 3
+    assert (found.choice or "").startswith("copy-engine: ")
+
+
+def test_where_no_candidate_helps_the_plan_is_to_leave_it_as_it_is() -> None:
+    found, _ = measured(make_job("gemm-ar", "priority", plan=True))
+    assert found.variant(PLANNED).controls == ()
+    assert (found.choice or "").startswith("leave as is (overlap)")
+
+
+def test_a_balanced_gemm_is_as_deep_as_the_collective_is_long() -> None:
+    """The GEMM of this torch takes 3 ms whatever its depth, the collective 2: each look takes two thirds."""
+    found, _ = measured(make_job("gemm-ar", scale=None))
+    assert "x512 in tf32" in found.notes[0]  # 1024 x 2/3 is 683, in steps of 64 704; then 469, 512
+
+
+# --- what must be noticed -----------------------------------------------------------------------
+
+
+class WrongProduct(StrictTorch):
+    def multiply(self, a: Any, b: Any, config: GemmConfig, out: Any) -> None:
+        super().multiply(a, b, config, out)
+        out[-1, -1] += 1
+
+
+class WrongSum(StrictTorch):
+    def _all_reduce(self, tensor: Any, *, group: Any, async_op: bool) -> Any:
+        handle = super()._all_reduce(tensor, group=group, async_op=async_op)
+        tensor[0, 0] += 1
+        return handle
+
+
+@pytest.mark.parametrize(
+    ("torch", "workload", "words"),
+    [
+        (WrongProduct, "cb-ar", "the product differs"),
+        (WrongProduct, "gemm-ar", "the all-reduce gave other numbers"),
+        (WrongSum, "cb-ar", "the all-reduce gave other numbers"),
+        (WrongSum, "gemm-ar", "the all-reduce gave other numbers"),
+    ],
+)
+def test_wrong_results_are_found_and_named(torch: type[StrictTorch], workload: str, words: str) -> None:
+    found, _ = measured(make_job(workload, scale=1 / 256), torch=torch)
+    assert not found.verified
+    assert words in (found.variant(OVERLAP).wrong or "")
+
+
+class Hasty(StrictTorch):
+    """Streams whose waits do nothing."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        super().__init__(meeting, rank)
+
+        class Careless(Stream):
+            def wait_event(self, event: Event) -> None:
+                pass
+
+        self.cuda.Stream = Careless
+
+
+def test_a_collective_before_its_gemm_is_an_error_here() -> None:
+    """The stand-in itself: were the loop not to wait, these tests would fail."""
+    with pytest.raises(AssertionError, match="not waited for"):
+        measured(make_job("gemm-ar"), torch=Hasty)
+
+
+@pytest.mark.parametrize("workload", ["ddp", "fsdp2", "tp", "ep"])
+def test_training_is_not_on_gpus_yet(workload: str) -> None:
+    with pytest.raises(UnsupportedError, match="not on GPUs yet; name gemm-"):
+        make_job(workload)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 6, 7, 8, 16])
+def test_sums_stay_exact_as_often_as_is_claimed(ranks: int) -> None:
+    times = exact_reductions(ranks)
+    value = real.tensor(2.0)
+    exact = 2
+    for _ in range(times):
+        value, exact = value * ranks, exact * ranks
+        assert int(value.item()) == exact
+    assert times >= 5
+
+
+def test_candidates_of_a_kind_of_collective_can_work_on_it() -> None:
+    def controls(workload: str, *, wide: bool = False) -> list[tuple[Control, ...]]:
+        return [one.controls for one in gpu_settings(workload, (), plan=True, wide=wide)[1]]
+
+    assert (CopyEngine(),) in controls("gemm-ag")
+    assert (CopyEngine(),) not in controls("cb-ar")
+    assert (LaunchOrder(),) in controls("conccl-01")
+    assert set(controls("gemm-ar")) < set(controls("gemm-ar", wide=True))
+    assert gpu_settings("gemm-ar", (), plan=False, wide=True)[1] == ()
+    named = gpu_settings("gemm-ar", ("priority",), plan=True, wide=False)
+    assert [one.controls for one in named[1]] == [(CommPriority(),)]
+
+
+# --- started from the command line ---------------------------------------------------------------
+
+
+def test_there_is_a_rank_for_every_gpu_and_never_two_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = GpuMachine(vendor="nvidia", torch="2.13.0", built="13.0", devices=4)
+    monkeypatch.setattr("makeway.measure.gpus.look", lambda vendor: ready)
+    assert (gpu_ranks("cuda", None), gpu_ranks("cuda", 2)) == (4, 2)
+    with pytest.raises(InputError, match="--ranks 5 on 4 GPUs"):
+        gpu_ranks("cuda", 5)
+
+
+def test_the_planners_choice_is_tried_first() -> None:
+    (first,) = planner_setting("gemm-ar", load_device("H100-SXM5-80GB"), ranks=8, in_flight=None)
+    assert first.controls
+    assert first.name == variant_name(first.controls)
+
+
+def test_a_rank_without_a_gpu_says_what_is_missing() -> None:
+    if look("nvidia").missing is None:
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(RankFailedError, match=r"rank 0 of 1 failed .*--on cuda was asked for, but torch"):
+        run_bench(make_job("gemm-ar"), 1)
