@@ -1,5 +1,6 @@
 # make demo   what makeway does, on this machine          make check  format, lint, types, import contract
 # make test   the whole test suite                        make bench  benchmarks (ratios, never a test)
+# make docs   the documentation as a site in site/, strictly; what is generated is made again first
 # make map    docs/control-map.csv and .svg, some 5 minutes; make planner-map holds the planner against it
 # Each target makes .venv and installs what it needs.
 
@@ -8,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: setup demo test check format bench map planner-map clean
+.PHONY: setup demo test check format bench docs map planner-map clean
 
 setup: $(VENV)/.dev
 
@@ -23,8 +24,13 @@ $(VENV)/.dev: $(VENV)/.core
 	@$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.core
-	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo
+$(VENV)/.demo: $(VENV)/.core
+	@echo "installing torch and plotly into $(VENV) (some 300 MB, once) ..." >&2
+	@$(PIP) install -c constraints.txt -e '.[torch,report]'
+	@touch $@
+
+demo: $(VENV)/.demo
+	@$(BIN)/makeway demo
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n auto $(TESTS)
@@ -42,6 +48,14 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@for script in benchmarks/bench_*.py; do $(BIN)/python $$script; done
 
+$(VENV)/.docs: $(VENV)/.core
+	@echo "installing what makes the documentation into $(VENV) ..." >&2
+	@$(PIP) install -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs
+	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/docs
+
 map: $(VENV)/.dev
 	@$(BIN)/python benchmarks/control_map.py
 
@@ -49,4 +63,4 @@ planner-map: $(VENV)/.dev
 	@$(BIN)/python benchmarks/planner_map.py
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build site makeway-demo.html .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -15,6 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from makeway.analysis.findings import Cause, CauseKind, Findings, Matching
+from makeway.analysis.matching import match_collectives
 from makeway.errors import InputError
 from makeway.kernel import KernelResources, Launch
 from makeway.report.new_file import new_file
@@ -52,18 +54,20 @@ causes = st.builds(
 )  # fmt: skip
 
 
-def findings(of: Sequence[Cause] = ()) -> Findings:
-    return Findings(ranks=(), matching=NO_MATCHING, causes=tuple(of), advice=())
+def findings(of: Sequence[Cause] = (), matching: Matching = NO_MATCHING) -> Findings:
+    return Findings(ranks=(), matching=matching, causes=tuple(of), advice=())
 
 
 def timeline(of: Sequence[Span], ranks: Sequence[Rank] = ()) -> Timeline:
     return Timeline(spans=tuple(of), origin="imported", ranks=tuple(ranks))
 
 
-def written(timelines: Sequence[Timeline], of: Sequence[Cause] = ()) -> dict[str, Any]:
+def written(
+    timelines: Sequence[Timeline], of: Sequence[Cause] = (), matching: Matching = NO_MATCHING
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "out.json")
-        write_perfetto(path, timelines, findings(of))
+        write_perfetto(path, timelines, findings(of, matching))
         assert [found.name for found in Path(directory).iterdir()] == ["out.json"]
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return document
@@ -201,6 +205,93 @@ def test_an_event_says_what_its_kernel_took_and_how_long_after_its_launch_it_sta
         "collective": "all-gather", "in bytes": 64, "out bytes": 512, "group": "dp",
         "start after launch us": 10.0, "stream priority": -1,
     }  # fmt: skip
+
+
+# --- the Trace Event Format ----------------------------------------------------------------------
+
+# By phase: the fields an event must have, and those it may have, as the format's description lists them.
+REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "X": {"name": str, "cat": str, "ts": (int, float), "dur": (int, float), "pid": int, "tid": int},
+    "M": {"name": str, "pid": int, "tid": int, "args": dict},
+    "s": {"name": str, "cat": str, "id": int, "ts": (int, float), "pid": int, "tid": int},
+    "t": {"name": str, "cat": str, "id": int, "ts": (int, float), "pid": int, "tid": int},
+    "f": {"name": str, "cat": str, "id": int, "ts": (int, float), "pid": int, "tid": int, "bp": str},
+}
+ALLOWED = {"X": {"args", "cname"}}
+METADATA = {
+    "process_name": ("name", str), "process_labels": ("labels", str), "process_sort_index": ("sort_index", int),
+    "thread_name": ("name", str), "thread_sort_index": ("sort_index", int),
+}  # fmt: skip
+
+
+def by_rank(some: Sequence[Span]) -> dict[int, list[Span]]:
+    ranks = sorted({span.rank for span in some})
+    return {rank: [span for span in some if (span.rank, span.kind) == (rank, "comm")] for rank in ranks}
+
+
+@given(st.lists(spans, max_size=14), st.lists(causes, max_size=8))
+def test_every_event_has_the_fields_of_its_phase_and_no_others(some: list[Span], of: list[Cause]) -> None:
+    document = written([timeline(some)], of, match_collectives(by_rank(some)))
+    assert set(document) == {"displayTimeUnit", "otherData", "traceEvents"}
+    assert document["displayTimeUnit"] in ("ms", "ns")
+    for event in document["traceEvents"]:
+        required = REQUIRED[event["ph"]]
+        assert {"ph", *required} <= set(event) <= {"ph", *required} | ALLOWED.get(event["ph"], set())
+        assert all(isinstance(event[field], kind) for field, kind in required.items())
+        assert event.get("ts", 0) >= 0
+        assert event.get("dur", 0) >= 0
+        if event["ph"] == "M":
+            field, kind = METADATA[event["name"]]
+            assert list(event["args"]) == [field]
+            assert isinstance(event["args"][field], kind)
+
+
+@given(st.lists(spans, max_size=14), st.lists(causes, max_size=8))
+def test_every_thread_is_named_once_before_its_first_event_and_its_events_come_in_order(
+    some: list[Span], of: list[Cause]
+) -> None:
+    events = written([timeline(some)], of)["traceEvents"]
+    for what in ("process_name", "thread_name", "process_sort_index", "thread_sort_index"):
+        places = [(event["pid"], event["tid"]) for event in events if event["name"] == what]
+        assert len(places) == len(set(places))
+    known: set[tuple[int, int]] = set()
+    last: dict[tuple[int, int], float] = {}
+    for event in events:
+        place = event["pid"], event["tid"]
+        if event["name"] == "thread_name":
+            known.add(place)
+        elif event["ph"] == "X":
+            assert place in known
+            assert event["ts"] >= last.get(place, 0.0)
+            last[place] = event["ts"]
+
+
+@given(st.lists(spans.map(lambda span: replace(span, name="nccl", kind="comm", stream="20")), max_size=14))
+def test_a_flow_starts_once_ends_once_and_hangs_on_a_collective_of_each_rank(some: list[Span]) -> None:
+    matching = match_collectives(by_rank(some))
+    document = written([timeline(some)], (), matching)
+    open_at = {(event["pid"], event["tid"], event["ts"]): event for event in complete(document) if event["dur"] > 0}
+    flows: dict[int, list[dict[str, Any]]] = {}
+    for event in document["traceEvents"]:
+        if event["ph"] in "stf":
+            flows.setdefault(event["id"], []).append(event)
+    for flow in flows.values():
+        assert [step["ph"] for step in flow] == ["s", *["t"] * (len(flow) - 2), "f"]
+        assert [step["ts"] for step in flow] == sorted(step["ts"] for step in flow)
+        assert len({step["pid"] for step in flow}) == len(flow)
+        assert {open_at[step["pid"], step["tid"], step["ts"]]["cat"] for step in flow} == {"comm"}
+    drawn = [one for one in matching.matched if all(start < end for _, start, end in one.members)]
+    assert sorted(map(len, flows.values())) == sorted(len(one.members) for one in drawn)
+
+
+def test_a_flow_goes_from_the_first_rank_to_arrive_to_the_last() -> None:
+    some = [
+        Span(name="nccl", kind="comm", stream="7", start_ns=start, end_ns=9_000, rank=rank)
+        for rank, start in enumerate((4_000, 0, 2_000))
+    ]
+    document = written([timeline(some)], (), match_collectives(by_rank(some)))
+    flow = [(event["ph"], event["pid"], event["ts"]) for event in document["traceEvents"] if event["ph"] in "stf"]
+    assert flow == [("s", 2, 0.0), ("t", 3, 2.0), ("f", 1, 4.0)]
 
 
 def test_nothing_recorded_is_still_a_file_that_opens() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import subprocess
 import sys
@@ -47,6 +48,16 @@ class Trace(msgspec.Struct):
 
 
 @pytest.mark.parametrize("name", COUNTS)
+def files() -> list[Path]:
+    """All recordings; those that the package carries itself are here by a link."""
+    return [
+        Path(where, name)
+        for where, _, names in os.walk(TRACES, followlinks=True)
+        for name in names
+        if name.endswith(".gz")
+    ]
+
+
 def test_communication_is_found_in_real_traces_as_counted_by_hand(name: str) -> None:
     trace = msgspec.json.decode(gzip.decompress((TRACES / f"{name}.json.gz").read_bytes()), type=Trace)
     kernels = [event.name for event in trace.events if event.cat == "kernel"]
@@ -63,16 +74,16 @@ def test_the_readme_names_every_file() -> None:
             choices = [str(number) for number in range(int(low), int(high) + 1)] if dots else braces[1].split(",")
             names = [name.replace(braces[0], choice, 1) for name in names for choice in choices]
         expanded |= set(names)
-    assert expanded == {str(file.relative_to(TRACES)) for file in TRACES.rglob("*.gz")}
+    assert expanded == {str(file.relative_to(TRACES)) for file in files()}
 
 
 def test_the_bundled_traces_stay_small() -> None:
-    assert sum(file.stat().st_size for file in TRACES.rglob("*.gz")) < 8_000_000
+    assert sum(file.stat().st_size for file in files()) < 8_000_000
 
 
 def test_no_bundled_trace_names_a_host_or_user() -> None:
     personal = re.compile(rb"compute\.internal|facebook\.com|/home/|/Users/|\"host_?name\"|\"username\"|\"tw_|\"mast_")
-    for file in TRACES.rglob("*.gz"):
+    for file in files():
         assert personal.findall(gzip.decompress(file.read_bytes())) == [], file
 
 

@@ -1,0 +1,117 @@
+"""Every key of a JSON document is defined in numbers.md, of a report in reports.md, every variable on its page."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from makeway.cli import demo
+from makeway.cli.main import COMMANDS, main
+from makeway.report import blocks
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".c")]
+TRACE = "tests/data/traces/hta/a100_w8_rank3.json.gz"
+H100 = "--device H100-SXM5-80GB"
+
+DOCUMENTS = [
+    "devices A40",
+    "devices",
+    "inspect examples/matmul.sm_90.cubin",
+    f"residency {H100} --compute threads=256,registers=100,smem=48KiB --comm nccl-2.32.3/ring-simple",
+    f"simulate gemm-ar {H100} --control priority",
+    f"simulate gemm-ar {H100} --sweep priority",
+    f"plan gemm-ar {H100} --budget-ms 100",
+    f"plan --compare examples/cpu-plan.toml examples/cpu-plan.toml fsdp-llama-7b {H100}",
+    "export examples/cpu-plan.toml --to env",
+    f"analyze {TRACE} --jobs 1",
+    "analyze tests/data/traces/torchrec/tiny_w2 --no-what-if --jobs 1",
+    "bench gemm-ar --on sim:H100-SXM5-80GB --control priority --no-plan",
+    "bench cb-ar --on sim:A40 --grid 16x16 --tile 64x64x32,64x64x64",
+    "run --plan examples/cpu-plan.toml --dry-run -- true",
+    "run --plan examples/cpu-plan.toml -- true",
+    "doctor",
+    "validate --only dma",
+]
+# Where the keys of an object are names of things, not of the schema.
+MAPS = {
+    "residency": {"short_of", "unconfirmed"},
+    "devices": {"facts"},
+    "simulate": {"blocks"},
+    "plan": {"baselines"},
+    "analyze": {"unmatched"},
+    "bench": {"variants", "share_of_ideal", "overlap_rate"},
+    "doctor": {"platforms", "variables"},
+    "validate": {"baselines"},
+}
+
+
+def sections() -> dict[str, set[str]]:
+    """The keys in code of each section of numbers.md, by its title."""
+    parts = re.split(r"^## (.+)$", (ROOT / "docs" / "numbers.md").read_text(encoding="utf-8"), flags=re.M)
+    return {title: set(re.findall(r"`(\w+)`", text)) for title, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def keys(value: Any, maps: set[str], *, named: bool = False) -> Iterator[str]:
+    """All keys of a document; those of a map are names, and what they lead to is looked into."""
+    match value:
+        case dict():
+            for key, inner in value.items():
+                if not named:
+                    yield key
+                yield from keys(inner, maps, named=not named and key in maps)
+        case list():
+            for inner in value:
+                yield from keys(inner, maps)
+
+
+@pytest.mark.parametrize("words", DOCUMENTS)
+def test_every_key_of_a_document_is_defined(
+    words: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    before, rest, program = words.partition(" -- ")
+    assert main([*shlex.split(before), "--json", *shlex.split(rest + program)]) == 0
+    command = words.split()[0]
+    found = set(keys(json.loads(capfd.readouterr().out), MAPS.get(command, set())))
+    defined = sections()
+    assert found
+    assert not found - defined[command] - defined["In several documents"]
+
+
+def test_every_command_that_prints_numbers_has_a_section_and_every_defined_key_is_in_the_code() -> None:
+    defined = sections()
+    assert set(COMMANDS) == set(defined) - {"In several documents"}
+    code = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    known = set(re.findall(r"\w+", code))
+    assert not {key for section in defined.values() for key in section} - known
+
+
+def test_every_key_of_the_demo_is_defined() -> None:
+    written = set(re.findall(r'"(\w+)": ', inspect.getsource(demo._document)))  # to run it takes too long here
+    assert len(written) > 10
+    assert not written - sections()["demo"] - sections()["In several documents"]
+
+
+def test_every_key_of_a_report_is_on_its_page() -> None:
+    page = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "reports.md").read_text(encoding="utf-8")))
+    values = [value for value in vars(blocks).values() if is_dataclass(value) and value.__module__ == blocks.__name__]
+    written_otherwise = {"version", "pairs", "code"}  # as `makeway`, and as one object of facts
+    names = {field.name for value in values for field in fields(value)} - written_otherwise
+    assert len(names) > 40
+    assert not names - page
+
+
+def test_every_variable_of_makeway_is_on_its_page_and_in_the_code() -> None:
+    page = set(re.findall(r"MAKEWAY_[A-Z_]+", (ROOT / "docs" / "reference" / "environment.md").read_text()))
+    files = [*SOURCES, ROOT / "tests" / "conftest.py"]
+    read = {name for path in files for name in re.findall(r"MAKEWAY_[A-Z_]*[A-Z]\b", path.read_text(encoding="utf-8"))}
+    assert page == read
