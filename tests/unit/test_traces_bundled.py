@@ -47,7 +47,6 @@ class Trace(msgspec.Struct):
     events: list[Event] = msgspec.field(name="traceEvents")
 
 
-@pytest.mark.parametrize("name", COUNTS)
 def files() -> list[Path]:
     """All recordings; those that the package carries itself are here by a link."""
     return [
@@ -58,6 +57,7 @@ def files() -> list[Path]:
     ]
 
 
+@pytest.mark.parametrize("name", COUNTS)
 def test_communication_is_found_in_real_traces_as_counted_by_hand(name: str) -> None:
     trace = msgspec.json.decode(gzip.decompress((TRACES / f"{name}.json.gz").read_bytes()), type=Trace)
     kernels = [event.name for event in trace.events if event.cat == "kernel"]
