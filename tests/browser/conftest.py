@@ -13,10 +13,10 @@ from tests.browser.driving import OpenPage
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-# No sandbox as root in a container, and no traffic of the browser's own.
+# No sandbox as root in a container, no traffic of the browser's own, and no name but loopback's has an address.
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--disable-quic",
+    "--disable-sync", "--disable-quic", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 ]  # fmt: skip
 
 

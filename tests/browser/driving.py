@@ -1,8 +1,10 @@
-"""What tests of pages do in a browser: wait for a drawing, and read where the timeline is."""
+"""What tests of pages do in a browser: wait for a drawing, read where the timeline is, keep a picture."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,9 +13,14 @@ if TYPE_CHECKING:
 OpenPage = Callable[..., "Page"]
 
 
+def drawn(page: Page) -> None:
+    """Waits until what was asked for is on the screen."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def view(page: Page) -> tuple[float, float]:
     """Start and length of what the timeline shows, in ns, after what was asked for is drawn."""
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    drawn(page)
     start, time = page.evaluate("(({ start, time }) => [+start, +time])(document.querySelector('[data-time]').dataset)")
     return start, time
 
@@ -31,3 +38,13 @@ def eventually(page: Page, condition: str) -> None:
             look();
         })""".replace("CONDITION", condition)
     )
+
+
+def keep_picture(page: Page, name: str) -> Path:
+    """Saves the whole page as NAME.png in $MAKEWAY_ARTEFACTS, or in build/screenshots, for a person to look at."""
+    default = Path(__file__).resolve().parents[2] / "build" / "screenshots"
+    path = Path(os.environ.get("MAKEWAY_ARTEFACTS") or default) / f"{name}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")  # timelines below the screen are drawn as well
+    page.screenshot(path=path, full_page=True)
+    return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -39,17 +39,18 @@ def html_page(report: Report) -> str:
         f"<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n"
         f'<header><div class="over">{escape(report.over)}</div><h1>{headline}</h1>{lead}<nav>{links}</nav></header>\n'
         f'<main>{body}</main>\n<div id="tip" role="status" hidden></div>\n'
-        f"{plotly_script(blocks)}<script>\n{''.join(_asset(name) for name in _scripts(blocks))}</script>\n"
+        f"{''.join(_scripts(blocks))}"
         "</body>\n</html>\n"
     )
 
 
-def _scripts(blocks: list[Block]) -> list[str]:
-    """The parts of our own script that these blocks need."""
-    wanted = ["page.js", "timeline.js"]
-    wanted += ["charts.js"] if any(isinstance(block, Bars | HeatMap) for block in blocks) else []
-    wanted += ["room.js"] if any(isinstance(block, Room) for block in blocks) else []
-    return wanted
+def _scripts(blocks: list[Block]) -> Iterator[str]:
+    """The scripts that these blocks need; Plotly takes a second to start, so all that can do without it comes first."""
+    room = _asset("room.js") if any(isinstance(block, Room) for block in blocks) else ""
+    yield f"<script>\n{_asset('page.js')}{_asset('timeline.js')}{room}</script>\n"
+    if plotly := plotly_script(blocks):
+        yield plotly
+        yield f"<script>\n{_asset('charts.js')}</script>\n"
 
 
 @cache

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
 from typing import TypeVar
 
-from makeway.analysis.findings import Findings
+from makeway.analysis.findings import Findings, Matched
 from makeway.report.new_file import new_file
 from makeway.report.tracks import Colour, RankTracks, TrackSpan, interval, lanes, rank_tracks
 from makeway.timeline import Span, Timeline
 
 _T = TypeVar("_T", Span, TrackSpan)
 _Event = dict[str, object]
+_Member = tuple[int, int, int]  # of a matched collective: rank, start_ns, end_ns
 
 # Names from chrome://tracing's fixed list of colours; Perfetto's page colours by name instead.
 _CNAMES: dict[Colour, str] = {"overlapped": "good", "exposed": "terrible"}
@@ -28,7 +29,8 @@ _CAUSE_CNAME = "bad"
 def write_perfetto(path: Path, timelines: Sequence[Timeline], findings: Findings) -> None:
     """Writes one process per rank, with a thread for each stream and for each row that analysis adds.
 
-    Times count from the earliest start of all ranks. The file appears whole or not at all.
+    A flow joins the ranks of each matched collective, from the first to arrive to the last. Times count from the
+    earliest start of all ranks. The file appears whole or not at all.
     """
     ranks = rank_tracks(timelines, findings.causes)
     starts = (span.start_ns for timeline in timelines for span in timeline.spans)
@@ -38,7 +40,7 @@ def write_perfetto(path: Path, timelines: Sequence[Timeline], findings: Findings
         file.write('{"displayTimeUnit": "ns",\n"otherData": ')
         file.write(json.dumps(_about(ranks, origin_ns)))
         file.write(',\n"traceEvents": [')
-        for place, event in enumerate(_events(ranks, origin_ns)):
+        for place, event in enumerate(_events(ranks, findings.matching.matched, origin_ns)):
             file.write(",\n" if place else "\n")
             file.write(json.dumps(event))
         file.write("\n]}\n")
@@ -53,12 +55,14 @@ def _about(ranks: Sequence[RankTracks], origin_ns: int) -> dict[str, object]:
     }
 
 
-def _events(ranks: Sequence[RankTracks], origin_ns: int) -> Iterator[_Event]:
+def _events(ranks: Sequence[RankTracks], matched: Sequence[Matched], origin_ns: int) -> Iterator[_Event]:
     # No number twice: to Perfetto, a thread with its process's number is the main thread, and 0 the idle one.
     threads = count(len(ranks) + 1)
+    homes: dict[_Member, tuple[int, int]] = {}
     for process, rank in enumerate(ranks, start=1):
         yield _named("process_name", process, 0, name=rank.title)
         yield _named("process_labels", process, 0, labels=rank.origin)
+        # chrome://tracing keeps to this order; Perfetto's page shows busy processes first (google/perfetto issue 764).
         yield _named("process_sort_index", process, 0, sort_index=process)
         for track in rank.added:
             for name, row in _numbered(track.name, lanes(track.spans, interval)):
@@ -72,6 +76,27 @@ def _events(ranks: Sequence[RankTracks], origin_ns: int) -> Iterator[_Event]:
                 yield from _thread(process, thread, name)
                 for one in spans:
                     yield _complete(process, thread, one.name, interval(one), origin_ns, _span_fields(one))
+                    if one.kind == "comm":
+                        homes[one.rank, one.start_ns, one.end_ns] = process, thread
+    for number, collective in enumerate(matched, start=1):
+        yield from _flow(number, collective, homes, origin_ns)
+
+
+def _flow(
+    number: int, collective: Matched, homes: Mapping[_Member, tuple[int, int]], origin_ns: int
+) -> Iterator[_Event]:
+    """The ranks of one collective in the order of their arrival; nothing where it cannot hang on a span of each.
+
+    A flow hangs on the span that is open at its time, and one without duration never is.
+    """
+    members = sorted(collective.members, key=lambda member: member[1:])
+    if len(members) < 2 or any(start == end or (rank, start, end) not in homes for rank, start, end in members):
+        return
+    for place, member in enumerate(members):
+        phase = "s" if place == 0 else "f" if place == len(members) - 1 else "t"
+        process, thread = homes[member]
+        head = {"ph": phase, "id": number, "name": "matched", "cat": "makeway", "pid": process, "tid": thread}
+        yield head | {"ts": microseconds(member[1] - origin_ns)} | ({"bp": "e"} if phase == "f" else {})
 
 
 def _numbered(name: str, rows: Sequence[tuple[_T, ...]]) -> Iterator[tuple[str, tuple[_T, ...]]]:

@@ -7,10 +7,17 @@ function colours() {
   return (name) => style.getPropertyValue(`--${name}`).trim();
 }
 
+function mixed(from, to, share) { // two colours #rrggbb
+  const parts = (colour) => colour.match(/[0-9a-f]{2}/gi).map((part) => parseInt(part, 16));
+  const other = parts(to);
+  return `rgb(${parts(from).map((part, place) => Math.round(part + (other[place] - part) * share)).join()})`;
+}
+
 function barFigure(data, colour) {
   const traces = data.traces.map((trace, place) => ({
     type: "bar", orientation: "h", name: trace.name, y: data.labels, x: trace.ms, marker: { color: trace.colours.map(colour) },
     text: place === data.traces.length - 1 ? data.notes : undefined, textposition: "auto", insidetextanchor: "start",
+    insidetextfont: { color: trace.colours.map((name) => inkOn(colour(name))) },
     hovertemplate: "%{y}: %{x:.3f} ms<extra></extra>",
     error_x: place === data.traces.length - 1 && data.spread_ms.some((half) => half !== null)
       ? { type: "data", array: data.spread_ms.map((half) => half ?? 0), color: colour("ink"), thickness: 1.2 } : undefined,
@@ -19,7 +26,7 @@ function barFigure(data, colour) {
     type: "line", x0: data.mark_ms, x1: data.mark_ms, yref: "paper", y0: 0, y1: 1, line: { color: colour("exposed"), dash: "dot", width: 1.5 },
   }];
   const annotations = data.mark_ms === null ? [] : [{
-    x: data.mark_ms, yref: "paper", y: 1, yanchor: "bottom", showarrow: false, text: data.mark, font: { color: colour("exposed") },
+    x: data.mark_ms, yref: "paper", y: 1, yanchor: "bottom", showarrow: false, text: data.mark, font: { color: colour("ink") },
   }];
   return [traces, {
     barmode: "stack", shapes, annotations, height: 90 + 30 * data.labels.length, showlegend: data.traces.length > 1,
@@ -30,13 +37,14 @@ function barFigure(data, colour) {
 function heatFigure(data, colour) {
   return [[{
     type: "heatmap", x: data.columns, y: data.rows, z: data.values, xgap: 1, ygap: 1, zmin: data.reach[0], zmax: data.reach[1],
-    colorscale: [[0, colour("paper")], [1, colour("accent")]], hoverongaps: false,
+    colorscale: [[0, colour("paper")], [1, mixed(colour("paper"), colour("accent"), Number(colour("deepest")))]],
+    textfont: { color: colour("ink") }, hoverongaps: false,
     texttemplate: data.columns.length <= 12 ? `%{z:.${data.digits}f}` : undefined,
     hovertemplate: `${data.column_title} %{x}, ${data.row_title} %{y}: %{z:.${data.digits}f}<extra></extra>`,
     colorbar: { thickness: 10, outlinewidth: 0 },
   }], {
-    height: 110 + 30 * data.rows.length, xaxis: { type: "category", title: { text: data.column_title } },
-    yaxis: { type: "category", title: { text: data.row_title }, automargin: true },
+    height: 110 + 30 * data.rows.length, xaxis: { type: "category", showgrid: false, title: { text: data.column_title } },
+    yaxis: { type: "category", showgrid: false, title: { text: data.row_title }, automargin: true },
   }];
 }
 
@@ -50,11 +58,14 @@ function drawCharts() {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("ink"), size: 12 },
       margin: { l: 10, r: 10, t: 24, b: 44 }, ...layout,
     }, { displayModeBar: false, responsive: true });
-    box.closest("figure").querySelector(".plain-chart").classList.add("for-readers");
+    const plain = box.closest("figure").querySelector(".plain-chart");
+    plain.classList.add("for-readers");
+    plain.querySelector("[tabindex]")?.removeAttribute("tabindex"); // what cannot be seen takes no focus
   }
 }
 
 if (window.Plotly) {
   drawCharts();
+  document.getElementById("js-plotly-tester")?.setAttribute("aria-hidden", "true"); // where Plotly measures text
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
 }

@@ -40,6 +40,13 @@ for (const box of document.querySelectorAll("input[type=search]")) {
   box.addEventListener("input", () => filterRows(table, box.value, count));
 }
 
+// Black or white, for text on a colour of the style sheet (#rrggbb): on any colour, one of them reaches 4.5 to 1.
+function inkOn(colour) {
+  const [red, green, blue] = colour.match(/[0-9a-f]{2}/gi).map((part) => parseInt(part, 16) / 255)
+    .map((value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
+}
+
 function element(tag, text) {
   const made = document.createElement(tag);
   made.textContent = text; // never as markup: names come from traces

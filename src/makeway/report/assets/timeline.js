@@ -95,6 +95,7 @@ class Timeline {
       this.colours = new Map([...this.data.kinds, "ink", "soft", "line", "paper", "accent", "raised"].map(
         (name) => [name, style.getPropertyValue(`--${name}`).trim()]));
       this.fills = this.data.whats.map(([, kind]) => this.colours.get(this.data.kinds[kind]));
+      this.inks = this.fills.map(inkOn);
     }
     return this.colours.get(what);
   }
@@ -186,7 +187,7 @@ class Timeline {
     pen.fillStyle = this.fills[row.whats[at]];
     pen.fillRect(from, y, Math.max(to - from - (wide > 4 ? 1 : 0), 1), ROW);
     if (to - from > 34) {
-      pen.fillStyle = "#fff";
+      pen.fillStyle = this.inks[row.whats[at]];
       pen.fillText(fitted(pen, this.data.labels[this.data.whats[row.whats[at]][0]], to - from - 8), from + 4, y + ROW / 2 + 0.5);
     }
   }
