@@ -37,7 +37,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     workload = load_preset("cb-ar", mi250x)
     padded = simulate(workload, mi250x, [SmemPad(16 * 1024)])
     demo = Demo(
-        bench=measured(), no_bench=None, maps=(), ladder=(), plan="a plan", seconds=1.0,
+        benches=(measured(),), no_bench=None, maps=(), ladder=(), plan="a plan", seconds=1.0,
         analysis=analysis_report(found(timelines), timelines, None, arguments="makeway demo", version="1"),
     )  # fmt: skip
     made = {

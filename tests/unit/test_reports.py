@@ -90,7 +90,7 @@ def test_the_room_of_a_workload_is_that_of_its_largest_kernel_under_the_plans_pa
 
 def test_a_bench_headline_compares_the_plan_with_the_better_default() -> None:
     words = bench_headline(bench(sequential=20, overlap=18, overlap_torchrun=16, planned=12)).sentence
-    assert "12.0\N{NO-BREAK SPACE}ms planned against 16.0\N{NO-BREAK SPACE}ms overlap_torchrun" in words
+    assert "12.0\N{NO-BREAK SPACE}ms as planned against 16.0\N{NO-BREAK SPACE}ms by torchrun's default" in words
     assert "(-25.0\N{NO-BREAK SPACE}%)" in words
 
 

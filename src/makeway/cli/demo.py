@@ -40,7 +40,7 @@ examples:
   makeway demo --quick --out demo.html   a few seconds, without the real ranks
 """
 _NAME = "makeway-demo.html"
-_LINK = "2gbit"
+_WORKLOAD, _LINK = "gemm-ar", "2gbit"
 _QUICK_SIDES = (4, 16, 64, 256)
 _PLAN_BUDGET_MS = 1_000.0
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     options.html = options.out or _place()
     if options.html.is_dir():
         raise InputError(f"--out {options.html} is a directory; name a file in it")
-    bench, no_bench = (None, "left out by --quick") if options.quick else _real_ranks()
+    benches, no_bench = ((), "left out by --quick") if options.quick else _real_ranks()
     sides = _QUICK_SIDES if options.quick else PAPER_SIDES
     maps = tuple(_device_map(name, sides) for name in PAPER_DEVICES)
     _say("simulating ConCCL's ladder on MI300X")
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     _say("analysing a recording of eight A100s")
     analysis, plan = _recording()
     demo = Demo(
-        bench=bench,
+        benches=benches,
         no_bench=no_bench,
         maps=maps,
         ladder=ladder,
@@ -84,7 +84,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _say(stage: str) -> None:
-    print(f"makeway demo: {stage} ...", file=sys.stderr, flush=True)
+    start = "\r\033[K" if sys.stderr.isatty() else ""
+    print(f"{start}makeway demo: {stage} ...", file=sys.stderr, flush=True)
 
 
 def _place() -> Path:
@@ -97,21 +98,30 @@ def _place() -> Path:
 # --- the parts -----------------------------------------------------------------------------------
 
 
-def _real_ranks() -> tuple[Bench | None, str | None]:
-    """GEMM beside all-reduce on two processes over a paced loopback; the reason where that cannot be."""
+def _real_ranks() -> tuple[tuple[Bench, ...], str | None]:
+    """GEMM beside all-reduce on two processes, over memory and over a paced loopback; why not, where that cannot be."""
     if importlib.util.find_spec("torch") is None:
-        return None, "torch is not installed (pip install 'makeway[torch]')"
+        return (), "torch is not installed (pip install 'makeway[torch]')"
     from makeway.measure.bench import job_settings, run_bench
     from makeway.measure.job import Job
     from makeway.measure.link import parse_rate
 
-    _say(f"measuring gemm-ar on 2 real ranks over {_LINK}")
-    settings, candidates = job_settings([], 2, apart=True, plan=True, wide=False)
-    job = Job(workload="gemm-ar", settings=settings, candidates=candidates, repeats=8, trial_rounds=3, timeout_s=60)
-    try:
-        return run_bench(job, 2, rate=parse_rate(_LINK), progress=_say), None
-    except MakewayError as error:
-        return None, str(error).partition("\n")[0]
+    found: list[Bench] = []
+    for link in (None, _LINK):
+        _say(f"measuring {_WORKLOAD} on 2 real ranks, {f'over {link}' if link else 'same host'}")
+        settings, candidates = job_settings([], 2, apart=link is not None, plan=True, wide=False)
+        job = Job(workload=_WORKLOAD, settings=settings, candidates=candidates, repeats=8, trial_rounds=3, timeout_s=60)
+        try:
+            found.append(run_bench(job, 2, rate=parse_rate(link) if link else None, progress=_progress))
+        except MakewayError as error:
+            return tuple(found), str(error).partition("\n")[0]
+    return tuple(found), None
+
+
+def _progress(stage: str) -> None:
+    """Rounds come by the second: worth a line of a terminal, not of a log."""
+    if sys.stderr.isatty():
+        print(f"\r\033[Kmakeway demo: {stage} ...\r", end="", file=sys.stderr, flush=True)
 
 
 def _device_map(name: str, sides: tuple[int, ...]) -> DeviceMap:
@@ -157,7 +167,7 @@ def _document(demo: Demo, lines: list[str], page: Path) -> dict[str, object]:
         "page": str(page),
         "lines": lines,
         "seconds": round(demo.seconds, 1),
-        "bench": document(demo.bench) if demo.bench else None,
+        "benches": [document(bench) for bench in demo.benches],
         "no_bench": demo.no_bench,
         "maps": [{"device": one.name, "mean_absolute_error": one.error} for one in demo.maps],
         "ladder": [{"step": row.case, "published": row.published, "predicted": row.predicted} for row in demo.ladder],

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from makeway.control import control_word
 from makeway.measure.experiment import TITLES, Experiment, Metric
-from makeway.measure.outcome import BASELINES, PLANNED, SEQUENTIAL, Bench, VariantResult
+from makeway.measure.outcome import BASELINES, OVERLAP, PLANNED, SEQUENTIAL, TORCHRUN, Bench, VariantResult
 from makeway.measure.statistics import summary
 from makeway.report.blocks import (
     Bar,
@@ -30,6 +30,7 @@ from makeway.report.numbers import count, number, percent, time_text
 from makeway.report.tracks import compared_tracks
 from makeway.timeline import Span, Timeline
 
+DEFAULTS = {OVERLAP: "torch's default", TORCHRUN: "torchrun's default"}
 _MS = 1e6
 _FORMULA = "share of ideal = (t_seq / t - 1) / (t_seq / max(t_compute, t_comm) - 1), each part alone in the same rounds"
 
@@ -62,8 +63,9 @@ def bench_headline(bench: Bench) -> Headline:
     t_ns, base_ns = best.summary.median_ns, base.summary.median_ns
     share = bench.share_of_ideal(best.name)
     ideal = "" if share is None else f", {percent(100 * share)} of ideal"
+    how = "as planned" if best.name == PLANNED else f"with {best.name}"
     words = (
-        f"{bench.workload}: {time_text(t_ns)} {best.name} against {time_text(base_ns)} {base.name} "
+        f"{bench.workload}: {time_text(t_ns)} {how} against {time_text(base_ns)} by {DEFAULTS[base.name]} "
         f"({percent(100 * (t_ns / base_ns - 1), '+.1f')}){ideal}"
     )
     return Headline(sentence=words, origin=bench.origin, value=t_ns / _MS, unit="ms")

@@ -119,7 +119,8 @@ def heat_view(data: HeatMap) -> Html:
         _heat_row(name, row, (low, high), data.digits) for name, row in zip(data.rows, data.values, strict=True)
     )
     plain = Html(
-        f'<div class="scroll" tabindex="0"><table class="heat" aria-label="{escape(data.caption)}"><thead><tr><td>{corner}</td>{head}</tr></thead>'
+        f'<div class="scroll" tabindex="0"><table class="heat" aria-label="{escape(data.caption)}">'
+        f"<thead><tr><td>{corner}</td>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
     traces = {

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from makeway.measure.experiment import Experiment, Grid
-from makeway.measure.outcome import BASELINES, PLANNED, SEQUENTIAL, Bench
-from makeway.report.bench_report import bench_bars, bench_headline, bench_lines
+from makeway.measure.outcome import PLANNED, SEQUENTIAL, Bench
+from makeway.report.bench_report import DEFAULTS, bench_bars, bench_headline, bench_lines
 from makeway.report.blocks import (
     Block,
     Cell,
@@ -50,9 +50,9 @@ class DeviceMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """All that was done; a part that could not be is None, with the reason."""
+    """All that was done; real ranks that could not be run are missing, with the reason."""
 
-    bench: Bench | None
+    benches: tuple[Bench, ...]  # of one workload, over several links
     no_bench: str | None
     maps: tuple[DeviceMap, ...]
     ladder: tuple[Row, ...]
@@ -87,7 +87,7 @@ def demo_report(demo: Demo, *, arguments: str, version: str) -> Report:
                         ),
                         code=("command",),
                     ),
-                    *((Notes(sentences=demo.bench.notes),) if demo.bench else ()),
+                    Notes(sentences=tuple(dict.fromkeys(note for bench in demo.benches for note in bench.notes))),
                 ),
             ),
         ),
@@ -98,7 +98,7 @@ def demo_report(demo: Demo, *, arguments: str, version: str) -> Report:
 
 def demo_lines(demo: Demo) -> list[str]:
     """The whole story in a few lines."""
-    lines = ["1. " + _bench_words(demo)]
+    lines = ["1. " + words if place == 0 else f"   {words}" for place, words in enumerate(_bench_words(demo))]
     lines += ["2. The published experiment of arXiv 2606.09200 on simulated GPUs:"]
     lines += [f"   {words}" for words in _map_words(demo.maps)]
     lines += ["   ConCCL's ladder on MI300X, share of ideal: " + _ladder_words(demo.ladder) + "."]
@@ -111,32 +111,54 @@ def demo_lines(demo: Demo) -> list[str]:
 
 
 def _headline(demo: Demo) -> Headline:
-    return bench_headline(demo.bench) if demo.bench else demo.analysis.headline
+    """The bench with the largest gain over what people have."""
+    found = [bench for bench in demo.benches if bench.better_baseline and _planned(bench)]
+    return bench_headline(min(found, key=_against_default)) if found else demo.analysis.headline
+
+
+def _planned(bench: Bench) -> bool:
+    return any(one.name == PLANNED for one in bench.variants)
+
+
+def _against_default(bench: Bench) -> float:
+    assert bench.better_baseline is not None
+    return bench.variant(PLANNED).summary.median_ns / bench.better_baseline.summary.median_ns
 
 
 # --- real ranks ----------------------------------------------------------------------------------
 
 
-def _bench_words(demo: Demo) -> str:
-    bench = demo.bench
-    if bench is None:
-        return f"Real ranks: not run, {demo.no_bench}."
+def _bench_words(demo: Demo) -> list[str]:
+    if not demo.benches:
+        return [f"Real ranks: not run, {demo.no_bench}."]
+    return [
+        f"Real ranks, {bench.workload} on {bench.ranks}, {_short_link(bench)}: {_times(bench)} (measured)."
+        for bench in demo.benches
+    ]
+
+
+def _short_link(bench: Bench) -> str:
+    return (bench.link or "").partition(" for all")[0].partition(",")[0]
+
+
+def _times(bench: Bench) -> str:
+    names = {SEQUENTIAL: "one after the other", **DEFAULTS, PLANNED: "planned"}
     times = [
-        f"{name} {bench.variant(name).summary.median_ns / 1e6:.0f} ms"
-        for name in (SEQUENTIAL, *BASELINES, PLANNED)
+        f"{words} {bench.variant(name).summary.median_ns / 1e6:.0f} ms"
+        for name, words in names.items()
         if any(one.name == name for one in bench.variants)
     ]
-    share = bench.share_of_ideal(PLANNED)
-    ideal = "" if share is None else f", {percent(100 * share)} of ideal"
-    return f"Real ranks, {bench.workload} ({bench.link}): {', '.join(times)}{ideal} (measured, {bench.ranks} ranks)."
+    share = bench.share_of_ideal(PLANNED) if _planned(bench) else None
+    return ", ".join(times) + ("" if share is None else f", {percent(100 * share)} of ideal")
 
 
 def _bench_blocks(demo: Demo) -> tuple[Block, ...]:
-    if demo.bench is None:
-        return (Words(text=_bench_words(demo)),)
-    chosen = (Words(text=f"Planned: {demo.bench.choice}.", origin="measured"),) if demo.bench.choice else ()
-    lines = (bench_lines(demo.bench, "bench-spans"),) if demo.bench.timeline else ()
-    return (Words(text=_bench_words(demo)), bench_bars(demo.bench, "bench-times"), *chosen, *lines)
+    blocks: list[Block] = []
+    for place, (bench, words) in enumerate(zip(demo.benches, _bench_words(demo), strict=False)):
+        blocks += [Words(text=words), bench_bars(bench, f"bench-times-{place}")]
+        blocks += [Words(text=f"Planned: {bench.choice}.", origin="measured")] if bench.choice else []
+        blocks += [bench_lines(bench, f"bench-spans-{place}")] if bench.timeline else []
+    return tuple(blocks) or tuple(Words(text=words) for words in _bench_words(demo))
 
 
 # --- published experiments -----------------------------------------------------------------------
