@@ -12,20 +12,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar, assert_never
+from typing import Any, assert_never
 
-from makeway.control import Chunks, Control, LaunchOrder, control_word
+from makeway.control import Chunks, Control, LaunchOrder
 from makeway.errors import UnsupportedError
-from makeway.measure.choice import choice, finalist, promising
 from makeway.measure.job import Job
 from makeway.measure.outcome import BASELINES, PLANNED
-from makeway.measure.ranks.exchange import RawSpan
 from makeway.measure.ranks.gpu_pairs import Buffers, GpuPairs, Multiply
 from makeway.measure.ranks.gpu_shapes import gpu_pairs
 from makeway.measure.ranks.gpu_spans import SPANS_NOTE, EventSpans, rate
+from makeway.measure.ranks.rounds import (
+    Found,
+    Report,
+    Telling,
+    forget,
+    measured_choice,
+    setting_record,
+    span_records,
+)
 from makeway.measure.ranks.world import World
-from makeway.measure.record import Record, SettingRecord, SpanRecord
-from makeway.measure.statistics import summary
+from makeway.measure.record import Record
 from makeway.measure.variants import Setting, rotated
 from makeway.runtime.backend import Receipt
 from makeway.runtime.cuda.backend import CudaBackend, Session
@@ -34,25 +40,9 @@ from makeway.runtime.cuda.overlap import Loop, run_comm, run_compute, run_overla
 from makeway.runtime.rocm.backend import RocmBackend
 from makeway.runtime.triton.config import GemmConfig
 
-T = TypeVar("T")
-Report = Callable[[str], None]
 MakeBackend = Callable[[GemmConfig], CudaBackend]
 
 NOT_PROVED = "the bench on GPUs has not yet been run on hardware by its authors: check its figures against a profiler's"
-_CONFIRMING = 2  # times the trial rounds
-
-
-class GpuWorld(Protocol):
-    """What ranks tell one another outside the timed parts."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def ranks(self) -> int: ...
-    def barrier(self) -> None: ...
-    def told(self, decide: Callable[[], T]) -> T: ...
-    def gathered(self, value: T) -> list[T] | None: ...
-    def everywhere(self, value: T) -> list[T]: ...
 
 
 def backend_of(on: str) -> MakeBackend:
@@ -97,23 +87,12 @@ class _Turn:
     rate: float | None
 
 
-@dataclass(slots=True)
-class _Found:
-    """What the rounds of one setting gave; times on rank 0 only."""
-
-    times_ns: list[float] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
-    wrong: str | None = None
-    spans: list[RawSpan] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ready:
     """A setting whose controls are in force for all that is launched through its session."""
 
     setting: Setting
     session: Session | None
-    receipts: tuple[Receipt, ...]
     loop: Loop
     buffers: Buffers
     pieces: int
@@ -137,11 +116,11 @@ class GpuHarness:
     """Runs settings of one workload on this rank's GPU."""
 
     torch: Any
-    world: GpuWorld
+    world: Telling
     pairs: GpuPairs
     make_backend: MakeBackend
     ready: dict[str, _Ready] = field(default_factory=dict)
-    found: dict[str, _Found] = field(default_factory=dict)
+    found: dict[str, Found] = field(default_factory=dict)
     turn: int = 0
 
     def refusal(self, setting: Setting) -> str | None:
@@ -161,11 +140,11 @@ class GpuHarness:
             session = backend.session
         pieces = next((one.pieces for one in setting.controls if isinstance(one, Chunks)), 1)
         first = any(isinstance(one, LaunchOrder) for one in setting.controls)
-        self.found[setting.name] = _Found()
+        own = _own_receipts(setting.controls, dependent=self.pairs.dependent)
+        self.found[setting.name] = Found(receipts=(*receipts, *own))
         self.ready[setting.name] = _Ready(
             setting=setting,
             session=session,
-            receipts=(*receipts, *_own_receipts(setting.controls, dependent=self.pairs.dependent)),
             loop=self.pairs.loop(session, pieces=pieces, comm_first=first),
             buffers=self.pairs.buffers(session),
             pieces=pieces,
@@ -179,20 +158,11 @@ class GpuHarness:
             self.turn += 1
             mine = {setting.name: self._measured(self.ready[setting.name]) for setting in order}
             for name, turns in _by_setting(self.world.gathered(mine)):
-                found = self.found[name]
-                found.times_ns.append(max(turn.device_ns for turn in turns))  # over when the slowest rank is
-                found.rates += [turn.rate for turn in turns if turn.rate is not None]
-                wrong = next((f"rank {rank}: {turn.wrong}" for rank, turn in enumerate(turns) if turn.wrong), None)
-                found.wrong = found.wrong or wrong
-
-    def forget(self) -> None:
-        """Drops times, but not what was wrong."""
-        for found in self.found.values():
-            found.times_ns.clear()
-            found.rates.clear()
-
-    def times(self, names: Sequence[str]) -> dict[str, list[float]]:
-        return {name: list(self.found[name].times_ns) for name in names}
+                self.found[name].add(
+                    max(turn.device_ns for turn in turns),  # over when the slowest rank is
+                    [turn.rate for turn in turns],
+                    [turn.wrong for turn in turns],
+                )
 
     def _measured(self, ready: _Ready) -> _Turn:
         mode = ready.setting.mode
@@ -237,7 +207,7 @@ def _by_setting(ranks: list[dict[str, _Turn]] | None) -> Iterator[tuple[str, lis
 
 def run_gpu_job(
     job: Job,
-    world: GpuWorld,
+    world: Telling,
     report: Report,
     *,
     torch: Any | None = None,
@@ -258,15 +228,23 @@ def run_gpu_job(
         candidates = _entered(harness, job.candidates, stack, notes)
         report("warming up")
         harness.rounds(list(harness.ready), max(job.warmup, 1))  # the first launch compiles the GEMM
-        harness.forget()
+        forget(harness.found)
         names, chosen = list(settings), None
         if candidates:
-            picked, chosen = _planned(harness, job, settings, candidates, report)
-            harness.forget()
-            harness.ready[PLANNED] = replace(
-                harness.ready[picked], setting=replace(harness.ready[picked].setting, name=PLANNED)
+            found = measured_choice(
+                harness.rounds,
+                harness.found,
+                world,
+                baselines=[name for name in settings if name in BASELINES],
+                candidates=candidates,
+                trial_rounds=job.trial_rounds,
+                report=report,
             )
-            harness.found[PLANNED] = _Found()
+            chosen = found.reason
+            forget(harness.found)
+            picked = harness.ready[found.name]
+            harness.ready[PLANNED] = replace(picked, setting=replace(picked.setting, name=PLANNED))
+            harness.found[PLANNED] = Found(receipts=harness.found[found.name].receipts)
             names.append(PLANNED)
         harness.rounds(names, job.repeats, lambda done: report(f"round {done + 1} of {job.repeats}"))
         return _record(harness, names, chosen, notes)
@@ -292,37 +270,6 @@ def _entered(harness: GpuHarness, settings: Sequence[Setting], stack: ExitStack,
     return found
 
 
-def _planned(
-    harness: GpuHarness, job: Job, settings: Sequence[str], candidates: Sequence[str], report: Report
-) -> tuple[str, str]:
-    """The setting that a measured search picks, and why: trial rounds, early stops, then rounds to confirm."""
-    first = [name for name in settings if name in BASELINES]
-    alive = list(candidates)
-    for done in range(job.trial_rounds):
-        report(f"trial {done + 1} of {job.trial_rounds}: {len(alive)} candidates")
-        harness.rounds([*first, *alive], 1)
-        alive = harness.world.told(lambda alive=alive, done=done: _worth_another(harness, first, alive, done + 1))  # type: ignore[misc]
-        if not alive:
-            break
-    candidate = harness.world.told(lambda: finalist(harness.times([*first, *alive])))
-    trials = harness.times(first)
-    harness.forget()
-    tried_last = [*first, *([candidate] if candidate else [])]
-    report("confirming the choice")
-    harness.rounds(tried_last, _CONFIRMING * job.trial_rounds)
-    found = harness.world.told(lambda: choice(harness.times(tried_last), candidate, trials=trials))
-    return found.name, found.reason
-
-
-def _worth_another(harness: GpuHarness, baselines: list[str], alive: list[str], rounds: int) -> list[str]:
-    """Candidates to try again: right so far, and after two rounds not far behind."""
-    right = [name for name in alive if not harness.found[name].wrong]
-    if rounds < 2:
-        return right
-    hopeful = promising(harness.times([*baselines, *right]))
-    return [name for name in right if name in hopeful]
-
-
 def _record(harness: GpuHarness, names: Sequence[str], chosen: str | None, notes: list[str]) -> Record | None:
     spans = harness.world.gathered({name: harness.found[name].spans for name in names})
     if spans is None:
@@ -331,27 +278,10 @@ def _record(harness: GpuHarness, names: Sequence[str], chosen: str | None, notes
     return Record(
         words=harness.pairs.words,
         ranks=harness.world.ranks,
-        settings=[_setting_record(harness.ready[name], harness.found[name]) for name in names],
+        settings=[setting_record(harness.ready[name].setting, harness.found[name], threads=None) for name in names],
         exchange=None if exchange is None else (exchange.kind, exchange.size_bytes),
         exchanges=harness.pairs.steps,
         choice=chosen,
-        spans=[
-            SpanRecord(setting=name, rank=rank, name=one.name, kind=one.kind, start_ns=one.start_ns, end_ns=one.end_ns)
-            for rank, by_setting in enumerate(spans)
-            for name, raw in by_setting.items()
-            for one in raw
-        ],
+        spans=span_records(spans),
         notes=notes,
-    )
-
-
-def _setting_record(ready: _Ready, found: _Found) -> SettingRecord:
-    return SettingRecord(
-        name=ready.setting.name,
-        times_ns=found.times_ns,
-        controls=[control_word(control) for control in ready.setting.controls],
-        threads=None,
-        overlap_rate=summary(found.rates).median_ns if found.rates else None,
-        wrong=found.wrong,
-        applied=[(control_word(one.control), one.status, one.detail) for one in ready.receipts],
     )

@@ -7,42 +7,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import torch
 
-from makeway.control import Chunks, Control, CopyEngine, LaunchOrder, control_word
+from makeway.control import Chunks, Control, CopyEngine, LaunchOrder
 from makeway.errors import UnsupportedError
-from makeway.measure.choice import choice, finalist, promising
 from makeway.measure.job import Job
 from makeway.measure.outcome import BASELINES, PLANNED
 from makeway.measure.ranks.catalogue import rank_workload
 from makeway.measure.ranks.exchange import Carrier, DirectCarrier, GlooCarrier, RawSpan, Recorder
 from makeway.measure.ranks.lanes import Way
+from makeway.measure.ranks.rounds import Found, Report, forget, measured_choice, setting_record, span_records
 from makeway.measure.ranks.workload import RankWorkload
 from makeway.measure.ranks.world import World
-from makeway.measure.record import Record, SettingRecord, SpanRecord
-from makeway.measure.statistics import summary
+from makeway.measure.record import Record
 from makeway.measure.variants import Setting, rotated
 from makeway.runtime.backend import Receipt
 from makeway.runtime.cpu.controls import CpuBackend
 from makeway.runtime.cpu.direct import DirectGroup
 from makeway.timeline import Span, Timeline, overlap_rate
-
-Report = Callable[[str], None]
-_CONFIRMING = 2  # times the trial rounds
-
-
-@dataclass(slots=True)
-class _Found:
-    """What the rounds of one setting gave; times on rank 0 only."""
-
-    times_ns: list[float] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
-    wrong: str | None = None
-    receipts: tuple[Receipt, ...] = ()
-    spans: list[RawSpan] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +51,7 @@ class Harness:
     no_direct: str | None = None  # why there are no direct collectives, where they were wanted
     one_clock: bool = True  # for all ranks: they share a host
     epoch_ns: int = 0  # of this rank's spans: with several clocks, a moment that all ranks were at
-    found: dict[str, _Found] = field(default_factory=dict)
+    found: dict[str, Found] = field(default_factory=dict)
     turn: int = 0
 
     def rounds(self, settings: Sequence[Setting], count: int, told: Callable[[int], None] = lambda done: None) -> None:
@@ -79,20 +63,11 @@ class Harness:
             ranks = self.world.gathered(mine)
             for name in mine if ranks is not None else ():
                 turns = [rank[name] for rank in ranks or ()]
-                found = self.found[name]
-                found.times_ns.append(_round_ns(turns, one_clock=self.one_clock))
-                found.rates += [turn.rate for turn in turns if turn.rate is not None]
-                wrong = next((f"rank {r}: {turn.wrong}" for r, turn in enumerate(turns) if turn.wrong), None)
-                found.wrong = found.wrong or wrong
-
-    def forget(self) -> None:
-        """Drops times, but not what was wrong."""
-        for found in self.found.values():
-            found.times_ns.clear()
-            found.rates.clear()
-
-    def times(self, names: Sequence[str]) -> dict[str, list[float]]:
-        return {name: self.found[name].times_ns for name in names}
+                self.found[name].add(
+                    _round_ns(turns, one_clock=self.one_clock),
+                    [turn.rate for turn in turns],
+                    [turn.wrong for turn in turns],
+                )
 
     def refusal(self, setting: Setting) -> str | None:
         """Why a setting cannot be run here, the same on every rank."""
@@ -107,7 +82,7 @@ class Harness:
         return self.workload.refusal(control) or (None if ours else self.backend.refusal(control))
 
     def _measured(self, setting: Setting) -> _Turn:
-        found = self.found.setdefault(setting.name, _Found())
+        found = self.found.setdefault(setting.name, Found())
         recorder = Recorder()
         with self._in_force(setting) as (receipts, carrier):
             way = Way(
@@ -216,11 +191,11 @@ def run_job(job: Job, world: World, report: Report) -> Record | None:
         everything = {setting.name: setting for setting in (*settings, *candidates)}
         report("warming up")
         harness.rounds(tuple(everything.values()), job.warmup)
-        harness.forget()
+        forget(harness.found)
         chosen = None
         if candidates:
             chosen = _planned(harness, job, settings, candidates, report)
-            harness.forget()
+            forget(harness.found)
             settings = (*settings, chosen[0])
         harness.rounds(settings, job.repeats, lambda done: report(f"round {done + 1} of {job.repeats}"))
         if carrier is not None and carrier.no_room is not None:
@@ -242,34 +217,19 @@ def _possible(harness: Harness, settings: Sequence[Setting], notes: list[str]) -
 def _planned(
     harness: Harness, job: Job, settings: Sequence[Setting], candidates: Sequence[Setting], report: Report
 ) -> tuple[Setting, str]:
-    """The setting that a measured search picks, and why: trial rounds, early stops, then rounds to confirm."""
+    """The setting that a measured search picks, and why."""
     baselines = [setting for setting in settings if setting.name in BASELINES]
     by_name = {setting.name: setting for setting in (*baselines, *candidates)}
-    alive = [name for name in by_name if name not in BASELINES]
-    first = [setting.name for setting in baselines]
-    for done in range(job.trial_rounds):
-        report(f"trial {done + 1} of {job.trial_rounds}: {len(alive)} candidates")
-        harness.rounds([by_name[name] for name in (*first, *alive)], 1)
-        alive = harness.world.told(partial(_worth_another, harness, first, alive, done + 1))
-        if not alive:
-            break
-    candidate = harness.world.told(lambda: finalist(harness.times(first) | harness.times(alive)))
-    trials = {name: list(times) for name, times in harness.times(first).items()}
-    harness.forget()
-    tried_last = [*first, *([candidate] if candidate else [])]
-    report("confirming the choice")
-    harness.rounds([by_name[name] for name in tried_last], _CONFIRMING * job.trial_rounds)
-    found = harness.world.told(lambda: choice(harness.times(tried_last), candidate, trials=trials))
+    found = measured_choice(
+        lambda names, count: harness.rounds([by_name[name] for name in names], count),
+        harness.found,
+        harness.world,
+        baselines=[setting.name for setting in baselines],
+        candidates=[name for name in by_name if name not in BASELINES],
+        trial_rounds=job.trial_rounds,
+        report=report,
+    )
     return replace(by_name[found.name], name=PLANNED), found.reason
-
-
-def _worth_another(harness: Harness, baselines: list[str], alive: list[str], rounds: int) -> list[str]:
-    """Candidates to try again: right so far, and after two rounds not far behind."""
-    right = [name for name in alive if not harness.found[name].wrong]
-    if rounds < 2:
-        return right
-    hopeful = promising(harness.times([*baselines, *right]))
-    return [name for name in right if name in hopeful]
 
 
 def _record(harness: Harness, settings: Sequence[Setting], chosen: str | None, notes: list[str]) -> Record | None:
@@ -285,27 +245,12 @@ def _record(harness: Harness, settings: Sequence[Setting], chosen: str | None, n
     return Record(
         words=harness.workload.words,
         ranks=harness.world.ranks,
-        settings=[_setting_record(setting, harness.found[setting.name]) for setting in settings],
+        settings=[
+            setting_record(setting, harness.found[setting.name], threads=setting.threads) for setting in settings
+        ],
         exchange=None if exchange is None else (exchange.kind, exchange.size_bytes),
         exchanges=harness.workload.exchanges,
         choice=chosen,
-        spans=[
-            SpanRecord(setting=name, rank=rank, name=one.name, kind=one.kind, start_ns=one.start_ns, end_ns=one.end_ns)
-            for rank, by_setting in enumerate(spans)
-            for name, raw in by_setting.items()
-            for one in raw
-        ],
+        spans=span_records(spans),
         notes=notes,
-    )
-
-
-def _setting_record(setting: Setting, found: _Found) -> SettingRecord:
-    return SettingRecord(
-        name=setting.name,
-        times_ns=[float(time) for time in found.times_ns],
-        controls=[control_word(control) for control in setting.controls],
-        threads=setting.threads,
-        overlap_rate=summary(found.rates).median_ns if found.rates else None,
-        wrong=found.wrong,
-        applied=[(control_word(one.control), one.status, one.detail) for one in found.receipts],
     )
