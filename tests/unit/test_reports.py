@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from makeway.cli.main import main
 from makeway.control import SmemPad
 from makeway.device import load_device
 from makeway.errors import InputError
@@ -143,3 +144,14 @@ def test_the_quick_demo_needs_no_torch_and_no_place_of_its_own(tmp_path: Path) -
     assert "ranks 0 and 6" in page
     assert len(page.encode()) < 6_000_000
     assert "simulating ConCCL" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["demo", "--out"], ["bench", "--html"], ["simulate", "x", "--device", "A40", "--report"]]
+)
+def test_a_file_that_cannot_be_written_is_said_before_the_work(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main([*arguments, str(tmp_path / "none" / "page.html")]) == 2
+    place = f"cannot write {tmp_path}/none/page.html: there is no directory {tmp_path}/none; create it, or name another"
+    assert capsys.readouterr().err == f"makeway {arguments[0]}: {place}\n"

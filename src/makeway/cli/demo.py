@@ -20,7 +20,7 @@ from makeway.cli.output import print_json
 from makeway.cli.report_output import command_line, write_report
 from makeway.cli.trace_input import read_records
 from makeway.control import describe
-from makeway.errors import InputError, MakewayError
+from makeway.errors import MakewayError
 from makeway.facts import data_files
 from makeway.measure.experiment import PAPER_SIDES, Grid
 from makeway.measure.outcome import Bench, document
@@ -56,8 +56,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     started = time.monotonic()
     options.html = options.out or _place()
-    if options.html.is_dir():
-        raise InputError(f"--out {options.html} is a directory; name a file in it")
     benches, no_bench = ((), "left out by --quick") if options.quick else _real_ranks()
     sides = _QUICK_SIDES if options.quick else PAPER_SIDES
     maps = tuple(_device_map(name, sides) for name in PAPER_DEVICES)

@@ -7,10 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 from makeway import __version__
 from makeway.errors import MakewayError, suggestion
+from makeway.report.new_file import check_place
 
 COMMANDS = {
     "analyze": "profiler traces: exposed communication, waiting, causes, advice with predicted gains",
@@ -28,6 +30,7 @@ COMMANDS = {
 }
 
 EXIT_CANNOT_RUN = 2
+_OUTPUTS = ("html", "report", "perfetto", "out")
 _EXAMPLES = """\
 examples:
   makeway devices H100-SXM5-80GB
@@ -87,6 +90,7 @@ def _add_command(commands: argparse._SubParsersAction[Parser], command: str, sum
 
 def _run(options: argparse.Namespace) -> int:
     try:
+        _check_outputs(options)
         code: int = options.run(options)
         sys.stdout.flush()
         return code
@@ -99,6 +103,13 @@ def _run(options: argparse.Namespace) -> int:
         return _reader_gone()
     except KeyboardInterrupt:
         return 130
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Files that are asked for can be written: known now, not after the work."""
+    for name in _OUTPUTS:
+        if isinstance(path := getattr(options, name, None), Path):
+            check_place(path)
 
 
 def _reader_gone() -> int:

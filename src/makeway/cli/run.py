@@ -13,7 +13,7 @@ from makeway import __version__
 from makeway.cli.output import print_json
 from makeway.cli.report_output import add_report_options, command_line, write_report
 from makeway.control import Plan, control_word, describe
-from makeway.errors import InputError
+from makeway.errors import InputError, MakewayError
 from makeway.plan_file import load_plan, parse_plan
 from makeway.report.run_report import run_report
 from makeway.runtime.launcher.environment import Needs, needs_of
@@ -62,7 +62,10 @@ def run(options: argparse.Namespace) -> int:
         say=lambda said: print(f"makeway run: {said}", file=sys.stderr),
     )
     _tell(ran, as_json=options.json)
-    write_report(options, lambda: run_report(ran, words, arguments=command_line(), version=__version__))
+    try:
+        write_report(options, lambda: run_report(ran, words, arguments=command_line(), version=__version__))
+    except MakewayError as error:  # the program's exit code matters more
+        print(f"makeway run: {error}", file=sys.stderr)
     if ran.ended.killed_by is not None:
         end_like(ran.ended)
     assert ran.ended.code is not None
