@@ -69,6 +69,23 @@ def test_what_followed_a_collective_at_once_waits_for_it_and_the_replay_keeps_th
     assert gains[CommPriority] == pytest.approx(0.0, abs=1.0)
 
 
+def test_the_replays_timeline_lies_over_the_record_by_its_clock_and_number() -> None:
+    clock_us = 5_000_000
+    spans = tuple(
+        replace(span, rank=3, start_ns=span.start_ns + clock_us * 1_000, end_ns=span.end_ns + clock_us * 1_000,
+                launched_ns=clock_us * 1_000)
+        for span in (gemm(0, 1_000), ring(1_002, 1_500), gemm(1_502, 2_500))
+    )  # fmt: skip
+    recorded = Timeline(spans=spans, origin="imported", ranks=(Rank(rank=3, world=8),))
+    replay = what_if(recorded_step(recorded, 3, device=A100), A100).replay
+    assert replay.timeline is not None
+    drawn = sorted(replay.timeline.spans, key=lambda span: span.start_ns)
+    assert {span.rank for span in drawn} == {3}
+    assert drawn[-1].end_ns - drawn[0].start_ns == pytest.approx(replay.predicted_ns, abs=2)
+    for was, found in zip(spans, drawn, strict=True):
+        assert abs(was.start_ns - found.start_ns) < 0.02 * 2_500_000
+
+
 def test_overlap_in_the_record_stays_overlap_in_the_replay() -> None:
     """24 of 108 SMs go to the collective for most of the second kernel, which the record's time includes already."""
     spans = (gemm(0, 1_000), ring(1_002, 1_900), gemm(1_010, 2_010, launched_us=1_008))

@@ -21,7 +21,8 @@ from makeway.control import (
 from makeway.device import Device
 from makeway.errors import MakewayError
 from makeway.simulate.driver import run
-from makeway.simulate.predict import Settings, compile_for, vendor_dispatch
+from makeway.simulate.predict import Settings, compile_for, timeline_of, vendor_dispatch
+from makeway.timeline import Timeline
 from makeway.workload import Workload
 
 # A replay that misses the recorded time by more than this says nothing reliable about changes to it.
@@ -36,6 +37,7 @@ class Replay:
 
     recorded_ns: int
     predicted_ns: float
+    timeline: Timeline | None = None  # of the recorded rank, by the record's clock
 
     @property
     def error(self) -> float:
@@ -98,33 +100,60 @@ def standard_controls(step: RecordedStep, device: Device) -> tuple[Control, ...]
 def what_if(step: RecordedStep, device: Device, controls: Sequence[Control] | None = None) -> WhatIf:
     """The recorded step under each control alone."""
     workload = step.workload
-    plain_ns, begins_ns, _ = _run(workload, device, ())
+    plain = _run(workload, device, ())
     chosen = standard_controls(step, device) if controls is None else tuple(controls)
-    outcomes = [_outcome(workload, device, control, plain_ns) for control in chosen]
+    outcomes = [_outcome(workload, device, control, plain.ended_ns) for control in chosen]
     outcomes.sort(key=lambda outcome: -(outcome.gain_ns if outcome.gain_ns is not None else float("-inf")))
     return WhatIf(
         rank=step.rank,
         device=device.name,
-        replay=Replay(recorded_ns=step.recorded_ns, predicted_ns=plain_ns - begins_ns),
+        replay=Replay(
+            recorded_ns=step.recorded_ns,
+            predicted_ns=plain.ended_ns - plain.began_ns,
+            timeline=_by_the_records_clock(plain.timeline, step),
+        ),
         outcomes=tuple(outcomes),
         assumed=workload.assumed,
     )
 
 
-def _run(workload: Workload, device: Device, controls: tuple[Control, ...]) -> tuple[float, float, tuple[str, ...]]:
-    """When it ends, when its first operation starts, and the controls that did nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ran:
+    ended_ns: float
+    began_ns: float  # its first operation
+    timeline: Timeline
+    without_effect: tuple[str, ...]  # the controls that did nothing
+
+
+def _run(workload: Workload, device: Device, controls: tuple[Control, ...]) -> _Ran:
     dispatch = vendor_dispatch(device)
     compiled = compile_for(workload, device, controls, dispatch, _SETTINGS)
     result = run(compiled.program, engine="class", dispatch=dispatch)
-    return result.end_ns, min(times.started_ns for times in result.times), compiled.without_effect
+    return _Ran(
+        ended_ns=result.end_ns,
+        began_ns=min(times.started_ns for times in result.times),
+        timeline=timeline_of(compiled.program, result, device),
+        without_effect=compiled.without_effect,
+    )
+
+
+def _by_the_records_clock(timeline: Timeline, step: RecordedStep) -> Timeline:
+    """The first simulated rank, which stands for the recorded one, with the record's times and number."""
+    moved = (
+        replace(span, rank=step.rank, start_ns=span.start_ns + step.origin_ns, end_ns=span.end_ns + step.origin_ns)
+        for span in timeline.spans
+        if span.rank == 0
+    )
+    return replace(timeline, spans=tuple(moved), holdings=())
 
 
 def _outcome(workload: Workload, device: Device, control: Control, plain_ns: float) -> Outcome:
     try:
-        ended_ns, _, without_effect = _run(workload, device, (control,))
+        ran = _run(workload, device, (control,))
     except MakewayError as error:
         return Outcome(control=control, gain_ns=None, why_not=str(error).partition("\n")[0])
-    return Outcome(control=control, gain_ns=plain_ns - ended_ns, why_not=without_effect[0] if without_effect else None)
+    why_not = ran.without_effect[0] if ran.without_effect else None
+    return Outcome(control=control, gain_ns=plain_ns - ran.ended_ns, why_not=why_not)
 
 
 def with_gains(advice: Sequence[Advice], answers: WhatIf, *, worth_ns: float) -> tuple[Advice, ...]:

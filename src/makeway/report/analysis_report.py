@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from makeway.analysis.causes import CauseGroup, cause_groups
 from makeway.analysis.findings import Advice, Cause, Findings, RankFindings
@@ -27,7 +28,7 @@ from makeway.report.blocks import (
     Words,
 )
 from makeway.report.numbers import count, number, percent, time_text
-from makeway.report.tracks import rank_tracks
+from makeway.report.tracks import RankTracks, rank_tracks
 from makeway.timeline import Timeline
 
 _MS = 1e6
@@ -42,10 +43,10 @@ def analysis_report(
     if not findings.ranks or not timelines:
         raise InputError("there is no rank to show: give at least one trace that holds GPU kernels")
     origin = " and ".join(sorted({timeline.origin for timeline in timelines}))
-    lines = Lines(name=_LINES, ranks=rank_tracks(timelines, findings.causes))
+    lines = Lines(name=_LINES, ranks=_with_replay(rank_tracks(timelines, findings.causes), what_if))
     sections = [
         Section(name="time", title="Time", blocks=_time(findings, origin)),
-        Section(name="timeline", title="Timeline", blocks=(Words(text="Recorded spans:", origin=origin), lines)),
+        Section(name="timeline", title="Timeline", blocks=(_timeline_words(what_if, origin), lines)),
         Section(name="causes", title="Causes", blocks=_causes(findings, origin)),
         Section(name="advice", title="Advice", blocks=(_advice(findings, origin),)),
     ]
@@ -71,6 +72,22 @@ def analysis_report(
         arguments=arguments,
         version=version,
     )
+
+
+def _with_replay(ranks: tuple[RankTracks, ...], what_if: WhatIf | None) -> tuple[RankTracks, ...]:
+    """The simulated step below the rank it was recorded on, by the same clock."""
+    if what_if is None or what_if.replay.timeline is None:
+        return ranks
+    [replay] = rank_tracks([what_if.replay.timeline], ())
+    drawn = replace(replay, label=f"rank {what_if.rank}, simulated", added=replay.added[:2])  # no causes in it
+    return tuple(one for rank in ranks for one in ((rank, drawn) if rank.rank.rank == what_if.rank else (rank,)))
+
+
+def _timeline_words(what_if: WhatIf | None, origin: str) -> Words:
+    if what_if is None or what_if.replay.timeline is None:
+        return Words(text="Recorded spans:", origin=origin)
+    words = f"Recorded spans ({origin}), and below rank {what_if.rank} the same step by the simulator (predicted):"
+    return Words(text=words)
 
 
 # --- the first screen ----------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def simulate(
         t_compute_ns=base.compute_ns,
         t_comm_ns=base.comm_ns,
         t_sequential_ns=base.sequential_ns,
-        timeline=_timeline(chosen.program, result, device),
+        timeline=timeline_of(chosen.program, result, device),
         engine=engine,
         dispatch=dispatch.name,
         hbm=settings.hbm.name,
@@ -181,7 +181,8 @@ def _only(ops: tuple[EngineOp, ...], *kinds: str) -> tuple[EngineOp, ...]:
     )
 
 
-def _timeline(program: Program, result: RunResult, device: Device) -> Timeline:
+def timeline_of(program: Program, result: RunResult, device: Device) -> Timeline:
+    """What a run of a program was, span by span."""
     spans = tuple(
         Span(
             name=op.name,
