@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -42,17 +43,34 @@ def makeway(tmp_path: Path) -> Sequence[str]:
     return (sys.executable, "-m", "makeway", "run", "--plan", str(tmp_path / "plan.toml"), "--")
 
 
+def hear_all() -> None:
+    """Signals that whoever started the tests ignores (nohup does) are not ignored in what they start."""
+    for name in PASSED:
+        signal.signal(signal.Signals[name], signal.SIG_DFL)
+
+
 @pytest.fixture
 def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts a command in a session of its own; what is left of it at the end is killed."""
     running: list[subprocess.Popen[str]] = []
+    watchdogs: list[threading.Timer] = []
 
     def start(*command: str, **options: object) -> subprocess.Popen[str]:
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "start_new_session": True, **options}
+        options = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.DEVNULL,
+            "start_new_session": True,
+            "preexec_fn": hear_all,
+            **options,
+        }
         running.append(subprocess.Popen(command, text=True, **options))  # type: ignore[call-overload]
+        watchdogs.append(threading.Timer(3 * LIMIT_S, running[-1].kill))  # then whoever reads from it goes on
+        watchdogs[-1].start()
         return running[-1]
 
     yield start
+    for watchdog in watchdogs:
+        watchdog.cancel()
     for process in running:
         process.kill()
         process.wait()
