@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import struct
+import threading
 import time
 from collections import deque
 from collections.abc import Collection
@@ -52,6 +53,7 @@ class Links:
         self._poll = select.poll()
         self._aborted = False
         self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closing = threading.Lock()
         for descriptor in (self._alarm, *self._by_descriptor):
             self._poll.register(descriptor, select.POLLIN)
 
@@ -136,16 +138,18 @@ class Links:
 
     def abort(self) -> None:
         """Wake a thread that waits here, with an error."""
-        if self._alarm >= 0:
-            os.eventfd_write(self._alarm, 1)
+        with self._closing:  # the thread that waits here may hang up at the same moment
+            if self._alarm >= 0:
+                os.eventfd_write(self._alarm, 1)
 
     def close(self) -> None:
         """Hang up; harmless when done twice. In a forked child this closes the child's copies only."""
         for sock in self._sockets.values():
             sock.close()
-        if self._alarm >= 0:
-            os.close(self._alarm)
-            self._alarm = -1
+        with self._closing:
+            if self._alarm >= 0:
+                os.close(self._alarm)
+                self._alarm = -1
 
 
 # --- meeting -----------------------------------------------------------------------------------
