@@ -23,8 +23,8 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from makeway.runtime.cpu.direct import PIECE_BYTES, SLOTS, DirectGroup
-from makeway.units import KIB, MIB, format_bytes
+from makeway.act.cpu.direct import PIECE_BYTES, SLOTS, DirectGroup
+from makeway.values.units import KIB, MIB, format_bytes
 
 TARGETS = {"all-gather": 4.0, "all-to-all": 4.0, "all-reduce": 2.5}  # times faster than Gloo, from 16 MiB on
 TARGET_BYTES = 16 * MIB

@@ -35,8 +35,8 @@ def on_the_standin(where: Path) -> None:
 def rounds(kernels: Path) -> None:
     from tests.oracle.test_graph_standin import COMM, FILES, Program
 
-    from makeway.control import CommPriority, Plan, SmemPad
-    from makeway.runtime.cuda.graph import shape_graph, undo
+    from makeway.act.cuda.graph import shape_graph, undo
+    from makeway.values.control import CommPriority, Plan, SmemPad
 
     figures = json.loads((kernels / "figures.json").read_text())
     found = {

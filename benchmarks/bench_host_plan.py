@@ -11,15 +11,15 @@ from __future__ import annotations
 import sys
 from statistics import median
 
-from makeway.collective import Collective
-from makeway.measure.bench import cores, run_bench
-from makeway.measure.calibrate import calibrate, gemm_flops
-from makeway.measure.job import Job
-from makeway.measure.link import parse_rate
-from makeway.measure.outcome import SEQUENTIAL, Bench
-from makeway.measure.variants import COMM, COMPUTE, Setting, variant_name
-from makeway.planning.host import HostStep, predict_host_step
-from makeway.units import MIB
+from makeway.act.measure.bench import cores, run_bench
+from makeway.act.measure.calibrate import calibrate, gemm_flops
+from makeway.act.measure.job import Job
+from makeway.act.measure.link import parse_rate
+from makeway.act.measure.outcome import SEQUENTIAL, Bench
+from makeway.act.measure.variants import COMM, COMPUTE, Setting, variant_name
+from makeway.decide.planning.host import HostStep, predict_host_step
+from makeway.values.collective import Collective
+from makeway.values.units import MIB
 
 # workload, MiB of the collective, depth against K = 256, link
 CASES = (

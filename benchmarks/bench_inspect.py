@@ -14,7 +14,7 @@ from pathlib import Path
 import nvidia.nccl
 from timing import interleaved, line
 
-from makeway.binaries.cuobjdump import cuobjdump_path
+from makeway.read.binaries.cuobjdump import cuobjdump_path
 
 
 def run(*command: object) -> None:

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from makeway.measure.bench import cores, job_settings, run_bench, with_usual_steps
-from makeway.measure.job import Job
-from makeway.measure.link import parse_rate
-from makeway.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, TORCHRUN, Bench
+from makeway.act.measure.bench import cores, job_settings, run_bench, with_usual_steps
+from makeway.act.measure.job import Job
+from makeway.act.measure.link import parse_rate
+from makeway.act.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, TORCHRUN, Bench
 
 RANKS = 2
 LINKS = (None, "8gbit", "2gbit")

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 from playwright.sync_api import sync_playwright
 from timing import line
 
-from makeway.analysis.rank import findings, rank_records
-from makeway.control import SmemPad
-from makeway.device import load_device
-from makeway.planning.planner import make_plan
-from makeway.presets import load_preset
-from makeway.report.analysis_report import analysis_report
-from makeway.report.blocks import Report
-from makeway.report.page import html_page
-from makeway.report.predicted_report import plan_report, simulation_report
-from makeway.simulate.predict import simulate
-from makeway.timeline import Rank, Span, Timeline
+from makeway.decide.analysis.rank import findings, rank_records
+from makeway.decide.planning.planner import make_plan
+from makeway.model.presets import load_preset
+from makeway.model.simulate.predict import simulate
+from makeway.show.analysis_report import analysis_report
+from makeway.show.blocks import Report
+from makeway.show.page import html_page
+from makeway.show.predicted_report import plan_report, simulation_report
+from makeway.values.control import SmemPad
+from makeway.values.device import load_device
+from makeway.values.timeline import Rank, Span, Timeline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -18,19 +18,19 @@ from itertools import product
 from multiprocessing import Pool
 from statistics import fmean, median
 
-from makeway.collective import Collective
-from makeway.control import Control, describe
-from makeway.device import Device, load_device
-from makeway.kernel import KernelResources
-from makeway.planning.candidates import Candidates, candidates
-from makeway.planning.planner import BUDGET_MS, Planned, make_plan
-from makeway.planning.policies import isolated_times, policy_controls, policy_names
-from makeway.planning.score import Fidelity, Score, Scorer, dispatch_rules
-from makeway.planning.search import best
-from makeway.planning.thinning import settled
-from makeway.presets import PresetOptions, load_preset, preset_names
-from makeway.residency import resident_blocks
-from makeway.workload import CollectiveOp, KernelOp, Measured, Workload
+from makeway.decide.planning.candidates import Candidates, candidates
+from makeway.decide.planning.planner import BUDGET_MS, Planned, make_plan
+from makeway.decide.planning.policies import isolated_times, policy_controls, policy_names
+from makeway.decide.planning.score import Fidelity, Score, Scorer, dispatch_rules
+from makeway.decide.planning.search import best
+from makeway.decide.planning.thinning import settled
+from makeway.model.presets import PresetOptions, load_preset, preset_names
+from makeway.model.residency import resident_blocks
+from makeway.values.collective import Collective
+from makeway.values.control import Control, describe
+from makeway.values.device import Device, load_device
+from makeway.values.kernel import KernelResources
+from makeway.values.workload import CollectiveOp, KernelOp, Measured, Workload
 
 WORKERS = 2
 CONCCL = tuple(name for name in preset_names() if name.startswith("conccl-"))

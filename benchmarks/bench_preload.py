@@ -22,10 +22,10 @@ sys.path.insert(0, str(ROOT))
 
 from tests.standin.build import cuda_driver, environment  # noqa: E402
 
-from makeway.control import Plan  # noqa: E402
-from makeway.runtime.preload.build import library  # noqa: E402
-from makeway.runtime.preload.receipts import read_receipts  # noqa: E402
-from makeway.runtime.preload.rules import LaunchRule, Rules, encode_rules, rules_of  # noqa: E402
+from makeway.act.preload.build import library  # noqa: E402
+from makeway.act.preload.receipts import read_receipts  # noqa: E402
+from makeway.act.preload.rules import LaunchRule, Rules, encode_rules, rules_of  # noqa: E402
+from makeway.values.control import Plan  # noqa: E402
 
 KERNEL, ARCH, DEVICE = "gemm", "sm_90", "H100-SXM5-80GB"
 THREADS = 16

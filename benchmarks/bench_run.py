@@ -15,8 +15,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from makeway.control import Plan, parse_control
-from makeway.plan_file import dump_plan
+from makeway.read.plan_file import dump_plan
+from makeway.values.control import Plan, parse_control
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "tests" / "ranks" / "programs" / "ddp_train.py"

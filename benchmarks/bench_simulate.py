@@ -14,12 +14,12 @@ import simpy
 from timing import interleaved, line
 
 from makeway import load_device, load_footprint, parse_resources
-from makeway.control import CommBlocks, CommPriority, SmemPad
-from makeway.residency import need
-from makeway.simulate.driver import run
-from makeway.simulate.predict import Settings, simulate
-from makeway.simulate.program import EngineOp, Program, Site
-from makeway.workload import Gemm, WorkloadBuilder
+from makeway.model.residency import need
+from makeway.model.simulate.driver import run
+from makeway.model.simulate.predict import Settings, simulate
+from makeway.model.simulate.program import EngineOp, Program, Site
+from makeway.values.control import CommBlocks, CommPriority, SmemPad
+from makeway.values.workload import Gemm, WorkloadBuilder
 
 SMS, GEMM_BLOCKS, COMM_BLOCKS, RESIDENT = 132, 4096, 24, 2
 WORK_NS = 100e3

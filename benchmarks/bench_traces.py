@@ -27,9 +27,9 @@ from typing import Any
 import msgspec
 from timing import interleaved, line
 
-from makeway.traces import stream
-from makeway.traces.kineto_events import Event
-from makeway.traces.read import read_trace
+from makeway.read.traces import stream
+from makeway.read.traces.kineto_events import Event
+from makeway.read.traces.read import read_trace
 
 ROOT = Path(__file__).parents[1]
 TRACE = ROOT / "tests" / "data" / "traces" / "hta" / "a100_w8_rank3.json.gz"
@@ -39,8 +39,8 @@ HTA_PYTHON = Path(os.environ.get("MAKEWAY_HTA_PYTHON", ROOT / ".venv-hta" / "bin
 OURS = """
 import json, resource, sys, time
 from pathlib import Path
-from makeway.analysis.figures import figures
-from makeway.traces.read import read_trace
+from makeway.decide.analysis.figures import figures
+from makeway.read.traces.read import read_trace
 started = time.perf_counter()
 result = figures(read_trace(Path(sys.argv[1])).spans)
 seconds = time.perf_counter() - started

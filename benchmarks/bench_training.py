@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from bench_overlap import LINKS, RANKS, Cell, parsed, run_cells
 
-from makeway.measure.bench import job_settings, run_bench
-from makeway.measure.job import Job
+from makeway.act.measure.bench import job_settings, run_bench
+from makeway.act.measure.job import Job
 
 LOSS_STEPS = 20
 LOSS_SCALE = 0.25

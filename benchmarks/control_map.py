@@ -19,19 +19,19 @@ from typing import Any
 
 from control_map_figure import CONTROLS, WORTH, figure
 
-from makeway.collective import Collective, load_footprint
-from makeway.control import CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition
-from makeway.device import Device, load_device
-from makeway.kernel import KernelResources
-from makeway.residency import blocks_beside, pad_range, resident_blocks, room_beside, shortages
-from makeway.simulate.compile import compile_program, saturation
-from makeway.simulate.driver import RunResult, run
-from makeway.simulate.fitting import Fitting
-from makeway.simulate.network import collective_cost
-from makeway.simulate.policies import DISPATCHES, HBM_RULES, Dispatch, HbmRule
-from makeway.simulate.predict import vendor_dispatch
-from makeway.simulate.program import Program
-from makeway.workload import BlockWork, CollectiveOp, KernelOp, Workload
+from makeway.model.residency import blocks_beside, pad_range, resident_blocks, room_beside, shortages
+from makeway.model.simulate.compile import compile_program, saturation
+from makeway.model.simulate.driver import RunResult, run
+from makeway.model.simulate.fitting import Fitting
+from makeway.model.simulate.network import collective_cost
+from makeway.model.simulate.policies import DISPATCHES, HBM_RULES, Dispatch, HbmRule
+from makeway.model.simulate.predict import vendor_dispatch
+from makeway.model.simulate.program import Program
+from makeway.values.collective import Collective, load_footprint
+from makeway.values.control import CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition
+from makeway.values.device import Device, load_device
+from makeway.values.kernel import KernelResources
+from makeway.values.workload import BlockWork, CollectiveOp, KernelOp, Workload
 
 DOCS = Path(__file__).parents[1] / "docs"
 WORKERS = 2

@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 
 import msgspec
 
-from makeway.traces.stream import ByteSource, EventStream
+from makeway.read.traces.stream import ByteSource, EventStream
 
 GAP_US = 1000
 STEP = re.compile(r"ProfilerStep#(\d+)")

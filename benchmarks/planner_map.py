@@ -21,12 +21,12 @@ from multiprocessing import Pool
 from control_map import COMM_BLOCKS, DOCS, FAMILIES, WORKERS, Case, footprints
 from control_map_figure import WORTH
 
-from makeway.control import CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition, describe
-from makeway.device import load_device
-from makeway.planning.explain import model_error
-from makeway.planning.planner import make_plan
-from makeway.planning.score import Fidelity, Scorer, dispatch_rules
-from makeway.simulate.policies import DISPATCHES, HBM_RULES
+from makeway.decide.planning.explain import model_error
+from makeway.decide.planning.planner import make_plan
+from makeway.decide.planning.score import Fidelity, Scorer, dispatch_rules
+from makeway.model.simulate.policies import DISPATCHES, HBM_RULES
+from makeway.values.control import CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition, describe
+from makeway.values.device import load_device
 
 BUDGET_MS = 400.0
 FAR = 0.02  # of the sequential time

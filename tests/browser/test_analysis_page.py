@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.browser.driving import OpenPage, eventually, view
 
-from makeway.analysis.figures import figures
-from makeway.analysis.findings import Advice, Cause, Findings, Matching, RankFindings, Slowdowns
-from makeway.control import CommPriority, CopyEngine
-from makeway.kernel import KernelResources, Launch
-from makeway.planning.what_if import Outcome, Replay, WhatIf
-from makeway.report.analysis_report import analysis_report
-from makeway.report.page import html_page
-from makeway.timeline import Rank, Span, Timeline
+from makeway.decide.analysis.figures import figures
+from makeway.decide.analysis.findings import Advice, Cause, Findings, Matching, RankFindings, Slowdowns
+from makeway.decide.planning.what_if import Outcome, Replay, WhatIf
+from makeway.show.analysis_report import analysis_report
+from makeway.show.page import html_page
+from makeway.values.control import CommPriority, CopyEngine
+from makeway.values.kernel import KernelResources, Launch
+from makeway.values.timeline import Rank, Span, Timeline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -13,15 +13,15 @@ from tests.browser.driving import OpenPage, drawn, eventually, keep_picture
 from tests.browser.test_analysis_page import found, html, recorded
 from tests.browser.test_report_pages import experiment, measured, plan_of
 
-from makeway.control import SmemPad
-from makeway.device import load_device
-from makeway.presets import load_preset
-from makeway.report.analysis_report import analysis_report
-from makeway.report.bench_report import bench_report, experiment_report
-from makeway.report.demo_report import Demo, demo_report
-from makeway.report.page import html_page
-from makeway.report.predicted_report import simulation_report
-from makeway.simulate.predict import simulate
+from makeway.model.presets import load_preset
+from makeway.model.simulate.predict import simulate
+from makeway.show.analysis_report import analysis_report
+from makeway.show.bench_report import bench_report, experiment_report
+from makeway.show.demo_report import Demo, demo_report
+from makeway.show.page import html_page
+from makeway.show.predicted_report import simulation_report
+from makeway.values.control import SmemPad
+from makeway.values.device import load_device
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

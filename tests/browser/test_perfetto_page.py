@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from makeway.analysis.findings import Findings
-from makeway.analysis.rank import Question, findings, rank_records
 from makeway.cli.trace_input import read_records
-from makeway.device import load_device
-from makeway.presets import load_preset
-from makeway.report.perfetto import write_perfetto
-from makeway.report.tracks import interval, rank_tracks
-from makeway.simulate.predict import simulate
-from makeway.timeline import Timeline
+from makeway.decide.analysis.findings import Findings
+from makeway.decide.analysis.rank import Question, findings, rank_records
+from makeway.model.presets import load_preset
+from makeway.model.simulate.predict import simulate
+from makeway.show.perfetto import write_perfetto
+from makeway.show.tracks import interval, rank_tracks
+from makeway.values.device import load_device
+from makeway.values.timeline import Timeline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route

@@ -11,21 +11,21 @@ import msgspec
 import pytest
 from tests.browser.driving import OpenPage
 
-from makeway.collective import load_footprint
-from makeway.control import CommPriority, SmemPad
-from makeway.device import Device, load_device
-from makeway.kernel import KernelResources
-from makeway.measure.experiment import Cell, Experiment
-from makeway.measure.outcome import Applied, Bench, VariantResult
-from makeway.planning.planner import make_plan
-from makeway.presets import load_preset
-from makeway.report.bench_report import bench_report, experiment_report
-from makeway.report.blocks import Report, Room
-from makeway.report.page import html_page
-from makeway.report.predicted_report import plan_report, room_of, simulation_report
-from makeway.residency import blocks_beside, residency
-from makeway.simulate.predict import simulate
-from makeway.timeline import Rank, Span, Timeline
+from makeway.act.measure.experiment import Cell, Experiment
+from makeway.act.measure.outcome import Applied, Bench, VariantResult
+from makeway.decide.planning.planner import make_plan
+from makeway.model.presets import load_preset
+from makeway.model.residency import blocks_beside, residency
+from makeway.model.simulate.predict import simulate
+from makeway.show.bench_report import bench_report, experiment_report
+from makeway.show.blocks import Report, Room
+from makeway.show.page import html_page
+from makeway.show.predicted_report import plan_report, room_of, simulation_report
+from makeway.values.collective import load_footprint
+from makeway.values.control import CommPriority, SmemPad
+from makeway.values.device import Device, load_device
+from makeway.values.kernel import KernelResources
+from makeway.values.timeline import Rank, Span, Timeline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from makeway.analysis.figures import figures, step_figures
-from makeway.analysis.findings import Figures
-from makeway.analysis.hta import hta_figures
-from makeway.analysis.matching import match_collectives
-from makeway.analysis.slowdown import slowdowns
-from makeway.timeline import Timeline
-from makeway.traces.read import read_trace
+from makeway.decide.analysis.figures import figures, step_figures
+from makeway.decide.analysis.findings import Figures
+from makeway.decide.analysis.hta import hta_figures
+from makeway.decide.analysis.matching import match_collectives
+from makeway.decide.analysis.slowdown import slowdowns
+from makeway.read.traces.read import read_trace
+from makeway.values.timeline import Timeline
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 EXPECTED: dict[str, Any] = json.loads(Path(__file__).with_name("trace_figures.json").read_text())

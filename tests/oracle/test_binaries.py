@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from makeway.binaries import BinaryKernel, inspect_file
-from makeway.collective import load_footprint, path_names
+from makeway.read.binaries import BinaryKernel, inspect_file
+from makeway.values.collective import load_footprint, path_names
 
 CUDA_ARCHS = ("sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 KERNELS = ("matmul", "matmul_small", "scale")

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from makeway.binaries import inspect_file
-from makeway.device import load_device
-from makeway.residency import pad_range, resident_blocks
-from makeway.runtime.doctor.self_test import KERNEL
+from makeway.act.doctor.self_test import KERNEL
+from makeway.model.residency import pad_range, resident_blocks
+from makeway.read.binaries import inspect_file
+from makeway.values.device import load_device
 
 ARCHS = {80: "A100-SXM4-80GB", 86: "A40", 90: "H100-SXM5-80GB"}
-TARGETS = (8, 4, 2, 1)  # as makeway.runtime.doctor.gpu_probe has
+TARGETS = (8, 4, 2, 1)  # as makeway.act.doctor.gpu_probe has
 
 
 def compile_all(out: Path) -> None:
-    from makeway.runtime.doctor import gpu_probe
-    from makeway.runtime.doctor.kernels import compile_hold
+    from makeway.act.doctor import gpu_probe
+    from makeway.act.doctor.kernels import compile_hold
 
     assert gpu_probe.TARGETS == TARGETS
     for arch in ARCHS:

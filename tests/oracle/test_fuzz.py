@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from makeway.binaries import inspect_file
-from makeway.binaries.elf import parse_elf
-from makeway.errors import BinaryError, InputError, UnsupportedError
+from makeway.read.binaries import inspect_file
+from makeway.read.binaries.elf import parse_elf
+from makeway.values.errors import BinaryError, InputError, UnsupportedError
 
 ROUNDS = 3_000  # per seed file; eight seed files make 24,000
 LONGEST_S = 20.0  # a hang, not a slow moment of a shared machine

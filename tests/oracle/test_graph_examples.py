@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.oracle.test_graph_laws import GEMM, REDUCE, Answer, FakeDriver, Kind, Node, Sketch, graph_of, kernel_node
 
-from makeway.control import CommBlocks, CommPriority, Plan, SmemPad
-from makeway.errors import InputError, MissingExtraError, UnsupportedError
-from makeway.runtime.cuda.graph import control_receipts, shape_graph, shape_torch_graph, undo
+from makeway.act.cuda.graph import control_receipts, shape_graph, shape_torch_graph, undo
+from makeway.values.control import CommBlocks, CommPriority, Plan, SmemPad
+from makeway.values.errors import InputError, MissingExtraError, UnsupportedError
 
 PADDED = Plan(controls=(SmemPad(40_000, "*gemm*"), CommPriority()))
 

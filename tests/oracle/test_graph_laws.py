@@ -13,8 +13,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.control import CommPriority, Plan, SmemPad
-from makeway.runtime.cuda.graph import GraphReceipt, NodeReceipt, shape_graph, undo
+from makeway.act.cuda.graph import GraphReceipt, NodeReceipt, shape_graph, undo
+from makeway.values.control import CommPriority, Plan, SmemPad
 
 # --- a driver of values -------------------------------------------------------------------------
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from makeway.binaries import inspect_file
-from makeway.device import Device, load_device
-from makeway.kernel import KernelResources
-from makeway.residency import pad_range, resident_blocks
+from makeway.model.residency import pad_range, resident_blocks
+from makeway.read.binaries import inspect_file
+from makeway.values.device import Device, load_device
+from makeway.values.kernel import KernelResources
 
 DEVICES = ("A40", "A100-SXM4-80GB", "H100-SXM5-80GB")
 COMM = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -316,8 +316,8 @@ class Program:
 
 def shape(asked: dict[str, Any]) -> None:
     """Launch a graph as captured, shaped and undone, and print the receipts."""
-    from makeway.control import CommPriority, Plan, SmemPad
-    from makeway.runtime.cuda.graph import shape_graph, undo
+    from makeway.act.cuda.graph import shape_graph, undo
+    from makeway.values.control import CommPriority, Plan, SmemPad
 
     program = Program(asked["kernels"], clusters=asked["device"].startswith("H100"))
     graph = program.graph(copies=asked.get("copies", 0), children=asked.get("children", True))

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from makeway.analysis.occupancy import WRONG_BY_POINTS, kineto_percent, occupancy_percent
-from makeway.device import Device, load_device
-from makeway.kernel import KernelResources, Launch
+from makeway.decide.analysis.occupancy import WRONG_BY_POINTS, kineto_percent, occupancy_percent
+from makeway.values.device import Device, load_device
+from makeway.values.kernel import KernelResources, Launch
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 # Traces that hold NVIDIA kernels, and the percent of them that Kineto gets wrong.

@@ -11,9 +11,9 @@ from pathlib import Path
 import nvidia.cu13
 import pytest
 
-from makeway.device import Device, load_device
-from makeway.kernel import KernelResources
-from makeway.residency import resident_blocks
+from makeway.model.residency import resident_blocks
+from makeway.values.device import Device, load_device
+from makeway.values.kernel import KernelResources
 
 DEVICES = {
     "sm_70": "V100-SXM2-32GB",

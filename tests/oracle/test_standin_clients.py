@@ -9,9 +9,9 @@ import pytest
 from tests.standin.build import Launch, Stream, launches, read_record
 from tests.standin.running import PROGRAMS, kernels, run
 
-from makeway.binaries import inspect_file
-from makeway.device import load_device
-from makeway.residency import resident_blocks
+from makeway.model.residency import resident_blocks
+from makeway.read.binaries import inspect_file
+from makeway.values.device import load_device
 
 COMM = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 DEVICES = ("A40", "A100-SXM4-80GB", "H100-SXM5-80GB")

@@ -7,9 +7,9 @@ from pathlib import Path
 from tests.standin.build import FunctionAttribute, launches, read_record
 from tests.standin.running import PROGRAMS, answers, kernels, run
 
-from makeway.binaries import inspect_file
-from makeway.device import load_device
-from makeway.residency import resident_blocks
+from makeway.model.residency import resident_blocks
+from makeway.read.binaries import inspect_file
+from makeway.values.device import load_device
 
 FILES = ("matmul.gfx90a.hsaco", "matmul_small.gfx90a.hsaco", "scale.gfx90a.hsaco")
 

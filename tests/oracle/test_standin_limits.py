@@ -20,9 +20,9 @@ from tests.standin.build import (
 )
 from tests.standin.running import CHECKS, PROGRAMS, answers, driver_for, kernels, run, storm
 
-from makeway.binaries import inspect_file
-from makeway.device import load_device
-from makeway.residency import pad_range, resident_blocks
+from makeway.model.residency import pad_range, resident_blocks
+from makeway.read.binaries import inspect_file
+from makeway.values.device import load_device
 
 DEVICES = {"sm_80": "A100-SXM4-80GB", "sm_86": "A40", "sm_90": "H100-SXM5-80GB"}
 

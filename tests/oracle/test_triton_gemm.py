@@ -15,13 +15,7 @@ from typing import Any
 
 import pytest
 
-from makeway.binaries import inspect_file
-from makeway.control import SmemPad, TileChoice
-from makeway.device import load_device
-from makeway.errors import InputError
-from makeway.kernel import KernelResources
-from makeway.residency import pad_range, resident_blocks
-from makeway.runtime.triton.config import (
+from makeway.act.triton.config import (
     OPT1,
     OPT2,
     GemmConfig,
@@ -33,6 +27,12 @@ from makeway.runtime.triton.config import (
     operand_buffers,
     operand_bytes,
 )
+from makeway.model.residency import pad_range, resident_blocks
+from makeway.read.binaries import inspect_file
+from makeway.values.control import SmemPad, TileChoice
+from makeway.values.device import load_device
+from makeway.values.errors import InputError
+from makeway.values.kernel import KernelResources
 
 ARCHS = {"sm_80": "A100-SXM4-40GB", "sm_86": "A40", "sm_90": "H100-SXM5-80GB", "gfx90a": "MI250X"}
 KINDS: tuple[tuple[GemmType, Tile, int], ...] = (
@@ -68,7 +68,7 @@ def multiply() -> None:
     """Every product by the interpreter against torch in double precision; prints the worst errors."""
     import torch
 
-    from makeway.runtime.triton.gemm import matmul
+    from makeway.act.triton.gemm import matmul
 
     torch.manual_seed(7)
     found = []
@@ -94,8 +94,8 @@ def multiply() -> None:
 
 def compile_all(out: Path) -> None:
     """Binaries for every architecture and kind, with the figures that no binary holds."""
-    from makeway.errors import UnsupportedError
-    from makeway.runtime.triton.gemm import compile_gemm, padded
+    from makeway.act.triton.gemm import compile_gemm, padded
+    from makeway.values.errors import UnsupportedError
 
     figures: dict[str, Any] = {}
     for arch in ARCHS:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from makeway.cli.main import main
-from makeway.device import load_device
-from makeway.errors import DataFileError, InputError
-from makeway.simulate.policies import DISPATCHES
-from makeway.simulate.predict import Settings
-from makeway.validate import validate, validate_table
-from makeway.validate.conccl import PUBLISHED, ladder, without_fit
-from makeway.validate.grid import run_experiment, time_ratio
-from makeway.validate.headlines import priority_gain
+from makeway.model.simulate.policies import DISPATCHES
+from makeway.model.simulate.predict import Settings
+from makeway.model.validate import validate, validate_table
+from makeway.model.validate.conccl import PUBLISHED, ladder, without_fit
+from makeway.model.validate.grid import run_experiment, time_ratio
+from makeway.model.validate.headlines import priority_gain
+from makeway.values.device import load_device
+from makeway.values.errors import DataFileError, InputError
 
 A40, A100, H100, MI250X = (load_device(name) for name in ("A40", "A100-SXM4-40GB", "H100-SXM5-80GB", "MI250X"))
 

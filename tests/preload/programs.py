@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from makeway.control import Plan
-from makeway.runtime.preload.build import FLAGS, LIBRARIES, SOURCES
-from makeway.runtime.preload.receipts import KernelCounts, LaunchReceipts, read_receipts
-from makeway.runtime.preload.rules import LaunchRule, Rules, encode_rules, rules_of
+from makeway.act.preload.build import FLAGS, LIBRARIES, SOURCES
+from makeway.act.preload.receipts import KernelCounts, LaunchReceipts, read_receipts
+from makeway.act.preload.rules import LaunchRule, Rules, encode_rules, rules_of
+from makeway.values.control import Plan
 
 HERE = Path(__file__).parent
 WARNINGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCES}")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from makeway.errors import UnsupportedError
-from makeway.runtime.preload import build
+from makeway.act.preload import build
+from makeway.values.errors import UnsupportedError
 
-CALL = "import sys; from pathlib import Path; from makeway.runtime.preload.build import library; print(library({}))"
+CALL = "import sys; from pathlib import Path; from makeway.act.preload.build import library; print(library({}))"
 
 
 def ask(argument: str = "", **environment: str) -> subprocess.CompletedProcess[str]:

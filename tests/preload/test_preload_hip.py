@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.preload.programs import COMM, HERE, Setting, compile_program, pads, rules, sent
 
-from makeway.runtime.preload.rules import LaunchRule
+from makeway.act.preload.rules import LaunchRule
 
 WAYS = ("module", "ext-module", "host", "host-ext", "looked-up")
 FUNCTIONS = {

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.preload.programs import COMM, HERE, Setting, compile_program, driver, pads, rules, sent
 
-from makeway.runtime.preload.build import SOURCES
-from makeway.runtime.preload.receipts import read_receipts
-from makeway.runtime.preload.rules import LaunchRule, encode_rules
+from makeway.act.preload.build import SOURCES
+from makeway.act.preload.receipts import read_receipts
+from makeway.act.preload.rules import LaunchRule, encode_rules
 
 WAYS = ("dlsym", "proc", "proc-ptsz", "old-proc")
 

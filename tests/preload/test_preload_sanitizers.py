@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.preload.programs import COMM, HERE, Setting, compile_program, driver, rules, shim_sources
 
-from makeway.runtime.preload.rules import LaunchRule
+from makeway.act.preload.rules import LaunchRule
 
 SANITIZERS = {
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),

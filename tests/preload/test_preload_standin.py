@@ -14,11 +14,11 @@ from tests.standin.build import cuda_driver, environment
 from tests.standin.kernels import COMM
 from tests.standin.records import Launch, launches
 
-from makeway.device import load_device
-from makeway.kernel import KernelResources
-from makeway.residency import pad_range
-from makeway.runtime.preload.receipts import KernelCounts, read_receipts
-from makeway.runtime.preload.rules import LaunchRule, Rules, code_hash, encode_rules
+from makeway.act.preload.receipts import KernelCounts, read_receipts
+from makeway.act.preload.rules import LaunchRule, Rules, code_hash, encode_rules
+from makeway.model.residency import pad_range
+from makeway.values.device import load_device
+from makeway.values.kernel import KernelResources
 
 DEVICES = {"A40": "sm_86", "A100-SXM4-80GB": "sm_80", "H100-SXM5-80GB": "sm_90"}
 PROGRAM = Path(__file__).parents[1] / "standin" / "programs" / "bindings_program.py"

@@ -24,7 +24,14 @@ import torch._dynamo  # DistributedDataParallel would load it in every rank
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from makeway.control import (
+from makeway.act.cpu.calls import FRACTIONS, SUMMED, Op
+from makeway.act.cpu.controls import NICER_BY, CpuBackend
+from makeway.act.cpu.direct import DirectGroup
+from makeway.act.cpu.hook import direct_hook
+from makeway.act.cpu.links import LostRankError
+from makeway.act.cpu.shared import found_in
+from makeway.act.cpu.threads import cores_of, niceness_of, slice_ns, thread_ids
+from makeway.values.control import (
     Chunks,
     CommBlocks,
     CommPriority,
@@ -36,14 +43,7 @@ from makeway.control import (
     SmPartition,
     TileChoice,
 )
-from makeway.errors import InputError, MakewayError, UnsupportedError
-from makeway.runtime.cpu.calls import FRACTIONS, SUMMED, Op
-from makeway.runtime.cpu.controls import NICER_BY, CpuBackend
-from makeway.runtime.cpu.direct import DirectGroup
-from makeway.runtime.cpu.hook import direct_hook
-from makeway.runtime.cpu.links import LostRankError
-from makeway.runtime.cpu.shared import found_in
-from makeway.runtime.cpu.threads import cores_of, niceness_of, slice_ns, thread_ids
+from makeway.values.errors import InputError, MakewayError, UnsupportedError
 
 RANK, RANKS = 0, 1  # set in each rank
 CLONE_NEWUSER, CLONE_NEWNS = 0x10000000, 0x00020000

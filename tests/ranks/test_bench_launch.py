@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from makeway.measure.bench import job_settings
-from makeway.measure.job import Job, encode_job
-from makeway.measure.launch import RANK_COMMAND, Limits, RankFailedError, free_port, run_ranks
-from makeway.measure.link import LOOPBACK, paced_link, parse_rate
-from makeway.measure.record import record_from
+from makeway.act.measure.bench import job_settings
+from makeway.act.measure.job import Job, encode_job
+from makeway.act.measure.launch import RANK_COMMAND, Limits, RankFailedError, free_port, run_ranks
+from makeway.act.measure.link import LOOPBACK, paced_link, parse_rate
+from makeway.act.measure.record import record_from
 
 MARK = "MAKEWAY_TEST_MARK"
 SMALL = ("gemm-ar", "--size", "256KiB", "--scale", "0.5", "--repeats", "2", "--warmup", "1", "--no-plan")

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from makeway.measure.ranks.exchange import GlooCarrier, RawSpan, Recorder
-from makeway.measure.ranks.harness import _round_ns, _Turn
-from makeway.measure.ranks.lanes import Way, rows_of
-from makeway.measure.ranks.pairs import CUTS, Pairs, exchanged, result_shape, scaled_shape
-from makeway.measure.ranks.transformer import unlike
-from makeway.measure.ranks.world import World
-from makeway.units import KIB, MIB
+from makeway.act.measure.ranks.exchange import GlooCarrier, RawSpan, Recorder
+from makeway.act.measure.ranks.harness import _round_ns, _Turn
+from makeway.act.measure.ranks.lanes import Way, rows_of
+from makeway.act.measure.ranks.pairs import CUTS, Pairs, exchanged, result_shape, scaled_shape
+from makeway.act.measure.ranks.transformer import unlike
+from makeway.act.measure.ranks.world import World
+from makeway.values.units import KIB, MIB
 
 import torch  # isort: skip  # after the modules that keep its warning about numpy quiet
 from torch._C._distributed_c10d import HashStore  # isort: skip

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from makeway.collective import Collective
-from makeway.control import Chunks, Control, parse_control
-from makeway.measure.job import Job
-from makeway.measure.outcome import OVERLAP, PLANNED
-from makeway.measure.variants import Setting, candidate_settings, fixed_settings
+from makeway.act.measure.job import Job
+from makeway.act.measure.outcome import OVERLAP, PLANNED
+from makeway.act.measure.variants import Setting, candidate_settings, fixed_settings
+from makeway.values.collective import Collective
+from makeway.values.control import Chunks, Control, parse_control
 
 QUICK = ("--repeats", "2", "--warmup", "1", "--no-plan", "--json")
 
@@ -107,7 +107,7 @@ class Flawed:
 
 @pytest.fixture
 def flawed(monkeypatch: pytest.MonkeyPatch) -> Flawed:
-    from makeway.measure.ranks import harness
+    from makeway.act.measure.ranks import harness
 
     workload = Flawed()
     monkeypatch.setattr(harness, "rank_workload", lambda job, world: workload)
@@ -117,8 +117,8 @@ def flawed(monkeypatch: pytest.MonkeyPatch) -> Flawed:
 def run_alone(job: Job) -> Any:
     from torch._C._distributed_c10d import HashStore
 
-    from makeway.measure.ranks.harness import run_job
-    from makeway.measure.ranks.world import World
+    from makeway.act.measure.ranks.harness import run_job
+    from makeway.act.measure.ranks.world import World
 
     return run_job(job, World(rank=0, ranks=1, store=HashStore()), lambda stage: None)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from makeway.measure.launch import free_port
+from makeway.act.measure.launch import free_port
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).parent / "programs" / "ddp_train.py")

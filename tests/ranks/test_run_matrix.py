@@ -14,12 +14,12 @@ from tests.standin.build import cuda_driver, environment, hip_runtime, program_k
 from tests.standin.kernels import COMM
 from tests.standin.records import Launch, launches
 
-from makeway.binaries.inspect import inspect_file
-from makeway.control import CommPriority, Plan, SmemPad
-from makeway.device import Device, load_device
-from makeway.kernel import KernelResources
-from makeway.plan_file import dump_plan
-from makeway.residency import pad_range, resident_blocks
+from makeway.model.residency import pad_range, resident_blocks
+from makeway.read.binaries.inspect import inspect_file
+from makeway.read.plan_file import dump_plan
+from makeway.values.control import CommPriority, Plan, SmemPad
+from makeway.values.device import Device, load_device
+from makeway.values.kernel import KernelResources
 
 PROGRAMS = Path(__file__).parents[1] / "standin" / "programs"
 CUDA = ("A40", "A100-SXM4-80GB", "H100-SXM5-80GB")

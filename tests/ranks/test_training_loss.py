@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from makeway.measure.launch import free_port
+from makeway.act.measure.launch import free_port
 
 STEPS = 20
 TOLERANCE = 1e-4  # relative; of compressed gradients, whose rounding depends on how they are cut

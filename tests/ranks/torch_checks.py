@@ -28,15 +28,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from makeway.control import Chunks, CommPriority, Control, CopyEngine, LaunchOrder, Plan, SmemPad, SmPartition
-from makeway.errors import InputError
-from makeway.plan_file import dump_plan
-from makeway.runtime.cpu.controls import CpuBackend
-from makeway.runtime.cpu.threads import cores_of, niceness_of, readings, thread_ids
+from makeway.act.cpu.controls import CpuBackend
+from makeway.act.cpu.threads import cores_of, niceness_of, readings, thread_ids
+from makeway.act.torch.autostart import begin
+from makeway.act.torch.collectives import Copies, rerouted
+from makeway.act.torch.meeting import shared_memory
+from makeway.read.plan_file import dump_plan
 from makeway.torch import overlap, prepare_ddp, prepare_fsdp2
-from makeway.torch.autostart import begin
-from makeway.torch.collectives import Copies, rerouted
-from makeway.torch.meeting import shared_memory
+from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, LaunchOrder, Plan, SmemPad, SmPartition
+from makeway.values.errors import InputError
 
 DIRECTORY = Path(*sys.argv[1:2])
 RANK, RANKS = 0, 1  # set in each rank

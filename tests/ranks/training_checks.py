@@ -7,12 +7,12 @@ import sys
 
 import torch
 
-from makeway.measure.job import Job
-from makeway.measure.ranks.exchange import Carrier, DirectCarrier, GlooCarrier, Recorder
-from makeway.measure.ranks.lanes import Way
-from makeway.measure.ranks.training import training
-from makeway.measure.ranks.world import World, join, leave
-from makeway.runtime.cpu.direct import DirectGroup
+from makeway.act.cpu.direct import DirectGroup
+from makeway.act.measure.job import Job
+from makeway.act.measure.ranks.exchange import Carrier, DirectCarrier, GlooCarrier, Recorder
+from makeway.act.measure.ranks.lanes import Way
+from makeway.act.measure.ranks.training import training
+from makeway.act.measure.ranks.world import World, join, leave
 
 STEPS = 20
 KINDS = (("ddp", "none"), ("ddp", "fp16"), ("ddp", "powersgd"), ("fsdp2", "none"))

@@ -37,7 +37,7 @@ from pathlib import Path
 from tests.standin.devices import device_file
 from tests.standin.records import FunctionAttribute, Launch, Stream, Unknown, launches, read_record
 
-from makeway.device import load_device
+from makeway.values.device import load_device
 
 __all__ = [
     "FunctionAttribute",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from makeway.device import Device
+from makeway.values.device import Device
 
 # Width of the memory bus, by the vendors' data sheets; the clock follows from the bandwidth. Triton asks for both.
 _MEMORY_BUS_BITS = {

@@ -18,7 +18,7 @@ from tests.standin.build import (
     shared_place,
 )
 
-from makeway.device import load_device
+from makeway.values.device import load_device
 
 PROGRAMS = HERE / "programs"
 CHECKS = HERE / "checks"

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.analysis.causes import cause_groups, rank_causes, slowed_causes, with_waiting
-from makeway.analysis.figures import figures
-from makeway.analysis.findings import Cause, Matched, Slowdown, Slowdowns
-from makeway.analysis.lateness import LATE_NS
-from makeway.analysis.matching import match_collectives
-from makeway.analysis.streams import StreamView, ready_ns
-from makeway.device import load_device
-from makeway.kernel import KernelResources, Launch
-from makeway.timeline import Rank, Span, SpanKind, Timeline, Wait
+from makeway.decide.analysis.causes import cause_groups, rank_causes, slowed_causes, with_waiting
+from makeway.decide.analysis.figures import figures
+from makeway.decide.analysis.findings import Cause, Matched, Slowdown, Slowdowns
+from makeway.decide.analysis.lateness import LATE_NS
+from makeway.decide.analysis.matching import match_collectives
+from makeway.decide.analysis.streams import StreamView, ready_ns
+from makeway.values.device import load_device
+from makeway.values.kernel import KernelResources, Launch
+from makeway.values.timeline import Rank, Span, SpanKind, Timeline, Wait
 
 A100 = load_device("A100-SXM4-80GB")
 GEMM = KernelResources(threads=256, registers_per_thread=128, smem_bytes=49_152)  # 2 blocks per SM: all registers

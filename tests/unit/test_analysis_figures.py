@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.analysis.figures import figures, spans_of_step, step_figures
-from makeway.analysis.hta import hta_figures
-from makeway.analysis.intervals import cover
-from makeway.errors import InputError
-from makeway.timeline import Span, SpanKind, Step, Timeline, covered_ns, overlap_ns, union_ns
+from makeway.decide.analysis.figures import figures, spans_of_step, step_figures
+from makeway.decide.analysis.hta import hta_figures
+from makeway.decide.analysis.intervals import cover
+from makeway.values.errors import InputError
+from makeway.values.timeline import Span, SpanKind, Step, Timeline, covered_ns, overlap_ns, union_ns
 
 NAMES = {"compute": "gemm", "comm": "ncclDevKernel_AllReduce", "copy": "Memcpy PtoP", "memory": "Memcpy DtoH"}
 

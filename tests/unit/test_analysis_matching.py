@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.analysis.matching import match_collectives
-from makeway.timeline import Exchange, Span
+from makeway.decide.analysis.matching import match_collectives
+from makeway.values.timeline import Exchange, Span
 
 MS = 1_000_000
 ALL_REDUCE = Exchange(kind="all-reduce")

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.analysis.occupancy import kineto_percent, occupancy, occupancy_percent
-from makeway.device import Device, device_names, load_device
-from makeway.errors import InputError
-from makeway.kernel import KernelResources, Launch
-from makeway.residency import resident_blocks
-from makeway.timeline import Span
+from makeway.decide.analysis.occupancy import kineto_percent, occupancy, occupancy_percent
+from makeway.model.residency import resident_blocks
+from makeway.values.device import Device, device_names, load_device
+from makeway.values.errors import InputError
+from makeway.values.kernel import KernelResources, Launch
+from makeway.values.timeline import Span
 
 GPUS = [device for device in map(load_device, device_names()) if device.limits]
 A100 = load_device("A100-SXM4-80GB")

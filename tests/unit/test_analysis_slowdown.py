@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.analysis.slowdown import LEAST_ALONE_NS, slowdowns
-from makeway.kernel import KernelResources, Launch
-from makeway.timeline import Span, SpanKind
+from makeway.decide.analysis.slowdown import LEAST_ALONE_NS, slowdowns
+from makeway.values.kernel import KernelResources, Launch
+from makeway.values.timeline import Span, SpanKind
 
 LAUNCH = Launch(blocks=512, threads=256, resources=KernelResources(threads=256, registers_per_thread=64))
 PERIOD = 1_000_000

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from makeway.cli.main import main
-from makeway.plan_file import load_plan
+from makeway.read.plan_file import load_plan
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 PAIR = ["gemm-ar", "--device", "H100-SXM5-80GB"]

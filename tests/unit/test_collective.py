@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from makeway.collective import library_names, load_footprint, path_names
-from makeway.errors import InputError, UnknownNameError, UnsupportedError
+from makeway.values.collective import library_names, load_footprint, path_names
+from makeway.values.errors import InputError, UnknownNameError, UnsupportedError
 
 
 def test_nccl_blocks_have_the_published_sizes() -> None:

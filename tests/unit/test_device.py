@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from makeway.device import device_names, load_device, parse_device
-from makeway.errors import DataFileError, UnknownNameError
+from makeway.values.device import device_names, load_device, parse_device
+from makeway.values.errors import DataFileError, UnknownNameError
 
 WANTED = [
     "A40", "A100-SXM4-40GB", "A100-SXM4-80GB", "H100-SXM5-80GB", "H200", "B200", "L40S", "V100-SXM2-16GB",

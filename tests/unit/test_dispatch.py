@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from makeway.device import SmLimits, load_device
-from makeway.residency import Need
-from makeway.simulate.block_engine import BlockSms
-from makeway.simulate.class_engine import ClassSms
-from makeway.simulate.driver import run
-from makeway.simulate.policies import BackFill, CutAhead, Dispatch, MaxMin, Proportional, StrictHeadOfLine
-from makeway.simulate.program import EngineOp, Program, Site
-from makeway.simulate.sms import Layout
-from makeway.validate.rows import published_csv
+from makeway.model.residency import Need
+from makeway.model.simulate.block_engine import BlockSms
+from makeway.model.simulate.class_engine import ClassSms
+from makeway.model.simulate.driver import run
+from makeway.model.simulate.policies import BackFill, CutAhead, Dispatch, MaxMin, Proportional, StrictHeadOfLine
+from makeway.model.simulate.program import EngineOp, Program, Site
+from makeway.model.simulate.sms import Layout
+from makeway.model.validate.rows import published_csv
+from makeway.values.device import SmLimits, load_device
 
 # Pascal's SM: 2,048 threads, 32 blocks, 64 warps; the cases below are bound by threads and warps.
 PASCAL = replace(load_device("V100-SXM2-16GB").sm)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.collective import Collective, CollectiveKind
-from makeway.control import DmaVariant
-from makeway.device import Device, device_names, load_device
-from makeway.errors import InputError, UnsupportedError
-from makeway.simulate.dma import dma_cost
-from makeway.simulate.network import comm_facts, number
+from makeway.model.simulate.dma import dma_cost
+from makeway.model.simulate.network import comm_facts, number
+from makeway.values.collective import Collective, CollectiveKind
+from makeway.values.control import DmaVariant
+from makeway.values.device import Device, device_names, load_device
+from makeway.values.errors import InputError, UnsupportedError
 
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
 MI300X, MI250X, H100 = load_device("MI300X"), load_device("MI250X"), load_device("H100-SXM5-80GB")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from makeway.device import parse_device
+from makeway.values.device import parse_device
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])

@@ -15,7 +15,7 @@ import pytest
 
 from makeway.cli import demo
 from makeway.cli.main import COMMANDS, main
-from makeway.report import blocks
+from makeway.show import blocks
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".c")]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.runtime.doctor.cgroup import cgroup_limits
-from makeway.runtime.doctor.facts import Machine, cautions, look_around
-from makeway.runtime.doctor.gpus import Gpus, amd_gpus, gfx_name, mps_pipe, nvidia_gpus
+from makeway.act.doctor.cgroup import cgroup_limits
+from makeway.act.doctor.facts import Machine, cautions, look_around
+from makeway.act.doctor.gpus import Gpus, amd_gpus, gfx_name, mps_pipe, nvidia_gpus
 
 INFORMATION = """\
 Model: \t\t NVIDIA H100 80GB HBM3

@@ -12,16 +12,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from makeway.act.doctor import self_test as tests
+from makeway.act.doctor.children import Told, read_lines, run_children
+from makeway.act.doctor.facts import Machine, Torch, look_around
+from makeway.act.doctor.gpus import Gpus
+from makeway.act.doctor.samples import Block, Line, PartitionRun
+from makeway.act.doctor.self_test import GPU_CHECKS, SelfTest, cpu_verdicts, gpu_verdicts, judged, proof
+from makeway.act.doctor.verdicts import Check, Verdict
 from makeway.cli import doctor
 from makeway.cli.main import main
-from makeway.control import CONTROL_KINDS
-from makeway.runtime.doctor import self_test as tests
-from makeway.runtime.doctor.children import Told, read_lines, run_children
-from makeway.runtime.doctor.facts import Machine, Torch, look_around
-from makeway.runtime.doctor.gpus import Gpus
-from makeway.runtime.doctor.samples import Block, Line, PartitionRun
-from makeway.runtime.doctor.self_test import GPU_CHECKS, SelfTest, cpu_verdicts, gpu_verdicts, judged, proof
-from makeway.runtime.doctor.verdicts import Check, Verdict
+from makeway.values.control import CONTROL_KINDS
 
 PARTITION = Check(name="partition", platform="cuda", control="SmPartition", way="python")
 BLOCKS = tuple(Block(sm, 0, 10) for sm in range(8))

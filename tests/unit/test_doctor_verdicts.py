@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.device import load_device
-from makeway.kernel import KernelResources
-from makeway.residency import pad_range, resident_blocks
-from makeway.runtime.doctor.samples import (
+from makeway.act.doctor.samples import (
     Block,
     ControlRun,
     CopyRun,
@@ -22,7 +19,7 @@ from makeway.runtime.doctor.samples import (
     RankRun,
     ThreadState,
 )
-from makeway.runtime.doctor.verdicts import (
+from makeway.act.doctor.verdicts import (
     Check,
     ShimCounts,
     judge_copy,
@@ -35,6 +32,9 @@ from makeway.runtime.doctor.verdicts import (
     overtaken,
     peaks,
 )
+from makeway.model.residency import pad_range, resident_blocks
+from makeway.values.device import load_device
+from makeway.values.kernel import KernelResources
 
 CHECK = Check(name="one", platform="cuda", control="SmemPad", way="python")
 NAME = "NVIDIA H100 80GB HBM3"

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from makeway.control import CONTROL_KINDS, LaunchOrder
-from makeway.runtime.doctor.cgroup import Limits
-from makeway.runtime.doctor.facts import Machine, Torch
-from makeway.runtime.doctor.gpus import Gpus
-from makeway.runtime.doctor.works import SAMPLES, Answer, Platform, Way, absent, answers
+from makeway.act.doctor.cgroup import Limits
+from makeway.act.doctor.facts import Machine, Torch
+from makeway.act.doctor.gpus import Gpus
+from makeway.act.doctor.works import SAMPLES, Answer, Platform, Way, absent, answers
+from makeway.values.control import CONTROL_KINDS, LaunchOrder
 
 BARE = Machine(
     kernel="Linux 6.8",
@@ -122,7 +122,7 @@ def test_a_machine_that_has_everything_can_do_whatever_a_poorer_one_can(machine:
 def test_the_cpu_backend_refuses_what_the_doctor_says_cannot_work(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch without numpy warns when it is loaded
-        controls = pytest.importorskip("makeway.runtime.cpu.controls")
+        controls = pytest.importorskip("makeway.act.cpu.controls")
     group: Any = SimpleNamespace(usable=True, thread_ids=(), rank=0, ranks=1)
     backend = controls.CpuBackend(group, rank=0, ranks=1, cores=range(cores))
     for niceness, priority_by in ((True, "niceness"), (False, None)):

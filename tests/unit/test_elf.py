@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from makeway.binaries import inspect_file
-from makeway.binaries.elf import parse_elf
-from makeway.binaries.hsaco import BUNDLE_MAGIC, bundle_entries
-from makeway.errors import BinaryError, InputError
+from makeway.read.binaries import inspect_file
+from makeway.read.binaries.elf import parse_elf
+from makeway.read.binaries.hsaco import BUNDLE_MAGIC, bundle_entries
+from makeway.values.errors import BinaryError, InputError
 
 
 def test_sections_and_symbols_are_those_of_pyelftools(triton_kernels: Path) -> None:

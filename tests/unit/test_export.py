@@ -13,7 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.control import (
+from makeway.act.export.nccl import COLUMNS, LARGEST, TUNED
+from makeway.act.export.targets import TARGETS, export_document, export_plan
+from makeway.act.export.values import Carried, Exported, library_of, thread_choices
+from makeway.values.control import (
     CONTROL_KINDS,
     Chunks,
     CommBlocks,
@@ -28,10 +31,7 @@ from makeway.control import (
     SmPartition,
     TileChoice,
 )
-from makeway.errors import InputError, UnknownNameError
-from makeway.planning.export import TARGETS, export_document, export_plan
-from makeway.planning.export_nccl import COLUMNS, LARGEST, TUNED
-from makeway.planning.export_values import Carried, Exported, library_of, thread_choices
+from makeway.values.errors import InputError, UnknownNameError
 
 ALL: tuple[Control, ...] = (
     SmemPad(48 * 1024, "gemm*"),

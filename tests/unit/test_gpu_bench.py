@@ -16,25 +16,25 @@ from typing import Any
 
 import pytest
 
-from makeway.control import CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder
-from makeway.device import load_device
-from makeway.errors import InputError, UnsupportedError
-from makeway.measure.bench import run_bench
-from makeway.measure.gpus import gpu_ranks, gpu_settings, planner_setting
-from makeway.measure.job import Job, decode_job, encode_job
-from makeway.measure.launch import RankFailedError
-from makeway.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, Bench, document
-from makeway.measure.record import bench, plain, record_from
-from makeway.measure.variants import variant_name
-from makeway.runtime.cuda.backend import CudaBackend
-from makeway.runtime.cuda.machine import GpuMachine, look
-from makeway.runtime.triton.config import GemmConfig
+from makeway.act.cuda.backend import CudaBackend
+from makeway.act.cuda.machine import GpuMachine, look
+from makeway.act.measure.bench import run_bench
+from makeway.act.measure.gpus import gpu_ranks, gpu_settings, planner_setting
+from makeway.act.measure.job import Job, decode_job, encode_job
+from makeway.act.measure.launch import RankFailedError
+from makeway.act.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, Bench, document
+from makeway.act.measure.record import bench, plain, record_from
+from makeway.act.measure.variants import variant_name
+from makeway.act.triton.config import GemmConfig
+from makeway.values.control import CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder
+from makeway.values.device import load_device
+from makeway.values.errors import InputError, UnsupportedError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch without numpy warns when it is loaded
     real = pytest.importorskip("torch")
-    from makeway.measure.ranks import gpu
-    from makeway.measure.ranks.gpu_pairs import exact_reductions
+    from makeway.act.measure.ranks import gpu
+    from makeway.act.measure.ranks.gpu_pairs import exact_reductions
 
 GEMM_MS, COMM_MS = 3.0, 2.0
 STEPS, SIZE = 4, 64 * 1024
@@ -513,7 +513,7 @@ def test_candidates_of_a_kind_of_collective_can_work_on_it() -> None:
 
 def test_there_is_a_rank_for_every_gpu_and_never_two_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = GpuMachine(vendor="nvidia", torch="2.13.0", built="13.0", devices=4)
-    monkeypatch.setattr("makeway.measure.gpus.look", lambda vendor: ready)
+    monkeypatch.setattr("makeway.act.measure.gpus.look", lambda vendor: ready)
     assert (gpu_ranks("cuda", None), gpu_ranks("cuda", 2)) == (4, 2)
     with pytest.raises(InputError, match="--ranks 5 on 4 GPUs"):
         gpu_ranks("cuda", 5)

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.errors import InputError, UnsupportedError
-from makeway.runtime.cuda.backend import Session
-from makeway.runtime.cuda.copies import CopyGroup, pull_order, symmetric_group
-from makeway.runtime.cuda.overlap import (
+from makeway.act.cuda.backend import Session
+from makeway.act.cuda.copies import CopyGroup, pull_order, symmetric_group
+from makeway.act.cuda.overlap import (
     Loop,
     collective,
     copied,
@@ -26,7 +25,8 @@ from makeway.runtime.cuda.overlap import (
     run_sequential,
     timed_ns,
 )
-from makeway.runtime.triton.config import GemmConfig
+from makeway.act.triton.config import GemmConfig
+from makeway.values.errors import InputError, UnsupportedError
 
 # --- copies between peers -----------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.errors import InputError, InvalidKernelError
-from makeway.kernel import KernelResources, parse_resources
-from makeway.units import ceil_to, floor_to, format_bytes, parse_bytes
+from makeway.values.errors import InputError, InvalidKernelError
+from makeway.values.kernel import KernelResources, parse_resources
+from makeway.values.units import ceil_to, floor_to, format_bytes, parse_bytes
 
 
 @given(st.integers(0, 10**9), st.integers(1, 10**6))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.measure.choice import better_baseline, choice, finalist, promising
-from makeway.measure.outcome import OVERLAP, TORCHRUN
-from makeway.measure.statistics import summary
+from makeway.act.measure.choice import better_baseline, choice, finalist, promising
+from makeway.act.measure.outcome import OVERLAP, TORCHRUN
+from makeway.act.measure.statistics import summary
 
 ROUNDS = 6
 row = st.lists(st.integers(50, 200).map(float), min_size=ROUNDS, max_size=ROUNDS)

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from makeway.act.measure.experiment import PAPER_SIDES
 from makeway.cli.main import main
-from makeway.measure.experiment import PAPER_SIDES
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -70,7 +70,7 @@ def test_without_torch_the_extra_is_named(capsys: pytest.CaptureFixture[str], mo
 
 
 def test_the_command_loads_no_torch() -> None:
-    script = "import sys, makeway.cli.bench, makeway.measure.launch; sys.exit('torch' in sys.modules)"
+    script = "import sys, makeway.cli.bench, makeway.act.measure.launch; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
 
 

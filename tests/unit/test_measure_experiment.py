@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.errors import InputError
-from makeway.measure.experiment import (
+from makeway.act.measure.experiment import (
     CPU_SIDES,
     PAPER_SIDES,
     Grid,
@@ -23,12 +22,13 @@ from makeway.measure.experiment import (
     sweep,
     sweep_document,
 )
-from makeway.measure.outcome import OVERLAP, SEQUENTIAL, Bench, VariantResult
+from makeway.act.measure.outcome import OVERLAP, SEQUENTIAL, Bench, VariantResult
+from makeway.values.errors import InputError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch without numpy warns when it is loaded
     torch: Any = pytest.importorskip("torch")
-    from makeway.measure.ranks.pairs import Blocks, Pairs, PairShape
+    from makeway.act.measure.ranks.pairs import Blocks, Pairs, PairShape
 
 sides = st.integers(1, 4096)
 

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.control import Chunks, CommPriority, Control, CopyEngine
-from makeway.device import HOST_CARRIERS, HOST_KINDS, Device, host_fact_key, load_device
-from makeway.errors import InputError, UnsupportedError
-from makeway.measure import host_forecast
-from makeway.measure.calibrate import Calibration
-from makeway.measure.host_forecast import Forecast, forecast, in_predicted_order, with_predictions
-from makeway.measure.job import Job
-from makeway.measure.link import Rate
-from makeway.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, Bench, VariantResult, document
-from makeway.measure.variants import Setting, variant_name
+from makeway.act.measure import host_forecast
+from makeway.act.measure.calibrate import Calibration
+from makeway.act.measure.host_forecast import Forecast, forecast, in_predicted_order, with_predictions
+from makeway.act.measure.job import Job
+from makeway.act.measure.link import Rate
+from makeway.act.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, Bench, VariantResult, document
+from makeway.act.measure.variants import Setting, variant_name
+from makeway.values.control import Chunks, CommPriority, Control, CopyEngine
+from makeway.values.device import HOST_CARRIERS, HOST_KINDS, Device, host_fact_key, load_device
+from makeway.values.errors import InputError, UnsupportedError
 
 ROUND = {"latency_ns": 1e5, "ns_per_byte": 1.0, "cpu_ns_per_byte": 0.5}
 STEPS = 4
@@ -137,8 +137,8 @@ def test_sizes_and_depths_are_those_of_the_ranks() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch without numpy warns when it is loaded
         pytest.importorskip("torch")
-        from makeway.measure.ranks import balance
-        from makeway.measure.ranks.pairs import published_shape, result_shape
+        from makeway.act.measure.ranks import balance
+        from makeway.act.measure.ranks.pairs import published_shape, result_shape
     assert (host_forecast.OWN_BYTES, host_forecast.OWN_SCALE) == (balance.DEFAULT_BYTES, balance.DEFAULT_SCALE)
     assert balance._TRIAL_DEPTH == host_forecast.UNIT_DEPTH
     for workload in ("cb-ar", "conccl-20"):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.errors import InputError
-from makeway.measure import link
-from makeway.measure.link import Rate, paced_link, parse_rate
+from makeway.act.measure import link
+from makeway.act.measure.link import Rate, paced_link, parse_rate
+from makeway.values.errors import InputError
 
 
 @pytest.mark.parametrize(("text", "mbit"), [("2gbit", 2000), ("8Gbit", 8000), ("500mbit", 500), ("1.5 gbit", 1500)])

@@ -9,15 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.collective import Collective
-from makeway.control import Chunks, CommPriority, CopyEngine, SmPartition
-from makeway.errors import InputError, UnknownNameError
-from makeway.measure.bench import job_settings
-from makeway.measure.job import Job, decode_job, encode_job
-from makeway.measure.names import family, workload_names, workload_summary
-from makeway.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, TORCHRUN, Bench, VariantResult, document
-from makeway.measure.record import Record, SettingRecord, SpanRecord, bench, plain, record_from
-from makeway.measure.variants import (
+from makeway.act.measure.bench import job_settings
+from makeway.act.measure.job import Job, decode_job, encode_job
+from makeway.act.measure.names import family, workload_names, workload_summary
+from makeway.act.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, TORCHRUN, Bench, VariantResult, document
+from makeway.act.measure.record import Record, SettingRecord, SpanRecord, bench, plain, record_from
+from makeway.act.measure.variants import (
     COMM,
     COMPUTE,
     Setting,
@@ -27,6 +24,9 @@ from makeway.measure.variants import (
     fixed_settings,
     rotated,
 )
+from makeway.values.collective import Collective
+from makeway.values.control import Chunks, CommPriority, CopyEngine, SmPartition
+from makeway.values.errors import InputError, UnknownNameError
 
 
 def a_bench(**variants: float) -> Bench:

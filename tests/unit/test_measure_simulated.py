@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, SmPartition
-from makeway.device import Device, load_device
-from makeway.errors import InputError, UnknownNameError
-from makeway.measure.experiment import (
+from makeway.act.measure.experiment import (
     PAPER_SIDES,
     Cell,
     Experiment,
@@ -26,9 +23,12 @@ from makeway.measure.experiment import (
     table,
     tile_ratios,
 )
-from makeway.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, Bench, VariantResult, document
-from makeway.measure.simulated import simulated_bench, simulated_experiment, simulated_workload
-from makeway.validate.grid import published_device, time_ratio
+from makeway.act.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, Bench, VariantResult, document
+from makeway.act.measure.simulated import simulated_bench, simulated_experiment, simulated_workload
+from makeway.model.validate.grid import published_device, time_ratio
+from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, SmPartition
+from makeway.values.device import Device, load_device
+from makeway.values.errors import InputError, UnknownNameError
 
 A40, A100, H100, MI300X = (load_device(name) for name in ("A40", "A100-SXM4-40GB", "H100-SXM5-80GB", "MI300X"))
 TIMES = st.floats(1.0, 1e9)

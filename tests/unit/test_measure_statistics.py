@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.errors import InputError
-from makeway.measure.statistics import compared, summary
+from makeway.act.measure.statistics import compared, summary
+from makeway.values.errors import InputError
 
 times = st.lists(st.integers(1, 10**12).map(float), min_size=1, max_size=40)
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.collective import Collective, CollectiveKind
-from makeway.device import Device, device_names, load_device
-from makeway.errors import InputError, UnknownNameError, UnsupportedError
-from makeway.facts import data_files, read_facts
-from makeway.simulate.network import PATHS, collective_cost, comm_facts, default_blocks
+from makeway.model.simulate.network import PATHS, collective_cost, comm_facts, default_blocks
+from makeway.values.collective import Collective, CollectiveKind
+from makeway.values.device import Device, device_names, load_device
+from makeway.values.errors import InputError, UnknownNameError, UnsupportedError
+from makeway.values.facts import data_files, read_facts
 
 GIB = 1 << 30
 H100, A40, B200 = load_device("H100-SXM5-80GB"), load_device("A40"), load_device("B200")

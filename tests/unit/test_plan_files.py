@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.control import (
+from makeway.read.plan_file import dump_plan, load_plan, one_line, parse_plan
+from makeway.values.control import (
     CONTROL_KINDS,
     Chunks,
     CommBlocks,
@@ -32,8 +33,7 @@ from makeway.control import (
     control_word,
     parse_control,
 )
-from makeway.errors import DataFileError, InputError, MakewayError
-from makeway.plan_file import dump_plan, load_plan, one_line, parse_plan
+from makeway.values.errors import DataFileError, InputError, MakewayError
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -6,7 +6,10 @@ from typing import get_args
 
 import pytest
 
-from makeway.control import (
+from makeway.decide.planning.candidates import INTRUSIVENESS, Candidates, candidates, ordered
+from makeway.decide.planning.score import Score, Scorer, dispatch_rules
+from makeway.model.presets import load_preset
+from makeway.values.control import (
     Chunks,
     CommBlocks,
     CommPriority,
@@ -18,13 +21,10 @@ from makeway.control import (
     SmPartition,
     TileChoice,
 )
-from makeway.device import load_device
-from makeway.errors import InputError
-from makeway.kernel import KernelResources
-from makeway.planning.candidates import INTRUSIVENESS, Candidates, candidates, ordered
-from makeway.planning.score import Score, Scorer, dispatch_rules
-from makeway.presets import load_preset
-from makeway.workload import BlockWork, Gemm, Workload, WorkloadBuilder
+from makeway.values.device import load_device
+from makeway.values.errors import InputError
+from makeway.values.kernel import KernelResources
+from makeway.values.workload import BlockWork, Gemm, Workload, WorkloadBuilder
 
 A100 = load_device("A100-SXM4-80GB")
 H100 = load_device("H100-SXM5-80GB")

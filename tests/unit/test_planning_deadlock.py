@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from makeway.control import CommBlocks, CopyEngine, SmPartition
-from makeway.device import load_device
-from makeway.errors import InputError
-from makeway.kernel import KernelResources
-from makeway.planning.deadlock import deadlock_risk, program_risk
-from makeway.planning.score import Scorer, dispatch_rules
-from makeway.residency import need
-from makeway.simulate.driver import run
-from makeway.simulate.policies import BackFill, StrictHeadOfLine
-from makeway.simulate.program import EngineOp, Program, Site
-from makeway.workload import BlockWork, Workload, WorkloadBuilder
+from makeway.decide.planning.deadlock import deadlock_risk, program_risk
+from makeway.decide.planning.score import Scorer, dispatch_rules
+from makeway.model.residency import need
+from makeway.model.simulate.driver import run
+from makeway.model.simulate.policies import BackFill, StrictHeadOfLine
+from makeway.model.simulate.program import EngineOp, Program, Site
+from makeway.values.control import CommBlocks, CopyEngine, SmPartition
+from makeway.values.device import load_device
+from makeway.values.errors import InputError
+from makeway.values.kernel import KernelResources
+from makeway.values.workload import BlockWork, Workload, WorkloadBuilder
 
 A100 = load_device("A100-SXM4-80GB")
 RING = "nccl-2.32.3/ring-simple"  # one block per SM of an A100

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.collective import Collective
-from makeway.control import CopyEngine
-from makeway.device import HOST_CARRIERS, HOST_KINDS, host_fact_key, load_device, parse_device
-from makeway.errors import UnsupportedError
-from makeway.measure.calibrate import Calibration
-from makeway.planning.host import HostPrediction, HostStep, carrier_rates, predict_host_step
+from makeway.act.measure.calibrate import Calibration
+from makeway.decide.planning.host import HostPrediction, HostStep, carrier_rates, predict_host_step
+from makeway.values.collective import Collective
+from makeway.values.control import CopyEngine
+from makeway.values.device import HOST_CARRIERS, HOST_KINDS, host_fact_key, load_device, parse_device
+from makeway.values.errors import UnsupportedError
 
 ROUND = {"latency_ns": 1e5, "ns_per_byte": 1.0, "cpu_ns_per_byte": 0.5}
 

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from makeway.collective import Collective
-from makeway.control import (
+from makeway.decide.planning.explain import LARGEST_ERROR, model_error
+from makeway.decide.planning.planner import Planned, make_plan
+from makeway.decide.planning.policies import policy_names
+from makeway.model.presets import PresetOptions, load_preset
+from makeway.model.simulate.policies import DISPATCHES
+from makeway.values.collective import Collective
+from makeway.values.control import (
     CommBlocks,
     CommPriority,
     CommThreads,
@@ -22,15 +27,10 @@ from makeway.control import (
     SmPartition,
     describe,
 )
-from makeway.device import Device, load_device
-from makeway.errors import InputError
-from makeway.kernel import KernelResources
-from makeway.planning.explain import LARGEST_ERROR, model_error
-from makeway.planning.planner import Planned, make_plan
-from makeway.planning.policies import policy_names
-from makeway.presets import PresetOptions, load_preset
-from makeway.simulate.policies import DISPATCHES
-from makeway.workload import CollectiveOp, KernelOp, Measured, Workload, WorkloadBuilder
+from makeway.values.device import Device, load_device
+from makeway.values.errors import InputError
+from makeway.values.kernel import KernelResources
+from makeway.values.workload import CollectiveOp, KernelOp, Measured, Workload, WorkloadBuilder
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -242,9 +242,9 @@ def test_a_workload_with_nothing_to_overlap_is_left_as_it_is() -> None:
 # --- the same everywhere -----------------------------------------------------------------------
 
 SCRIPT = """
-from makeway.device import load_device
-from makeway.planning.planner import make_plan
-from makeway.presets import load_preset
+from makeway.values.device import load_device
+from makeway.decide.planning.planner import make_plan
+from makeway.model.presets import load_preset
 device = load_device("H100-SXM5-80GB")
 print(make_plan(load_preset("tp-llama-70b", device), device, budget_ms=100))
 """

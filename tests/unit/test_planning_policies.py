@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from makeway.control import Chunks, CommPriority, CopyEngine, LaunchOrder, SmPartition, TileChoice
-from makeway.device import load_device
-from makeway.errors import UnknownNameError
-from makeway.kernel import KernelResources
-from makeway.planning.policies import RESERVED_POWERS, Isolated, policy_controls, policy_names
-from makeway.planning.score import Score, Scorer, dispatch_rules
-from makeway.presets import PresetOptions, load_preset
-from makeway.workload import Measured, Workload, WorkloadBuilder
+from makeway.decide.planning.policies import RESERVED_POWERS, Isolated, policy_controls, policy_names
+from makeway.decide.planning.score import Score, Scorer, dispatch_rules
+from makeway.model.presets import PresetOptions, load_preset
+from makeway.values.control import Chunks, CommPriority, CopyEngine, LaunchOrder, SmPartition, TileChoice
+from makeway.values.device import load_device
+from makeway.values.errors import UnknownNameError
+from makeway.values.kernel import KernelResources
+from makeway.values.workload import Measured, Workload, WorkloadBuilder
 
 A100 = load_device("A100-SXM4-80GB")
 MI300X = load_device("MI300X")

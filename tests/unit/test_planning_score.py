@@ -6,18 +6,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from makeway.control import Chunks, CommPriority, CommThreads, Control, LaunchOrder, SmemPad, SmPartition
-from makeway.device import Device, load_device
-from makeway.kernel import KernelResources
-from makeway.planning.score import Fidelity, Scorer, dispatch_rules, score
-from makeway.planning.thinning import kernel_waves, settled, thinned
-from makeway.presets import load_preset
-from makeway.residency import resident_blocks
-from makeway.simulate.compile import compile_program
-from makeway.simulate.driver import run
-from makeway.simulate.policies import DISPATCHES
-from makeway.simulate.predict import Settings, simulate, vendor_dispatch
-from makeway.workload import BlockWork, Gemm, KernelOp, Measured, Work, Workload, WorkloadBuilder
+from makeway.decide.planning.score import Fidelity, Scorer, dispatch_rules, score
+from makeway.decide.planning.thinning import kernel_waves, settled, thinned
+from makeway.model.presets import load_preset
+from makeway.model.residency import resident_blocks
+from makeway.model.simulate.compile import compile_program
+from makeway.model.simulate.driver import run
+from makeway.model.simulate.policies import DISPATCHES
+from makeway.model.simulate.predict import Settings, simulate, vendor_dispatch
+from makeway.values.control import Chunks, CommPriority, CommThreads, Control, LaunchOrder, SmemPad, SmPartition
+from makeway.values.device import Device, load_device
+from makeway.values.kernel import KernelResources
+from makeway.values.workload import BlockWork, Gemm, KernelOp, Measured, Work, Workload, WorkloadBuilder
 
 A100 = load_device("A100-SXM4-80GB")
 H100 = load_device("H100-SXM5-80GB")

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from makeway.collective import Collective
-from makeway.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder, SmPartition
-from makeway.device import load_device
-from makeway.kernel import KernelResources
-from makeway.planning.candidates import Candidates, candidates
-from makeway.planning.score import Score, Scorer, dispatch_rules
-from makeway.planning.search import TIE, best, chosen, removals
-from makeway.residency import resident_blocks
-from makeway.workload import CollectiveOp, KernelOp, Measured, Workload
+from makeway.decide.planning.candidates import Candidates, candidates
+from makeway.decide.planning.score import Score, Scorer, dispatch_rules
+from makeway.decide.planning.search import TIE, best, chosen, removals
+from makeway.model.residency import resident_blocks
+from makeway.values.collective import Collective
+from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder, SmPartition
+from makeway.values.device import load_device
+from makeway.values.kernel import KernelResources
+from makeway.values.workload import CollectiveOp, KernelOp, Measured, Workload
 
 DEVICES = ("A40", "A100-SXM4-80GB", "H100-SXM5-80GB", "MI250X", "MI300X")
 few = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])

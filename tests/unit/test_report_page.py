@@ -16,20 +16,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.analysis.figures import figures
-from makeway.analysis.findings import Advice, Cause, Findings, Matching, RankFindings, Slowdowns
-from makeway.control import CommPriority, CopyEngine
-from makeway.errors import InputError
-from makeway.planning.what_if import Outcome, Replay, WhatIf
-from makeway.report.analysis_report import analysis_report, time_parts
-from makeway.report.blocks import Cell, Column, Table
-from makeway.report.markup import embedded
-from makeway.report.numbers import number, time_text
-from makeway.report.page import html_page
-from makeway.report.table_view import table_view
-from makeway.report.timeline_view import timeline_view
-from makeway.report.tracks import rank_tracks
-from makeway.timeline import Rank, Span, SpanKind, Timeline
+from makeway.decide.analysis.figures import figures
+from makeway.decide.analysis.findings import Advice, Cause, Findings, Matching, RankFindings, Slowdowns
+from makeway.decide.planning.what_if import Outcome, Replay, WhatIf
+from makeway.show.analysis_report import analysis_report, time_parts
+from makeway.show.blocks import Cell, Column, Table
+from makeway.show.markup import embedded
+from makeway.show.numbers import number, time_text
+from makeway.show.page import html_page
+from makeway.show.table_view import table_view
+from makeway.show.timeline_view import timeline_view
+from makeway.show.tracks import rank_tracks
+from makeway.values.control import CommPriority, CopyEngine
+from makeway.values.errors import InputError
+from makeway.values.timeline import Rank, Span, SpanKind, Timeline
 
 NASTY = "k</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"'<!--"
 CLOCK = 1_698_957_820_972_482_000
@@ -182,7 +182,7 @@ def test_the_page_refers_to_nothing_outside_itself() -> None:
     assert links
     assert all(value.startswith("#") or value == "data:," for value in links)
     assert "default-src 'none'" in html
-    ours = "".join((files("makeway.report") / "assets" / name).read_text() for name in ("page.css", "page.js"))
+    ours = "".join((files("makeway.show") / "assets" / name).read_text() for name in ("page.css", "page.js"))
     assert not re.search(r"https?:|@import|url\(|fetch\(|XMLHttpRequest|</script", ours)
 
 
@@ -191,7 +191,7 @@ def test_the_same_findings_make_the_same_page() -> None:
 
 
 def test_the_script_stays_small() -> None:
-    assert len((files("makeway.report") / "assets" / "page.js").read_text().splitlines()) < 600
+    assert len((files("makeway.show") / "assets" / "page.js").read_text().splitlines()) < 600
 
 
 # --- what it says --------------------------------------------------------------------------------

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from makeway.analysis.findings import Cause, CauseKind, Findings, Matching
-from makeway.analysis.matching import match_collectives
-from makeway.errors import InputError
-from makeway.kernel import KernelResources, Launch
-from makeway.report.new_file import new_file
-from makeway.report.perfetto import microseconds, write_perfetto
-from makeway.report.tracks import Track, added_tracks, interval, lanes, rank_tracks, streams
-from makeway.timeline import Exchange, Rank, Span, SpanKind, Timeline, covered_ns, union_ns
+from makeway.decide.analysis.findings import Cause, CauseKind, Findings, Matching
+from makeway.decide.analysis.matching import match_collectives
+from makeway.show.new_file import new_file
+from makeway.show.perfetto import microseconds, write_perfetto
+from makeway.show.tracks import Track, added_tracks, interval, lanes, rank_tracks, streams
+from makeway.values.errors import InputError
+from makeway.values.kernel import KernelResources, Launch
+from makeway.values.timeline import Exchange, Rank, Span, SpanKind, Timeline, covered_ns, union_ns
 
 NO_MATCHING = Matching(
     matched=(), unmatched=(), transfer_ns=0, waiting_ns=(), straggler_rank=None, straggler_share=None

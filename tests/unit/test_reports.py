@@ -10,19 +10,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from makeway.act.measure.outcome import Bench, VariantResult
 from makeway.cli.main import main
-from makeway.control import SmemPad
-from makeway.device import load_device
-from makeway.errors import InputError
-from makeway.measure.outcome import Bench, VariantResult
-from makeway.planning.planner import make_plan
-from makeway.presets import load_preset
-from makeway.report.bench_report import bench_headline, bench_report
-from makeway.report.blocks import Bar, Bars, Cell, Column, Headline, HeatMap, Part, Report, Room, Section, Table, Words
-from makeway.report.page import html_page
-from makeway.report.predicted_report import plan_report, room_of, simulation_report
-from makeway.report.report_file import report_document
-from makeway.simulate.predict import simulate
+from makeway.decide.planning.planner import make_plan
+from makeway.model.presets import load_preset
+from makeway.model.simulate.predict import simulate
+from makeway.show.bench_report import bench_headline, bench_report
+from makeway.show.blocks import Bar, Bars, Cell, Column, Headline, HeatMap, Part, Report, Room, Section, Table, Words
+from makeway.show.page import html_page
+from makeway.show.predicted_report import plan_report, room_of, simulation_report
+from makeway.show.report_file import report_document
+from makeway.values.control import SmemPad
+from makeway.values.device import load_device
+from makeway.values.errors import InputError
 
 H100, A100 = load_device("H100-SXM5-80GB"), load_device("A100-SXM4-80GB")
 

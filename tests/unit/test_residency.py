@@ -8,10 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from makeway.device import Device, device_names, load_device
-from makeway.errors import InvalidKernelError, UnsupportedError
-from makeway.kernel import KernelResources
-from makeway.residency import (
+from makeway.model.residency import (
     Resource,
     blocks_beside,
     blocks_in,
@@ -23,6 +20,9 @@ from makeway.residency import (
     room_beside,
     shortages,
 )
+from makeway.values.device import Device, device_names, load_device
+from makeway.values.errors import InvalidKernelError, UnsupportedError
+from makeway.values.kernel import KernelResources
 
 H100 = load_device("H100-SXM5-80GB")
 A100 = load_device("A100-SXM4-80GB")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.collective import CommFootprint, load_footprint
-from makeway.device import Device, load_device
-from makeway.kernel import KernelResources
-from makeway.residency import blocks_beside, resident_blocks
-from makeway.room import make_room, verdict
+from makeway.model.residency import blocks_beside, resident_blocks
+from makeway.model.room import make_room, verdict
+from makeway.values.collective import CommFootprint, load_footprint
+from makeway.values.device import Device, load_device
+from makeway.values.kernel import KernelResources
 
 A100 = load_device("A100-SXM4-80GB")
 H100 = load_device("H100-SXM5-80GB")

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.control import (
+from makeway.act.launch.environment import (
+    PRELOAD,
+    PYTHON_PATH,
+    START_HOOK,
+    WayIn,
+    at_start,
+    needs_of,
+    rank_of,
+    unloadable,
+    way_in,
+)
+from makeway.values.control import (
     Chunks,
     CommBlocks,
     CommPriority,
@@ -19,17 +30,6 @@ from makeway.control import (
     Plan,
     SmemPad,
     SmPartition,
-)
-from makeway.runtime.launcher.environment import (
-    PRELOAD,
-    PYTHON_PATH,
-    START_HOOK,
-    WayIn,
-    at_start,
-    needs_of,
-    rank_of,
-    unloadable,
-    way_in,
 )
 
 CONTROLS: tuple[Control, ...] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from makeway.runtime.launcher.mpi import handing_on
+from makeway.act.launch.mpi import handing_on
 
 SETTINGS = {"NCCL_MAX_CTAS": "16", "PYTHONPATH": "/hook:/mine"}
 OPEN_MPI = "mpirun (Open MPI) 4.1.4\n"

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.control import CommPriority, Control, CopyEngine, Plan, SmemPad, control_word
-from makeway.runtime.launcher.environment import at_start, needs_of
-from makeway.runtime.launcher.outcome import (
+from makeway.act.launch.environment import at_start, needs_of
+from makeway.act.launch.outcome import (
     ControlOutcome,
     Counts,
     Outcome,
@@ -21,7 +20,8 @@ from makeway.runtime.launcher.outcome import (
     outcomes,
     read_torch_receipts,
 )
-from makeway.runtime.preload.receipts import KernelCounts, LaunchReceipts
+from makeway.act.preload.receipts import KernelCounts, LaunchReceipts
+from makeway.values.control import CommPriority, Control, CopyEngine, Plan, SmemPad, control_word
 
 PAD, GEMM_PAD, PRIORITY, COPY = SmemPad(1024), SmemPad(2048, "gemm*"), CommPriority(), CopyEngine()
 statuses: st.SearchStrategy[Outcome] = st.sampled_from(("applied", "refused", "no effect"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from makeway.runtime.launcher.environment import START_HOOK
+from makeway.act.launch.environment import START_HOOK
 
 FAKE_TORCH = {
     "torch/__init__.py": "import torch.distributed\nafter = True\n",

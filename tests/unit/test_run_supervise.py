@@ -31,7 +31,7 @@ while True:
 PASSED = ("SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGTERM")
 WITH_LITTLE_PATIENCE = """
 import os, sys
-from makeway.runtime.launcher.supervise import Patience, supervise
+from makeway.act.launch.supervise import Patience, supervise
 ended = supervise(sys.argv[1:], os.environ, patience=Patience(settle_s=0.2, grace_s=0.5))
 print(ended.code, *sorted(left.ended_by for left in ended.leftovers), flush=True)
 """

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import makeway.runtime
-from makeway.control import CommPriority, Control, SmPartition
-from makeway.runtime import Backend, NullBackend
+from makeway.act.backend import Backend, NullBackend
+from makeway.values.control import CommPriority, Control, SmPartition
 
 
 def test_the_null_backend_remembers_and_says_that_nothing_happened() -> None:
@@ -21,6 +20,3 @@ def test_the_null_backend_is_a_backend() -> None:
     backend: Backend = NullBackend()
     assert backend.name == "null"
 
-
-def test_public_names_exist() -> None:
-    assert all(hasattr(makeway.runtime, name) for name in makeway.runtime.__all__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.runtime.cpu.cores import Division, divided
+from makeway.act.cpu.cores import Division, divided
 
 cores_counts, ranks_counts, asked = st.integers(1, 64), st.integers(1, 8), st.integers(0, 70)
 

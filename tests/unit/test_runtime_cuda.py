@@ -17,7 +17,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.control import (
+from makeway.act.backend import Backend, Receipt
+from makeway.act.cuda.backend import CudaBackend
+from makeway.act.cuda.machine import GpuMachine, look
+from makeway.act.cuda.options import (
+    ZERO_CTA,
+    environment_receipt,
+    option_settings,
+    overriding,
+    process_group_options,
+    start_environment,
+)
+from makeway.act.cuda.streams import carved_out, compute_sms
+from makeway.act.export.values import Library
+from makeway.act.rocm.backend import RocmBackend
+from makeway.act.rocm.masks import check_split, mask_words, masked_stream
+from makeway.values.control import (
     Chunks,
     CommBlocks,
     CommPriority,
@@ -29,22 +44,7 @@ from makeway.control import (
     SmPartition,
     TileChoice,
 )
-from makeway.errors import InputError, UnsupportedError
-from makeway.planning.export_values import Library
-from makeway.runtime.backend import Backend, Receipt
-from makeway.runtime.cuda.backend import CudaBackend
-from makeway.runtime.cuda.machine import GpuMachine, look
-from makeway.runtime.cuda.options import (
-    ZERO_CTA,
-    environment_receipt,
-    option_settings,
-    overriding,
-    process_group_options,
-    start_environment,
-)
-from makeway.runtime.cuda.streams import carved_out, compute_sms
-from makeway.runtime.rocm.backend import RocmBackend
-from makeway.runtime.rocm.masks import check_split, mask_words, masked_stream
+from makeway.values.errors import InputError, UnsupportedError
 
 EVERY: tuple[Control, ...] = (
     SmemPad(4096),

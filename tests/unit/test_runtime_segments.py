@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = "from pathlib import Path; import os, sys, signal, torch; from makeway.runtime.cpu.segments import *; "
+PROGRAM = "from pathlib import Path; import os, sys, signal, torch; from makeway.act.cpu.segments import *; "
 
 
 def run(code: str, *arguments: str, prefix: tuple[str, ...] = ()) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from makeway.runtime.cpu.threads import (
+from makeway.act.cpu.threads import (
     cores_of,
     may_be_undone,
     niceness_of,
@@ -94,7 +94,7 @@ def test_root_of_another_user_namespace_may_not_undo_niceness() -> None:
     prefix = ["unshare", "-Ur"]
     if subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("this machine allows no user namespaces")
-    code = "from makeway.runtime.cpu.threads import may_be_undone; print(may_be_undone(0))"
+    code = "from makeway.act.cpu.threads import may_be_undone; print(may_be_undone(0))"
     limited = ["prlimit", "--nice=0", *prefix, sys.executable, "-c", code]
     assert subprocess.run(limited, check=True, capture_output=True, text=True).stdout == "False\n"
 

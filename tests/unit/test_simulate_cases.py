@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from makeway.control import CommBlocks, CommPriority, CommThreads, CopyEngine, LaunchOrder, SmemPad, SmPartition
-from makeway.device import load_device
-from makeway.kernel import KernelResources
-from makeway.residency import Need
-from makeway.simulate import Settings, simulate
-from makeway.simulate.driver import run
-from makeway.simulate.policies import BackFill, HeldQueue
-from makeway.simulate.program import EngineOp, Interference, Program, Site
-from makeway.workload import Measured, Workload, WorkloadBuilder
+from makeway.model.residency import Need
+from makeway.model.simulate import Settings, simulate
+from makeway.model.simulate.driver import run
+from makeway.model.simulate.policies import BackFill, HeldQueue
+from makeway.model.simulate.program import EngineOp, Interference, Program, Site
+from makeway.values.control import CommBlocks, CommPriority, CommThreads, CopyEngine, LaunchOrder, SmemPad, SmPartition
+from makeway.values.device import load_device
+from makeway.values.kernel import KernelResources
+from makeway.values.workload import Measured, Workload, WorkloadBuilder
 
 H100 = load_device("H100-SXM5-80GB")
 HOPPER_GEMM = KernelResources(threads=384, registers_per_thread=168, smem_bytes=200 * 1024)  # one block per SM

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from makeway.collective import load_footprint
-from makeway.control import CommPriority, Control, LaunchOrder, SmemPad, SmPartition
-from makeway.device import load_device
-from makeway.errors import InputError
-from makeway.kernel import KernelResources
-from makeway.residency import need, resident_blocks
-from makeway.simulate.driver import run
-from makeway.simulate.policies import BackFill, CutAhead, HeldQueue, MaxMin, Proportional, StrictHeadOfLine
-from makeway.simulate.predict import Settings, simulate
-from makeway.simulate.program import EngineOp, Program, Site
-from makeway.workload import BlockWork, Measured, Workload, WorkloadBuilder
+from makeway.model.residency import need, resident_blocks
+from makeway.model.simulate.driver import run
+from makeway.model.simulate.policies import BackFill, CutAhead, HeldQueue, MaxMin, Proportional, StrictHeadOfLine
+from makeway.model.simulate.predict import Settings, simulate
+from makeway.model.simulate.program import EngineOp, Program, Site
+from makeway.values.collective import load_footprint
+from makeway.values.control import CommPriority, Control, LaunchOrder, SmemPad, SmPartition
+from makeway.values.device import load_device
+from makeway.values.errors import InputError
+from makeway.values.kernel import KernelResources
+from makeway.values.workload import BlockWork, Measured, Workload, WorkloadBuilder
 
 A100 = load_device("A100-SXM4-80GB")
 H100 = load_device("H100-SXM5-80GB")

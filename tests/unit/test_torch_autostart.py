@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
-from makeway.control import Chunks, CommPriority, Control, CopyEngine, parse_control
-from makeway.runtime.backend import Receipt
-from makeway.torch.ledger import Ledger, rank_of
-from makeway.torch.meeting import _all_come, place_on_host
-from makeway.torch.process import Process
-from makeway.torch.replacing import replaced
+from makeway.act.backend import Receipt
+from makeway.act.launch.environment import rank_of
+from makeway.act.torch.ledger import Ledger
+from makeway.act.torch.meeting import _all_come, place_on_host
+from makeway.act.torch.process import Process
+from makeway.act.torch.replacing import replaced
+from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, parse_control
 
 STATUSES = st.sampled_from(["applied", "refused", "no effect"])
 
@@ -43,7 +44,7 @@ def test_without_torch_the_package_names_the_line_that_brings_it() -> None:
         import importlib.util
         found = importlib.util.find_spec
         importlib.util.find_spec = lambda name, *rest: None if name == "torch" else found(name, *rest)
-        from makeway.errors import MissingExtraError
+        from makeway.values.errors import MissingExtraError
         try:
             import makeway.torch
         except MissingExtraError as error:
@@ -66,7 +67,7 @@ def test_begin_works_while_torch_is_being_imported_and_loads_nothing_more_of_it(
                 def exec_module(module):
                     run(module)
                     before = {name for name in sys.modules if name.startswith("torch")}
-                    from makeway.torch.autostart import begin
+                    from makeway.act.torch.autostart import begin
                     begin(sys.argv[1], sys.argv[2])
                     assert {name for name in sys.modules if name.startswith("torch")} == before
                 spec.loader.exec_module = exec_module
@@ -76,7 +77,7 @@ def test_begin_works_while_torch_is_being_imported_and_loads_nothing_more_of_it(
         import torch
         from torch.distributed import init_process_group
         from torch.distributed.device_mesh import init_device_mesh
-        assert init_process_group.__module__ == "makeway.torch.autostart"
+        assert init_process_group.__module__ == "makeway.act.torch.autostart"
         assert init_process_group.__wrapped__.__module__ == "torch.distributed.distributed_c10d"
         assert torch.distributed.distributed_c10d.init_process_group is init_process_group
         assert torch.distributed.device_mesh.init_process_group is init_process_group
@@ -106,7 +107,7 @@ def test_a_plan_that_cannot_be_read_is_told(tmp_path: Path, text: str | None) ->
 def test_a_program_runs_with_a_plan_that_cannot_be_read(tmp_path: Path) -> None:
     code = """if True:
         import sys, torch.distributed as dist
-        from makeway.torch.autostart import begin
+        from makeway.act.torch.autostart import begin
         begin(sys.argv[1], sys.argv[2])
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         dist.new_group([0])

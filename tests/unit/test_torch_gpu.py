@@ -8,7 +8,23 @@ from typing import Any
 
 import pytest
 
-from makeway.control import (
+from makeway.act.backend import NullBackend
+from makeway.act.torch.groups import where_runs
+from makeway.act.torch.kernels import tile_sides
+from makeway.act.torch.plans import PlanLike, plan_of
+from makeway.read.plan_file import dump_plan
+from makeway.torch import (
+    comm_stream,
+    compute_partition,
+    init_process_group,
+    overlap,
+    process_group_options,
+    shaped_graph,
+    tiled,
+)
+from makeway.act.torch import groups as torch_groups
+from makeway.act.torch import process as torch_process
+from makeway.values.control import (
     Chunks,
     CommBlocks,
     CommPriority,
@@ -21,23 +37,7 @@ from makeway.control import (
     SmPartition,
     TileChoice,
 )
-from makeway.errors import UnsupportedError
-from makeway.plan_file import dump_plan
-from makeway.runtime.backend import NullBackend
-from makeway.torch import (
-    comm_stream,
-    compute_partition,
-    init_process_group,
-    overlap,
-    process_group_options,
-    shaped_graph,
-    tiled,
-)
-from makeway.torch import groups as torch_groups
-from makeway.torch import process as torch_process
-from makeway.torch.groups import where_runs
-from makeway.torch.kernels import tile_sides
-from makeway.torch.plans import PlanLike, plan_of
+from makeway.values.errors import UnsupportedError
 
 EVERY: tuple[Control, ...] = (
     SmemPad(4096),
@@ -299,8 +299,8 @@ def test_a_block_runs_on_the_confined_stream_after_and_before_what_is_around_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch, confined = FakeTorch(), Stream()
-    monkeypatch.setattr("makeway.torch.in_force.load_torch", lambda: torch)
-    monkeypatch.setattr("makeway.torch.in_force.where_runs", lambda group: "cuda")
+    monkeypatch.setattr("makeway.act.torch.in_force.load_torch", lambda: torch)
+    monkeypatch.setattr("makeway.act.torch.in_force.where_runs", lambda group: "cuda")
     backend = NullBackend()
     backend.session = SimpleNamespace(compute_stream=confined)  # type: ignore[attr-defined]
     outside = torch.cuda.current_stream()
@@ -330,7 +330,7 @@ def test_a_graph_is_captured_after_warm_ups_and_shaped(monkeypatch: pytest.Monke
         graph.instantiate()
         return SimpleNamespace(nodes=(), plan=plan)
 
-    monkeypatch.setattr("makeway.torch.graphs.shape_torch_graph", shaped)
+    monkeypatch.setattr("makeway.act.torch.graphs.shape_torch_graph", shaped)
     found = shaped_graph(lambda: calls.append(1), [SmemPad(4096), CommPriority(), Chunks(2)], torch=FakeTorch())
     assert len(calls) == 4
     found.replay()

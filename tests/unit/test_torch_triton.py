@@ -72,8 +72,8 @@ def main(result: Path) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
-    from makeway.control import SmemPad
     from makeway.torch import padded
+    from makeway.values.control import SmemPad
 
     log: dict[str, list[Any]] = {}
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from makeway.errors import InputError, TraceError
-from makeway.timeline import Span, Timeline
-from makeway.traces.ranks import map_traces
-from makeway.traces.read import find_traces, read_trace, recognise
+from makeway.read.traces.ranks import map_traces
+from makeway.read.traces.read import find_traces, read_trace, recognise
+from makeway.values.errors import InputError, TraceError
+from makeway.values.timeline import Span, Timeline
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 

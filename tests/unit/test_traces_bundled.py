@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from makeway.traces.classify import load_comm_names
+from makeway.read.traces.classify import load_comm_names
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "tests" / "data" / "traces"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.errors import DataFileError
-from makeway.traces.classify import CommName, CommNames, load_comm_names, required_literal
+from makeway.read.traces.classify import CommName, CommNames, load_comm_names, required_literal
+from makeway.values.errors import DataFileError
 
 BUNDLED = load_comm_names()
 

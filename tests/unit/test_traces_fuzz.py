@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from makeway.errors import MakewayError
-from makeway.timeline import Timeline
-from makeway.traces.read import read_trace
+from makeway.read.traces.read import read_trace
+from makeway.values.errors import MakewayError
+from makeway.values.timeline import Timeline
 
 ROUNDS = 5200
 STRANGE: list[Any] = [

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.kernel import KernelResources, Launch
-from makeway.timeline import Exchange, Span, Step, Timeline, Wait
-from makeway.traces.classify import load_comm_names
-from makeway.traces.read import read_trace
+from makeway.read.traces.classify import load_comm_names
+from makeway.read.traces.read import read_trace
+from makeway.values.kernel import KernelResources, Launch
+from makeway.values.timeline import Exchange, Span, Step, Timeline, Wait
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

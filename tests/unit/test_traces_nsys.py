@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from makeway.errors import TraceError
-from makeway.kernel import KernelResources, Launch
-from makeway.timeline import Rank, Step, Timeline, Wait
-from makeway.traces.classify import load_comm_names
-from makeway.traces.nsys import read_nsys
+from makeway.read.traces.classify import load_comm_names
+from makeway.read.traces.nsys import read_nsys
+from makeway.values.errors import TraceError
+from makeway.values.kernel import KernelResources, Launch
+from makeway.values.timeline import Rank, Step, Timeline, Wait
 
 REAL = Path(__file__).parents[1] / "data" / "traces" / "nsys-ai"
 COMM = load_comm_names()

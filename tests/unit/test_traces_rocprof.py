@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from makeway.device import load_device
-from makeway.errors import TraceError
-from makeway.kernel import KernelResources, Launch
-from makeway.timeline import Timeline
-from makeway.traces.classify import load_comm_names
-from makeway.traces.rocprof import read_rocprof
+from makeway.read.traces.classify import load_comm_names
+from makeway.read.traces.rocprof import read_rocprof
+from makeway.values.device import load_device
+from makeway.values.errors import TraceError
+from makeway.values.kernel import KernelResources, Launch
+from makeway.values.timeline import Timeline
 
 REAL = Path(__file__).parents[1] / "data" / "traces" / "tracelens" / "mi350x_rocprofv3_results.json.gz"
 COMM = load_comm_names()

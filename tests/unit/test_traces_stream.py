@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from makeway.errors import TraceError
-from makeway.traces import stream
-from makeway.traces.stream import ByteSource, EventStream, read_head
+from makeway.read.traces import stream
+from makeway.read.traces.stream import ByteSource, EventStream, read_head
+from makeway.values.errors import TraceError
 
 Events = list[dict[str, Any]]
 

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from makeway.analysis.findings import Advice, Matching
-from makeway.analysis.matching import match_collectives
-from makeway.analysis.recorded import MOST_OPERATIONS, recorded_step, with_arrivals
-from makeway.control import CommPriority
-from makeway.device import load_device
-from makeway.errors import UnsupportedError
-from makeway.kernel import KernelResources, Launch
-from makeway.planning.what_if import Outcome, Replay, WhatIf, what_if, with_gains
-from makeway.timeline import Exchange, Rank, Span, Timeline
-from makeway.workload import CollectiveOp, KernelOp, Measured
+from makeway.decide.analysis.findings import Advice, Matching
+from makeway.decide.analysis.matching import match_collectives
+from makeway.decide.analysis.recorded import MOST_OPERATIONS, recorded_step, with_arrivals
+from makeway.decide.planning.what_if import Outcome, Replay, WhatIf, what_if, with_gains
+from makeway.values.control import CommPriority
+from makeway.values.device import load_device
+from makeway.values.errors import UnsupportedError
+from makeway.values.kernel import KernelResources, Launch
+from makeway.values.timeline import Exchange, Rank, Span, Timeline
+from makeway.values.workload import CollectiveOp, KernelOp, Measured
 
 A100 = load_device("A100-SXM4-80GB")
 GEMM = KernelResources(threads=256, registers_per_thread=128, smem_bytes=49_152)

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from makeway.control import (
+from makeway.model.simulate.predict import Settings, simulate
+from makeway.model.simulate.rewrite import rewritten
+from makeway.read.plan_file import load_plan
+from makeway.values.control import (
     Chunks,
     CommBlocks,
     CommPriority,
@@ -20,13 +23,10 @@ from makeway.control import (
     describe,
     parse_control,
 )
-from makeway.device import load_device
-from makeway.errors import DataFileError, InputError, MakewayError
-from makeway.kernel import KernelResources
-from makeway.plan_file import load_plan
-from makeway.simulate.predict import Settings, simulate
-from makeway.simulate.rewrite import rewritten
-from makeway.workload import BlockWork, CollectiveOp, Gemm, KernelOp, WorkloadBuilder, parse_workload
+from makeway.values.device import load_device
+from makeway.values.errors import DataFileError, InputError, MakewayError
+from makeway.values.kernel import KernelResources
+from makeway.values.workload import BlockWork, CollectiveOp, Gemm, KernelOp, WorkloadBuilder, parse_workload
 
 STEP = """
 name = "step"

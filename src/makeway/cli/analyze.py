@@ -8,20 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from makeway import __version__
-from makeway.analysis.findings import Findings
-from makeway.analysis.rank import Question, RankRecord, findings, most_exposed
-from makeway.analysis.recorded import with_arrivals
-from makeway.analysis.threshold import Threshold, missed, parse_threshold
 from makeway.cli.output import console, print_json
 from makeway.cli.report_output import add_report_options, command_line, wants_report, write_report
 from makeway.cli.trace_input import read_records
-from makeway.device import load_device
-from makeway.errors import InputError
-from makeway.planning.what_if import WhatIf, what_if, with_gains
-from makeway.report.analysis_data import analysis_document
-from makeway.report.analysis_report import analysis_report
-from makeway.report.analysis_text import print_analysis
-from makeway.timeline import Timeline
+from makeway.decide.analysis.findings import Findings
+from makeway.decide.analysis.rank import Question, exposed_step, findings
+from makeway.decide.analysis.threshold import Threshold, missed, parse_threshold
+from makeway.decide.planning.what_if import WhatIf, what_if_found
+from makeway.show.analysis_data import analysis_document
+from makeway.show.analysis_report import analysis_report
+from makeway.show.analysis_text import print_analysis
+from makeway.values.device import load_device
+from makeway.values.errors import InputError
+from makeway.values.timeline import Timeline
 
 EXAMPLES = """\
 examples:
@@ -64,9 +63,11 @@ def run(options: argparse.Namespace) -> int:
     )
     result = findings(read.records)
     result = replace(result, notes=(*read.notes, *result.notes))
-    answers, no_answers = (None, "not asked for") if options.no_what_if else _predicted(read.records, result)
-    if answers is not None and answers.replay.trusted:
-        result = replace(result, advice=with_gains(result.advice, answers, worth_ns=answers.replay.worth_ns))
+    answers: WhatIf | None = None
+    step = "not asked for" if options.no_what_if else exposed_step(read.records, result)
+    if not isinstance(step, str):
+        result, answers = what_if_found(result, *step)
+    no_answers = step if isinstance(step, str) else None
     if options.perfetto is not None:
         _write_perfetto(options.perfetto, read.timelines, result)
     write_report(
@@ -90,16 +91,8 @@ def _step(text: str) -> int | None:
     return int(text)
 
 
-def _predicted(records: list[RankRecord], result: Findings) -> tuple[WhatIf | None, str | None]:
-    """Controls simulated on the step of the rank with most exposed communication, or why that cannot be."""
-    chosen = most_exposed(records)
-    if chosen is None or chosen.step is None or chosen.device is None:
-        return None, next((record.no_step for record in records if record.no_step), "no step to simulate")
-    return what_if(with_arrivals(chosen.step, result.matching), chosen.device), None
-
-
 def _write_perfetto(path: Path, timelines: list[Timeline], result: Findings) -> None:
-    from makeway.report.perfetto import write_perfetto
+    from makeway.show.perfetto import write_perfetto
 
     write_perfetto(path, timelines, result)
     print(f"wrote {path}: open it at ui.perfetto.dev or in chrome://tracing", file=sys.stderr)

@@ -8,21 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from makeway import __version__
-from makeway.cli.output import console, print_json
+from makeway.act.measure.asked import Asked, answer
+from makeway.act.measure.experiment import Sweep, parse_tiles, sweep_document
+from makeway.act.measure.job import DEFAULT_TIMEOUT_S
+from makeway.act.measure.link import parse_rate
+from makeway.act.measure.names import workload_names, workload_summary
+from makeway.act.measure.outcome import Bench, document, measured_plan
+from makeway.cli.output import console, print_json, show_stage
 from makeway.cli.report_output import add_report_options, command_line, write_report
-from makeway.errors import InputError
-from makeway.measure.asked import Asked, answer
-from makeway.measure.experiment import Sweep, parse_tiles, sweep_document
-from makeway.measure.job import DEFAULT_TIMEOUT_S
-from makeway.measure.link import parse_rate
-from makeway.measure.names import workload_names, workload_summary
-from makeway.measure.outcome import Bench, document, measured_plan
-from makeway.plan_file import dump_plan
-from makeway.report.bench_report import bench_report, experiment_report
-from makeway.report.bench_text import print_bench, print_sweep
-from makeway.report.blocks import Report
-from makeway.report.new_file import new_file
-from makeway.units import parse_bytes
+from makeway.read.plan_file import dump_plan
+from makeway.show.bench_report import bench_report, experiment_report
+from makeway.show.bench_text import print_bench, print_sweep
+from makeway.show.blocks import Report
+from makeway.show.new_file import new_file
+from makeway.values.errors import InputError
+from makeway.values.units import parse_bytes
 
 EXAMPLES = """\
 examples:
@@ -96,8 +96,7 @@ def run(options: argparse.Namespace) -> int:
         print("makeway bench: interrupted; all ranks have been ended", file=sys.stderr)
         return 130
     finally:
-        if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        show_stage("")
     if found is not None:
         write_report(options, lambda: _report(found))
     if isinstance(found, Bench) and options.out:
@@ -163,15 +162,14 @@ def _traced(found: Bench, path: Path | None) -> Bench:
     """The bench, with its trace in a file where one was asked for."""
     if path is None or found.timeline is None:
         return found
-    from makeway.analysis.rank import findings, rank_records
-    from makeway.report.perfetto import write_perfetto
+    from makeway.decide.analysis.rank import findings, rank_records
+    from makeway.show.perfetto import write_perfetto
 
     write_perfetto(path, [found.timeline], findings(rank_records(found.timeline)))
     return replace(found, timeline_path=str(path))
 
 
 def _progress(stage: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{stage}", end="", file=sys.stderr, flush=True)
-    else:
+    show_stage(stage)
+    if not sys.stderr.isatty():
         print(stage, file=sys.stderr, flush=True)

@@ -9,30 +9,28 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from importlib.resources import as_file
 from pathlib import Path
 
 from makeway import __version__
-from makeway.analysis.rank import Question, findings, most_exposed
-from makeway.analysis.recorded import with_arrivals
-from makeway.cli.output import print_json
+from makeway.act.measure.experiment import PAPER_SIDES, Grid
+from makeway.act.measure.outcome import Bench, document
+from makeway.act.measure.simulated import simulated_experiment
+from makeway.cli.output import print_json, show_stage
 from makeway.cli.report_output import command_line, write_report
 from makeway.cli.trace_input import read_records
-from makeway.control import describe
-from makeway.errors import MakewayError
-from makeway.facts import data_files
-from makeway.measure.experiment import PAPER_SIDES, Grid
-from makeway.measure.outcome import Bench, document
-from makeway.measure.simulated import simulated_experiment
-from makeway.planning.planner import make_plan
-from makeway.planning.what_if import not_shown_by_a_trace, what_if, with_gains
-from makeway.report.analysis_report import analysis_report
-from makeway.report.blocks import Report
-from makeway.report.demo_report import Demo, DeviceMap, demo_lines, demo_report
-from makeway.validate.conccl import conccl_rows
-from makeway.validate.grid import PAPER_DEVICES, published_device
-from makeway.validate.rows import Row, published_csv
+from makeway.decide.analysis.rank import Question, exposed_step, findings
+from makeway.decide.planning.planner import make_plan
+from makeway.decide.planning.what_if import not_shown_by_a_trace, what_if_found
+from makeway.model.validate.conccl import conccl_rows
+from makeway.model.validate.grid import PAPER_DEVICES, published_device
+from makeway.model.validate.rows import Row, published_csv
+from makeway.show.analysis_report import analysis_report
+from makeway.show.blocks import Report
+from makeway.show.demo_report import Demo, DeviceMap, demo_lines, demo_report
+from makeway.values.control import describe
+from makeway.values.errors import MakewayError
+from makeway.values.facts import data_files
 
 EXAMPLES = """\
 examples:
@@ -82,8 +80,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _say(stage: str) -> None:
-    start = "\r\033[K" if sys.stderr.isatty() else ""
-    print(f"{start}makeway demo: {stage} ...", file=sys.stderr, flush=True)
+    show_stage("")
+    print(f"makeway demo: {stage} ...", file=sys.stderr, flush=True)
 
 
 def _place() -> Path:
@@ -100,9 +98,9 @@ def _real_ranks() -> tuple[tuple[Bench, ...], str | None]:
     """GEMM beside all-reduce on two processes, over memory and over a paced loopback; why not, where that cannot be."""
     if importlib.util.find_spec("torch") is None:
         return (), "torch is not installed (pip install 'makeway[torch]')"
-    from makeway.measure.bench import job_settings, run_bench
-    from makeway.measure.job import Job
-    from makeway.measure.link import parse_rate
+    from makeway.act.measure.bench import job_settings, run_bench
+    from makeway.act.measure.job import Job
+    from makeway.act.measure.link import parse_rate
 
     found: list[Bench] = []
     for link in (None, _LINK):
@@ -110,16 +108,10 @@ def _real_ranks() -> tuple[tuple[Bench, ...], str | None]:
         settings, candidates = job_settings([], 2, apart=link is not None, plan=True, wide=False)
         job = Job(workload=_WORKLOAD, settings=settings, candidates=candidates, repeats=8, trial_rounds=3, timeout_s=60)
         try:
-            found.append(run_bench(job, 2, rate=parse_rate(link) if link else None, progress=_progress))
+            found.append(run_bench(job, 2, rate=parse_rate(link) if link else None, progress=show_stage))
         except MakewayError as error:
             return tuple(found), str(error).partition("\n")[0]
     return tuple(found), None
-
-
-def _progress(stage: str) -> None:
-    """Rounds come by the second: worth a line of a terminal, not of a log."""
-    if sys.stderr.isatty():
-        print(f"\r\033[Kmakeway demo: {stage} ...\r", end="", file=sys.stderr, flush=True)
 
 
 def _device_map(name: str, sides: tuple[int, ...]) -> DeviceMap:
@@ -144,16 +136,12 @@ def _recording() -> tuple[Report, str]:
         traces = stack.enter_context(as_file(data_files("traces").joinpath("astra-megatron-tp8")))
         read = read_records([traces], Question(), keep_spans=True)
     result = findings(read.records)
-    chosen = most_exposed(read.records)
     answers, plan = None, "No step of it can be simulated."
-    if chosen is not None and chosen.step is not None and chosen.device is not None:
-        step = with_arrivals(chosen.step, result.matching)
-        answers = what_if(step, chosen.device)
-        if answers.replay.trusted:
-            result = replace(result, advice=with_gains(result.advice, answers, worth_ns=answers.replay.worth_ns))
-        planned = make_plan(
-            step.workload, chosen.device, budget_ms=_PLAN_BUDGET_MS, excluded=not_shown_by_a_trace(step)
-        )
+    found = exposed_step(read.records, result)
+    if not isinstance(found, str):
+        step, device = found
+        result, answers = what_if_found(result, step, device)
+        planned = make_plan(step.workload, device, budget_ms=_PLAN_BUDGET_MS, excluded=not_shown_by_a_trace(step))
         controls = ", ".join(describe(control) for control in planned.controls) or "leave as is"
         plan = f"Plan for it: {controls} (predicted). First advice: {result.advice[0].title}."
     report = analysis_report(result, read.timelines, answers, arguments=command_line(), version=__version__)

@@ -8,9 +8,9 @@ from typing import Any
 from rich.table import Table
 
 from makeway.cli.output import console, print_json
-from makeway.device import Device, device_names, load_device
-from makeway.facts import Fact, Value
-from makeway.units import format_bytes
+from makeway.values.device import Device, device_names, load_device
+from makeway.values.facts import Fact, Value
+from makeway.values.units import format_bytes
 
 EXAMPLES = """\
 examples:

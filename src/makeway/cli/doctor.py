@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -13,16 +12,16 @@ import msgspec
 from rich.table import Table
 
 from makeway import __version__
-from makeway.cli.output import console, print_json
-from makeway.errors import InputError
-from makeway.measure.bench import require_torch
-from makeway.measure.calibrate import calibrate
-from makeway.report.new_file import new_file
-from makeway.runtime.doctor.facts import Machine, cautions, look_around
-from makeway.runtime.doctor.gpus import Gpus
-from makeway.runtime.doctor.self_test import SelfTest, certificate, proof, self_test
-from makeway.runtime.doctor.works import Answer, Platform, Way, absent, answers
-from makeway.units import GIB
+from makeway.act.doctor.facts import Machine, cautions, look_around
+from makeway.act.doctor.gpus import Gpus
+from makeway.act.doctor.self_test import SelfTest, certificate, proof, self_test
+from makeway.act.doctor.works import Answer, Platform, Way, absent, answers
+from makeway.act.measure.bench import require_torch
+from makeway.act.measure.calibrate import calibrate
+from makeway.cli.output import console, print_json, show_stage
+from makeway.show.new_file import new_file
+from makeway.values.errors import InputError
+from makeway.values.units import GIB
 
 EXAMPLES = """\
 examples:
@@ -45,7 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibrate", action="store_true", help="measure this host for predictions on its CPU")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks to calibrate with (default: one per core)")
     parser.add_argument("--repeats", type=int, default=7, metavar="N", help="rounds of calibration (default: 7)")
-    parser.add_argument("--out", metavar="FILE", help="write the device file (default: stdout) or certificate there")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the device file (default: stdout) or certificate there"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,8 +57,8 @@ def run(options: argparse.Namespace) -> int:
     if options.out and not options.self_test:
         raise InputError("--out is for the certificate of --self-test or the device file of --calibrate; add one")
     machine = look_around()
-    tested = self_test(machine, progress=_progress()) if options.self_test else None
-    _progress()("")
+    tested = self_test(machine, progress=show_stage) if options.self_test else None
+    show_stage("")
     if tested is not None and options.out:
         _write_certificate(machine, tested, options.out)
     if options.json:
@@ -67,25 +68,14 @@ def run(options: argparse.Namespace) -> int:
     return 1 if tested is not None and tested.failed else 0
 
 
-def _write_certificate(machine: Machine, tested: SelfTest, out: str) -> None:
+def _write_certificate(machine: Machine, tested: SelfTest, out: Path) -> None:
     if not tested.tested:
         print(f"nothing could be tested here: {out} was not written", file=sys.stderr)
         return
     text = msgspec.json.format(msgspec.json.encode(certificate(machine, tested)), indent=2).decode()
-    with new_file(Path(out)) as file:
+    with new_file(out) as file:
         file.write(text + "\n")
     print(f"wrote {out}", file=sys.stderr)
-
-
-def _progress() -> Callable[[str], None]:
-    """Shows a stage in place of the one before, "" for none, where somebody watches."""
-    if not sys.stderr.isatty():
-        return _silent
-    return lambda stage: print(f"\r\033[K{stage}", end="", file=sys.stderr)
-
-
-def _silent(stage: str) -> None:
-    """Nobody watches."""
 
 
 # --- one document --------------------------------------------------------------------------------
@@ -211,10 +201,10 @@ def _gpu_words(gpus: Gpus) -> str:
 
 def _calibrated(options: argparse.Namespace) -> int:
     require_torch()
-    calibration = calibrate(ranks=options.ranks, rounds=options.repeats, progress=_progress())
-    _progress()("")
+    calibration = calibrate(ranks=options.ranks, rounds=options.repeats, progress=show_stage)
+    show_stage("")
     if options.out:
-        with new_file(Path(options.out)) as file:
+        with new_file(options.out) as file:
             file.write(calibration.text)
         print(f"wrote {options.out}: pass it with --device", file=sys.stderr)
     if options.json:

@@ -6,12 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from makeway.act.export.frameworks import DEFAULT_GROUPS
+from makeway.act.export.targets import TARGETS, export_document, export_plan
 from makeway.cli.output import print_json
-from makeway.control import Plan
-from makeway.errors import InputError
-from makeway.plan_file import load_plan, parse_plan
-from makeway.planning.export import TARGETS, export_document, export_plan
-from makeway.planning.export_torch import DEFAULT_GROUPS
+from makeway.read.plan_file import load_plan, parse_plan
+from makeway.values.control import Plan
+from makeway.values.errors import InputError
 
 EXAMPLES = """\
 examples:

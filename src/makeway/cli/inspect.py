@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from makeway.binaries import BinaryKernel, inspect_file
 from makeway.cli.output import console, print_json
+from makeway.read.binaries import BinaryKernel, inspect_file
 
 EXAMPLES = """\
 examples:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from makeway import __version__
-from makeway.errors import MakewayError, suggestion
-from makeway.report.new_file import check_place
+from makeway.show.new_file import check_place
+from makeway.values.errors import MakewayError, suggestion
 
 COMMANDS = {
     "analyze": "profiler traces: exposed communication, waiting, causes, advice with predicted gains",
@@ -83,7 +83,8 @@ def _add_command(commands: argparse._SubParsersAction[Parser], command: str, sum
     module = import_module(f"makeway.cli.{command}")
     parser.description, parser.epilog = module.__doc__, module.EXAMPLES
     module.configure(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    if "--json" not in parser.format_help():
+        parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.set_defaults(run=module.run)
 

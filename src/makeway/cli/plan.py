@@ -8,28 +8,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from makeway import __version__
-from makeway.analysis.rank import Question, findings, most_exposed
-from makeway.analysis.recorded import with_arrivals
 from makeway.cli.output import console, print_json
 from makeway.cli.report_output import add_report_options, command_line, write_report
 from makeway.cli.trace_input import read_records
-from makeway.collective import load_footprint
-from makeway.control import Control, MadeFor, Plan, Rejected, control_word, describe, parse_control
-from makeway.device import Device, load_device
-from makeway.errors import InputError, UnsupportedError
-from makeway.plan_file import dump_plan, load_plan
-from makeway.planning.planner import BUDGET_MS, PLANNER, Planned, make_plan
-from makeway.planning.policies import policy_names
-from makeway.planning.score import score
-from makeway.planning.what_if import not_shown_by_a_trace
-from makeway.presets import PresetOptions, load_preset, preset_names
-from makeway.report.blocks import Report
-from makeway.report.new_file import new_file
-from makeway.report.plan_data import as_plan, plan_document, print_plan
-from makeway.report.predicted_report import plan_report
-from makeway.simulate.policies import DISPATCHES
-from makeway.simulate.predict import simulate
-from makeway.workload import CollectiveOp, Workload, load_workload
+from makeway.decide.analysis.rank import Question, findings, most_exposed
+from makeway.decide.analysis.recorded import with_arrivals
+from makeway.decide.planning.planner import BUDGET_MS, PLANNER, Planned, make_plan
+from makeway.decide.planning.policies import policy_names
+from makeway.decide.planning.score import score
+from makeway.decide.planning.what_if import not_shown_by_a_trace
+from makeway.model.presets import PresetOptions, load_preset, preset_names
+from makeway.model.simulate.policies import DISPATCHES
+from makeway.model.simulate.predict import simulate
+from makeway.read.plan_file import dump_plan, load_plan
+from makeway.show.blocks import Report
+from makeway.show.new_file import new_file
+from makeway.show.plan_data import as_plan, plan_document, print_plan
+from makeway.show.predicted_report import plan_report
+from makeway.values.collective import load_footprint
+from makeway.values.control import Control, MadeFor, Plan, Rejected, control_word, describe, parse_control
+from makeway.values.device import Device, load_device
+from makeway.values.errors import InputError, UnsupportedError
+from makeway.values.workload import CollectiveOp, Workload, load_workload
 
 EXAMPLES = """\
 examples:

@@ -8,12 +8,12 @@ from typing import Any
 from rich.table import Table
 
 from makeway.cli.output import console, print_json
-from makeway.collective import library_names, load_footprint
-from makeway.device import load_device
-from makeway.kernel import parse_resources
-from makeway.report.sm_picture import legend, sm_picture
-from makeway.residency import Shortage, check_launch
-from makeway.room import Fit, Option, RoomAnswer, make_room, verdict
+from makeway.model.residency import Shortage, check_launch
+from makeway.model.room import Fit, Option, RoomAnswer, make_room, verdict
+from makeway.show.sm_picture import legend, sm_picture
+from makeway.values.collective import library_names, load_footprint
+from makeway.values.device import load_device
+from makeway.values.kernel import parse_resources
 
 EXAMPLES = f"""\
 examples:
@@ -119,7 +119,7 @@ def _show(answer: RoomAnswer) -> None:
     for held in sorted({answer.alone.blocks, 1}, reverse=True):
         full = " (full)" if held == answer.alone.blocks else ""
         out.print(f"\none SM of {answer.device.name} holding {held} compute block{'' if held == 1 else 's'}{full}")
-        out.print(sm_picture(answer.device, answer.compute, held, block))
+        out.print(sm_picture(answer.device.sm, answer.compute, held, block))
     out.print(legend())
     out.print(f"compute alone: {answer.alone.blocks} per SM, bound by {', '.join(answer.alone.binds)}\n")
     _show_options(answer)

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from makeway import __version__
+from makeway.act.launch.environment import Needs, needs_of
+from makeway.act.launch.launch import Run, launch, needs_document, run_document
+from makeway.act.launch.outcome import ControlOutcome, OnRank
+from makeway.act.launch.supervise import end_like
 from makeway.cli.output import print_json
 from makeway.cli.report_output import add_report_options, command_line, write_report
-from makeway.control import Plan, control_word, describe
-from makeway.errors import InputError, MakewayError
-from makeway.plan_file import load_plan, parse_plan
-from makeway.report.run_report import run_report
-from makeway.runtime.launcher.environment import Needs, needs_of
-from makeway.runtime.launcher.launch import Run, launch, needs_document, run_document
-from makeway.runtime.launcher.outcome import ControlOutcome, OnRank
-from makeway.runtime.launcher.supervise import end_like
+from makeway.read.plan_file import load_plan, parse_plan
+from makeway.show.run_report import run_report
+from makeway.values.control import Plan, control_word, describe
+from makeway.values.errors import InputError, MakewayError
 
 EXAMPLES = """\
 examples:

@@ -12,11 +12,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from makeway.analysis.rank import Question, RankRecord, rank_records
-from makeway.timeline import Timeline
-from makeway.traces.classify import load_comm_names
-from makeway.traces.ranks import map_traces
-from makeway.traces.read import find_traces
+from makeway.decide.analysis.rank import Question, RankRecord, rank_records
+from makeway.read.traces.classify import load_comm_names
+from makeway.read.traces.ranks import map_traces
+from makeway.read.traces.read import find_traces
+from makeway.values.timeline import Timeline
 
 Told = Callable[[Path, int], None]
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from makeway.cli.output import console, print_json
-from makeway.validate import PARTS, Row, Summary, Validation, validate, validate_table
+from makeway.model.validate import PARTS, Row, Summary, Validation, validate, validate_table
 
 EXAMPLES = """\
 examples:

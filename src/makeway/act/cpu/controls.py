@@ -1,0 +1,270 @@
+"""Controls on the CPUs of one host: cores for communication, niceness of compute, copies through shared memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar, assert_never
+
+import torch
+
+from makeway.act.backend import Receipt
+from makeway.act.cpu.cores import Division, divided
+from makeway.act.cpu.direct import DirectGroup
+from makeway.act.cpu.threads import (
+    GLOO_NAMES,
+    cores_of,
+    may_be_undone,
+    niceness_of,
+    readings,
+    set_cores,
+    set_niceness,
+    set_slice,
+    slice_ns,
+    thread_ids,
+    threads_named,
+)
+from makeway.values.control import (
+    Chunks,
+    CommBlocks,
+    CommPriority,
+    CommThreads,
+    Control,
+    CopyEngine,
+    LaunchOrder,
+    SmemPad,
+    SmPartition,
+    TileChoice,
+)
+from makeway.values.errors import InputError
+
+T = TypeVar("T")
+NICER_BY = 10  # sched(7): each step is worth a factor of about 1.25, so compute weighs a tenth of communication
+SHORT_SLICE_NS = 100_000  # the shortest that Linux grants
+_AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
+
+
+class CpuBackend:
+    """Controls of this rank's threads; call it from the main thread.
+
+    Communication threads are Gloo's, by name, and those of `direct`; every other thread counts as compute. `rank` and
+    `ranks` are this rank's place on the host and the ranks there: by default torchrun's LOCAL_RANK and
+    LOCAL_WORLD_SIZE, else the place in `direct`, whose ranks share a host.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        direct: DirectGroup | None = None,
+        *,
+        rank: int | None = None,
+        ranks: int | None = None,
+        cores: Sequence[int] | None = None,
+    ) -> None:
+        self.direct = direct
+        local = (_number("LOCAL_RANK"), _number("LOCAL_WORLD_SIZE"))
+        if None in local:
+            local = (direct.rank, direct.ranks) if direct is not None else (0, 1)
+        self.rank, self.ranks = _first(rank, local[0]), _first(ranks, local[1])
+        if not 0 <= self.rank < self.ranks:
+            raise InputError(f"rank {self.rank} is not one of {self.ranks} ranks on this host")
+        self.cores = tuple(sorted(cores if cores is not None else os.sched_getaffinity(0)))
+        self.copying = False  # True while CopyEngine is in force: collectives belong on `direct`
+
+    # --- what can be done ----------------------------------------------------------------------
+
+    def comm_threads(self) -> frozenset[int]:
+        """The threads that communicate, as of now."""
+        ours = self.direct.thread_ids if self.direct is not None and self.direct.usable else ()
+        return threads_named(GLOO_NAMES) | frozenset(ours)
+
+    def compute_threads(self) -> frozenset[int]:
+        """All other threads: the main one, OpenMP's pool, whatever the program started."""
+        return thread_ids() - self.comm_threads()
+
+    def refusal(self, control: Control) -> str | None:
+        """Why this host cannot do that; None when it can."""
+        match control:
+            case SmPartition(comm_cores):
+                return self._no_partition(comm_cores)
+            case CommPriority():
+                return self._no_priority()
+            case CopyEngine():
+                return self._no_copies(control)
+            case CommBlocks(blocks):
+                return self._no_copiers(blocks)
+            case CommThreads():
+                return "a copier on a CPU is one thread; set their number with comm-blocks beside copy-engine"
+            case SmemPad():
+                return "CPU kernels have no shared memory to pad"
+            case TileChoice():
+                return "the tiles of CPU kernels are inside torch's libraries, which offer no choice"
+            case LaunchOrder() | Chunks():
+                return None  # nothing to set on threads: see `applied`
+            case _:
+                assert_never(control)
+
+    def _no_partition(self, comm_cores: int) -> str | None:
+        if comm_cores == 0:
+            return "communication on a CPU needs a core, even to copy"
+        if self._division(comm_cores) is None:
+            return (
+                f"{comm_cores} cores for communication would leave none for compute: the host gives {len(self.cores)}"
+            )
+        return None
+
+    def _division(self, comm_cores: int) -> Division | None:
+        return divided(self.cores, comm_cores, rank=self.rank, ranks=self.ranks)
+
+    def _no_priority(self) -> str | None:
+        if may_be_undone(niceness_of(0)) or slice_ns(0) is not None:
+            return None
+        return (
+            "compute threads could be made nicer but not brought back: that needs CAP_SYS_NICE or `ulimit -e "
+            f"{20 - niceness_of(0)}`; without it, time slices of their own for threads need Linux 6.12"
+        )
+
+    def _no_copies(self, control: CopyEngine) -> str | None:
+        if self.direct is None:
+            return "copies through shared memory need a DirectGroup of ranks that share this host"
+        if not self.direct.usable:
+            return "the DirectGroup is closed or has lost a rank; build a new one"
+        if control.variant != "parallel-copy":
+            return (
+                f"{control.variant} is a way of GPU copy engines; on a CPU every rank pulls for itself (parallel-copy)"
+            )
+        return "copies on a CPU cannot be launched ahead of their data" if control.prelaunch else None
+
+    def _no_copiers(self, threads: int) -> str | None:
+        if self.direct is None or not self.direct.usable:
+            return "Gloo's threads are fixed when its process group is made; copiers need a DirectGroup (copy-engine)"
+        if threads > len(self.cores):
+            return f"{threads} copiers on {len(self.cores)} cores would take turns"
+        return None
+
+    # --- doing it ------------------------------------------------------------------------------
+
+    @contextmanager
+    def applied(self, controls: Sequence[Control]) -> Iterator[tuple[Receipt, ...]]:
+        """The controls in force inside the block, each read back; all of it undone at the end.
+
+        The order of launches and the pieces of an operation are for whoever launches: nothing is set for them here.
+        """
+        receipts: dict[Control, Receipt] = {}
+        with ExitStack() as stack:
+            for control in sorted(
+                controls, key=lambda one: not isinstance(one, CommBlocks)
+            ):  # new copiers need cores too
+                if reason := self.refusal(control):
+                    receipts[control] = Receipt(control=control, status="refused", detail=reason)
+                else:
+                    receipts[control] = self._apply(control, stack)
+            yield tuple(receipts[control] for control in controls)
+
+    def _apply(self, control: Control, stack: ExitStack) -> Receipt:
+        match control:
+            case SmPartition(comm_cores):
+                return self._partition(control, comm_cores, stack)
+            case CommPriority():
+                if may_be_undone(niceness_of(0)):
+                    return self._make_compute_nicer(control, stack)
+                return self._shorten_slices(control, stack)
+            case CopyEngine():
+                self.copying = True
+                stack.callback(setattr, self, "copying", False)
+                return Receipt(control=control, status="applied", detail="collectives go through shared memory")
+            case CommBlocks(threads):
+                assert self.direct is not None
+                stack.callback(setattr, self.direct, "copiers", self.direct.copiers)
+                self.direct.copiers = threads
+                found = self.direct.copiers
+                return _read_back(control, found == threads, f"{found} copier threads")
+            case LaunchOrder() | Chunks():
+                detail = "nothing to set on threads: for whoever launches the operations"
+                return Receipt(control=control, status="no effect", detail=detail)
+            case CommThreads() | SmemPad() | TileChoice():
+                raise AssertionError(f"{control} was refused")
+            case _:
+                assert_never(control)
+
+    def _partition(self, control: Control, comm_cores: int, stack: ExitStack) -> Receipt:
+        division = self._division(comm_cores)
+        assert division is not None
+        comm, compute = self.comm_threads(), self.compute_threads()
+        _undo_later(stack, cores_of, set_cores)
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        for thread in comm:
+            set_cores(thread, division.comm)
+        for thread in compute:
+            set_cores(thread, division.compute)
+        torch.set_num_threads(min(division.threads, torch.get_num_threads()))
+        held = all(cores == {*division.comm} for cores in readings(comm, cores_of).values()) and all(
+            cores == {*division.compute} for cores in readings(compute, cores_of).values()
+        )
+        shared = f", the same for all {division.sharing} ranks" if division.sharing > 1 else ""
+        return _read_back(
+            control,
+            held and bool(comm),
+            f"communication threads: {len(comm)} on cores {_list(division.comm)}; compute threads: "
+            f"{torch.get_num_threads()} on cores {_list(division.compute)}{shared}",
+        )
+
+    def _make_compute_nicer(self, control: Control, stack: ExitStack) -> Receipt:
+        comm, compute = self.comm_threads(), self.compute_threads()
+        _undo_later(stack, niceness_of, set_niceness)
+        niceness = min(niceness_of(0) + NICER_BY, 19)
+        for thread in compute:
+            set_niceness(thread, niceness)
+        held = all(found == niceness for found in readings(compute, niceness_of).values())
+        less = max(readings(comm, niceness_of).values(), default=niceness)
+        grouped = _AUTOGROUP.exists() and _AUTOGROUP.read_text().strip() == "1"
+        note = "; counts within a session only, since autogroup is on" if grouped else ""
+        return _read_back(
+            control,
+            held and less < niceness,
+            f"compute threads at niceness {niceness}, {len(comm)} communication threads at {less}{note}",
+        )
+
+    def _shorten_slices(self, control: Control, stack: ExitStack) -> Receipt:
+        comm = self.comm_threads()
+        _undo_later(stack, slice_ns, lambda thread, before: set_slice(thread, before or 0))
+        for thread in comm:
+            set_slice(thread, SHORT_SLICE_NS)
+        held = all(slice_ns(thread) == SHORT_SLICE_NS for thread in comm)
+        return _read_back(
+            control,
+            held and bool(comm),
+            f"{len(comm)} communication threads with time slices of {SHORT_SLICE_NS / 1e6:g} ms, so that they run at "
+            "once when they wake (without CAP_SYS_NICE compute threads made nicer could not be brought back)",
+        )
+
+
+def _undo_later(stack: ExitStack, read: Callable[[int], T], write: Callable[[int, T], None]) -> None:
+    """Remember every thread's setting for the end; a thread that starts meanwhile gets what the main one had."""
+    before = readings(thread_ids(), read)
+
+    def undo() -> None:
+        for thread in thread_ids():
+            write(thread, before.get(thread, before[os.getpid()]))
+
+    stack.callback(undo)
+
+
+def _read_back(control: Control, held: bool, detail: str) -> Receipt:
+    return Receipt(control=control, status="applied" if held else "no effect", detail=detail)
+
+
+def _list(cores: Sequence[int]) -> str:
+    return ",".join(map(str, cores))
+
+
+def _first(*found: int | None) -> int:
+    return next(number for number in found if number is not None)
+
+
+def _number(variable: str) -> int | None:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else None

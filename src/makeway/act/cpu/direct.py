@@ -1,0 +1,420 @@
+"""Direct collectives: the ranks of one host read each other's shared memory, without sockets or a ring.
+
+The one-step algorithms of ConCCL (arXiv 2412.14335), with a thread where a GPU has a copy engine: every rank pulls its
+part straight from the segment of each peer. Reductions add in order of rank, so that all ranks get the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+import torch.distributed as dist
+
+from makeway.act.cpu.calls import Call, Kind, Op, check_same, check_summed, flat, mismatch, overlap, split_bytes
+from makeway.act.cpu.comm_thread import CommThread, Work
+from makeway.act.cpu.copiers import reducing_with
+from makeway.act.cpu.flows import ALIGNMENT, Engine, MismatchedCallError, Step, Window
+from makeway.act.cpu.links import COMMON, PAIR, Links, LostRankError
+from makeway.act.cpu.pieces import Pieces
+from makeway.act.cpu.rendezvous import adopt, meet, share
+from makeway.act.cpu.segments import SHM
+from makeway.act.cpu.shared import Shared, SharedTensor, add_up, found_in, pull
+from makeway.values.errors import InputError, MakewayError
+from makeway.values.units import KIB, MIB, ceil_to
+
+PIECE_BYTES = 2 * MIB  # below 1 MiB slower, no difference found above: benchmarks/bench_direct.py --windows
+SLOTS = 4
+ONE_STEP_BYTES = 64 * KIB  # an all-reduce up to this size: every rank adds everything, one meeting instead of two
+FORKED = "this group belongs to the parent process; build one of its own in the child"
+
+_Sizes = Mapping[int, tuple[int | None, int | None]]  # by peer: bytes given to and taken from it; None: not one word
+
+
+class DirectGroup:
+    """Collectives among the ranks of a process group that share a host; `with` closes it.
+
+    Every rank must make the same calls in the same order. With `async_op=True` a call returns a Work at once and one
+    thread runs the calls in order; the tensors must not be touched until `wait`. After a lost rank the group is of no
+    further use: build a new one. `timeout_s` bounds every wait for a peer.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        *,
+        piece_bytes: int = PIECE_BYTES,
+        slots: int = SLOTS,
+        copiers: int = 1,
+        timeout_s: float = 300.0,
+        directory: Path = SHM,
+    ) -> None:
+        if piece_bytes < ALIGNMENT or piece_bytes % ALIGNMENT or slots < 1 or copiers < 1:
+            raise InputError(
+                f"piece_bytes must be a multiple of {ALIGNMENT}, slots and copiers 1 or more; got {piece_bytes}, "
+                f"{slots}, {copiers}"
+            )
+        group = group if group is not None else dist.group.WORLD
+        if group is None:
+            raise InputError("there is no process group; call torch.distributed.init_process_group first")
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise InputError("this process is not in the process group; build the DirectGroup on its members only")
+        window = Window(ranks=self.ranks, piece_bytes=piece_bytes, slots=slots)
+        self._segments, self._links = meet(group, window, directory, timeout_s)
+        self._engine = Engine(self._links, self._segments, window)
+        self._pieces = Pieces(self.rank, self.ranks, piece_bytes)
+        self._pieces.copiers.resize(copiers)
+        self._thread = CommThread()
+        self._sequence = 0
+        self._unusable: str | None = None
+        self._group, self._directory = group, directory
+        self._shared: list[SharedTensor] = []
+        _GROUPS.add(self)
+        self._at_exit = weakref.finalize(self, _abandon, self._links, self._thread)
+
+    # --- life ----------------------------------------------------------------------------------
+
+    @property
+    def thread_ids(self) -> tuple[int, ...]:
+        """The threads that move this group's bytes, as in /proc/self/task (a waiting caller moves them itself)."""
+        return (self._thread.native_id, *self._pieces.copiers.helper_ids)
+
+    @property
+    def copiers(self) -> int:
+        """Threads that share each copy and reduction."""
+        return self._pieces.copiers.threads
+
+    @copiers.setter
+    def copiers(self, threads: int) -> None:
+        if threads < 1:
+            raise InputError(f"copiers must be 1 or more, got {threads}")
+        self._refuse_unusable()
+        self._thread.call(lambda: self._pieces.copiers.resize(threads), torch.empty(0))
+
+    @property
+    def usable(self) -> bool:
+        """False once closed, or after a collective failed."""
+        return self._unusable is None
+
+    def close(self, *, abort: bool = False) -> None:
+        """Finish what is queued (or, with `abort`, fail it) and give the memory back; harmless when done twice."""
+        if self._at_exit.detach() is None or self._unusable == FORKED:
+            return
+        if abort:
+            self._links.abort()
+        self._thread.stop()
+        self._unusable = self._unusable or "the group is closed"
+        self._pieces.copiers.resize(1)
+        self._links.close()
+        for segment in (*self._segments, *(item for shared in self._shared for item in shared.segments)):
+            segment.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(abort=kind is not None)
+
+    def shared_tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """A tensor of zeros that every rank sees; all ranks must ask for the same, in the same order.
+
+        Collectives that read it skip the copy into a segment when every rank gives the same part of it. It lives as
+        long as the group.
+        """
+        self._refuse_unusable()
+        size = math.prod(shape) * dtype.itemsize
+        if size < 1:
+            raise InputError(f"a shared tensor needs at least one element, got shape {shape}")
+        segments = share(self._group, size, self._directory)
+        self._shared.append(SharedTensor(tuple(segments), size, self.rank))
+        return segments[self.rank].view(0, size, dtype).view(shape)
+
+    def adopt(self, tensor: torch.Tensor) -> None:
+        """Make a tensor that exists a shared one, and with it all that share its storage; same rules, same life."""
+        self._refuse_unusable()
+        storage = tensor.untyped_storage()
+        segments = adopt(self._group, storage, self._directory)
+        self._shared.append(SharedTensor(tuple(segments), storage.nbytes(), self.rank, storage))
+
+    # --- movement ------------------------------------------------------------------------------
+
+    def all_gather_into_tensor(
+        self, output: torch.Tensor, given: torch.Tensor, *, async_op: bool = False
+    ) -> Work | None:
+        """Every rank's `given`, one after the other; `given` may be this rank's part of `output`."""
+        source, into = flat("input", given), flat("output", output)
+        check_same("output", into, source, source.numel() * self.ranks)
+        parts = _parts(into, self.ranks)
+        if overlap(source, into) and source.data_ptr() != parts[self.rank].data_ptr():
+            raise InputError("input overlaps output elsewhere than in this rank's part")
+        return self._gather(source, parts, output, async_op)
+
+    def all_gather(
+        self, outputs: Sequence[torch.Tensor], given: torch.Tensor, *, async_op: bool = False
+    ) -> Work | None:
+        """Every rank's `given`, one in each of `outputs`."""
+        source = flat("input", given)
+        if len(outputs) != self.ranks:
+            raise InputError(f"all_gather needs one output for each of {self.ranks} ranks, got {len(outputs)}")
+        parts = [flat("output", output) for output in outputs]
+        for part in parts:
+            check_same("each output", part, source, source.numel())
+        return self._gather(source, parts, given, async_op)
+
+    def _gather(
+        self, source: torch.Tensor, parts: list[torch.Tensor], result: torch.Tensor, async_op: bool
+    ) -> Work | None:
+        pieces = self._pieces
+        if shared := found_in(self._shared, source):
+
+            def gather() -> None:
+                for peer in pieces.peers:
+                    pull(pieces.copiers, parts[peer], shared, peer, 0)
+
+            def keep() -> None:
+                if parts[self.rank].data_ptr() != source.data_ptr():
+                    pieces.copiers.copy(parts[self.rank].data_ptr(), source.data_ptr(), source.nbytes)
+
+            return self._run_shared("all_gather", [gather], source, source.nbytes, shared, result, async_op, keep)
+        steps = [pieces.give_all(source, keep=parts[self.rank])]
+        steps += [pieces.pull(parts[peer], peer, COMMON) for peer in pieces.peers]
+        return self._run("all_gather", steps, source.dtype, self._each(source.nbytes), result, async_op)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        given: torch.Tensor,
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
+        *,
+        async_op: bool = False,
+    ) -> Work | None:
+        """Part r of every rank's `given` to rank r; split sizes count rows of the first dimension, as in torch."""
+        gives = split_bytes("input", given, input_split_sizes, self.ranks)
+        takes = split_bytes("output", output, output_split_sizes, self.ranks)
+        source, into = flat("input", given).view(torch.uint8), flat("output", output).view(torch.uint8)
+        if given.dtype != output.dtype or gives[self.rank] != takes[self.rank]:
+            raise InputError(
+                f"input and output must be of one type and agree on this rank's own part, got {gives[self.rank]:,} "
+                f"bytes of {given.dtype} and {takes[self.rank]:,} bytes of {output.dtype}"
+            )
+        if overlap(source, into):
+            raise InputError("input and output overlap; all_to_all_single needs two buffers")
+        pieces, sources, parts = self._pieces, torch.split(source, gives), torch.split(into, takes)
+        if (shared := found_in(self._shared, source)) and len({*gives, *takes}) == 1:
+            each = gives[0]
+
+            def exchange() -> None:
+                for peer in pieces.peers:
+                    pull(pieces.copiers, parts[peer], shared, peer, self.rank * each)
+
+            def keep() -> None:
+                pieces.copiers.copy(parts[self.rank].data_ptr(), sources[self.rank].data_ptr(), each)
+
+            return self._run_shared("all_to_all", [exchange], given, each, shared, output, async_op, keep)
+        steps = [pieces.give(sources[peer], peer) for peer in pieces.peers]
+        steps += [pieces.pull(parts[peer], peer, PAIR) for peer in pieces.peers]
+        steps += [pieces.keep(parts[self.rank], sources[self.rank])]
+        sizes = {peer: (gives[peer], takes[peer]) for peer in pieces.peers}
+        return self._run("all_to_all", steps, given.dtype, sizes, output, async_op)
+
+    def broadcast(self, tensor: torch.Tensor, src: int = 0, *, async_op: bool = False) -> Work | None:
+        """The tensor of rank `src` (its number in this group) to every rank."""
+        if not 0 <= src < self.ranks:
+            raise InputError(f"src must be a rank of 0..{self.ranks - 1}, got {src}")
+        part, pieces = flat("tensor", tensor), self._pieces
+        sizes: _Sizes
+        if src == self.rank:
+            steps = [pieces.give_all(part)]
+            sizes = dict.fromkeys(pieces.peers, (part.nbytes, None))
+        else:
+            steps = [pieces.pull(part, src, COMMON)]
+            sizes = {src: (None, part.nbytes)}
+        return self._run("broadcast", steps, part.dtype, sizes, tensor, async_op, root=src)
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self._run("barrier", [], torch.uint8, self._each(0), torch.empty(0), False)
+
+    # --- reductions ----------------------------------------------------------------------------
+
+    def all_reduce(self, tensor: torch.Tensor, op: Op = "sum", *, async_op: bool = False) -> Work | None:
+        """The sum of every rank's tensor, in place; "avg" divides each part first, as DistributedDataParallel does."""
+        part, pieces = flat("tensor", tensor), self._pieces
+        check_summed(part.dtype, op)
+        if self.ranks > 1 and part.nbytes > ONE_STEP_BYTES and (shared := found_in(self._shared, part)):
+            return self._all_reduce_shared(part, shared, op, tensor, async_op)
+        if self.ranks == 1:
+            steps = []
+        elif part.nbytes <= min(ONE_STEP_BYTES, self._engine.window.piece_bytes):  # in one piece
+            steps = [pieces.give_all(part, op), pieces.reduce(part, part, op, channel=COMMON)]
+        else:
+            each = ceil_to(-(-part.numel() // self.ranks), ALIGNMENT // part.itemsize)
+            slices = [part[rank * each : (rank + 1) * each] for rank in range(self.ranks)]
+            steps = [pieces.give(slices[peer], peer, op) for peer in pieces.peers]
+            steps += [pieces.reduce_for_all(slices[self.rank], op)]
+            steps += [pieces.pull(slices[peer], peer, COMMON) for peer in pieces.peers]
+        return self._run("all_reduce", steps, part.dtype, self._each(part.nbytes), tensor, async_op, op=op)
+
+    def _all_reduce_shared(
+        self, part: torch.Tensor, shared: Shared, op: Op, result: torch.Tensor, async_op: bool
+    ) -> Work | None:
+        """Each rank adds up its slice where it lies; then each pulls the other slices."""
+        each = ceil_to(-(-part.numel() // self.ranks), ALIGNMENT // part.itemsize)
+        slices = [part[rank * each : (rank + 1) * each] for rank in range(self.ranks)]
+        starts = [rank * each * part.itemsize for rank in range(self.ranks)]
+
+        def reduce() -> None:
+            add_up(shared, self.ranks, starts[self.rank], slices[self.rank], op, self._engine.window.piece_bytes)
+
+        def gather() -> None:
+            for peer in self._pieces.peers:
+                if slices[peer].numel():
+                    pull(self._pieces.copiers, slices[peer], shared, peer, starts[peer])
+
+        steps = [reduce, gather]
+        return self._run_shared("all_reduce", steps, part, part.nbytes, shared, result, async_op, op=op)
+
+    def reduce_scatter_tensor(
+        self, output: torch.Tensor, given: torch.Tensor, op: Op = "sum", *, async_op: bool = False
+    ) -> Work | None:
+        """The sum of part r of every rank's `given` to rank r; `output` may be this rank's part of `given`."""
+        source, into, pieces = flat("input", given), flat("output", output), self._pieces
+        check_summed(into.dtype, op)
+        check_same("input", source, into, into.numel() * self.ranks)
+        parts = _parts(source, self.ranks)
+        own = parts[self.rank]
+        if overlap(source, into) and into.data_ptr() != own.data_ptr():
+            raise InputError("output overlaps input elsewhere than in this rank's part")
+        steps = [pieces.give(parts[peer], peer, op) for peer in pieces.peers]
+        steps += [pieces.reduce(own, into, op, channel=PAIR)]
+        return self._run("reduce_scatter", steps, into.dtype, self._each(into.nbytes), output, async_op, op=op)
+
+    # --- running -------------------------------------------------------------------------------
+
+    def _each(self, size: int) -> _Sizes:
+        return dict.fromkeys(self._pieces.peers, (size, size))
+
+    def _run(
+        self,
+        kind: Kind,
+        steps: Sequence[Step],
+        dtype: torch.dtype,
+        sizes: _Sizes,
+        result: torch.Tensor,
+        async_op: bool,
+        *,
+        op: Op = "sum",
+        root: int = 0,
+    ) -> Work | None:
+        self._refuse_unusable()
+        call = Call(kind=kind, dtype=dtype, sequence=self._sequence, op=op, root=root)
+        self._sequence += 1
+        if async_op:
+            return self._thread.submit(lambda: self._collect(call, steps, sizes), result)
+        self._thread.call(lambda: self._collect(call, steps, sizes), result)
+        return None
+
+    def _run_shared(
+        self,
+        kind: Kind,
+        phases: Sequence[Callable[[], None]],
+        given: torch.Tensor,
+        size: int,
+        shared: Shared,
+        result: torch.Tensor,
+        async_op: bool,
+        meanwhile: Callable[[], None] = lambda: None,
+        *,
+        op: Op = "sum",
+    ) -> Work | None:
+        """Phases that read the peers' memory in place; between them, and at the end, all ranks agree to go on."""
+        self._refuse_unusable()
+        call = Call(kind=kind, dtype=given.dtype, sequence=self._sequence, op=op, place=shared.place)
+        self._sequence += 1
+
+        def collect() -> None:
+            header = call.header(size)
+            with self._guarded(call, dict.fromkeys(self._pieces.peers, size)):
+                self._engine.meet(dict.fromkeys(self._pieces.peers, (header, header)), str(call), meanwhile)
+                for phase in phases:
+                    phase()
+                    self._engine.agree(str(call))
+
+        if async_op:
+            return self._thread.submit(collect, result)
+        self._thread.call(collect, result)
+        return None
+
+    def _collect(self, call: Call, steps: Sequence[Step], sizes: _Sizes) -> None:
+        headers = {
+            peer: (None if gives is None else call.header(gives), None if takes is None else call.header(takes))
+            for peer, (gives, takes) in sizes.items()
+        }
+        with self._guarded(call, {peer: takes or 0 for peer, (_, takes) in sizes.items()}):
+            self._engine.run(steps, headers, str(call))
+
+    @contextmanager
+    def _guarded(self, call: Call, expected: Mapping[int, int]) -> Iterator[None]:
+        """Whatever goes wrong in a collective, the group is of no further use and the peers learn of it."""
+        self._refuse_unusable()
+        try:
+            with reducing_with(self._pieces.copiers.threads):
+                yield
+        except MismatchedCallError as error:
+            message = mismatch(call, error.peer, error.found, expected[error.peer])
+            self._give_up(message)
+            raise InputError(message) from None
+        except BaseException as error:
+            if isinstance(error, LostRankError):
+                self._links.tell_failure(error.rank)
+            self._give_up(str(error) or type(error).__name__)
+            raise
+
+    def _give_up(self, reason: str) -> None:
+        """After a failure nobody knows which pieces are where: hang up, so that the peers learn of it at once."""
+        self._unusable = f"the group is of no further use after an error: {reason}"
+        self._links.close()
+
+    def _refuse_unusable(self) -> None:
+        if self._unusable is not None:
+            raise MakewayError(self._unusable)
+
+    def _forget(self) -> None:
+        """In a forked child: drop the copies of the sockets, or the peers would not see the parent's death."""
+        self._unusable = FORKED
+        self._at_exit.detach()
+        self._links.close()
+
+
+def _parts(tensor: torch.Tensor, ranks: int) -> list[torch.Tensor]:
+    """Equal parts, one per rank."""
+    return list(torch.split(tensor, tensor.numel() // ranks)) if tensor.numel() else [tensor] * ranks
+
+
+def _abandon(links: Links, thread: CommThread) -> None:
+    """When the last reference goes or the interpreter ends: nobody waits for the queue any more."""
+    links.abort()
+    thread.stop()
+    links.close()
+
+
+_GROUPS: weakref.WeakSet[DirectGroup] = weakref.WeakSet()
+
+
+def _forget_groups() -> None:
+    for group in list(_GROUPS):
+        group._forget()
+
+
+os.register_at_fork(after_in_child=_forget_groups)

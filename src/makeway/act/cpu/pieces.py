@@ -1,0 +1,99 @@
+"""The work on one piece: into this rank's segment, out of a peer's, or added up in order of rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from makeway.act.cpu.calls import Op
+from makeway.act.cpu.copiers import Copiers
+from makeway.act.cpu.flows import Piece, Place, Step
+from makeway.act.cpu.links import COMMON, PAIR
+
+
+def piece_of(part: torch.Tensor, piece: Piece) -> torch.Tensor:
+    """The elements of a flat tensor that a piece covers."""
+    return part[piece.offset // part.itemsize : (piece.offset + piece.count) // part.itemsize]
+
+
+class Pieces:
+    """Builds the steps of collectives from flat tensors."""
+
+    def __init__(self, rank: int, ranks: int, piece_bytes: int) -> None:
+        self.rank, self.ranks = rank, ranks
+        self.peers = tuple(peer for peer in range(ranks) if peer != rank)
+        self.copiers = Copiers()
+        self._scratch = torch.empty(piece_bytes, dtype=torch.uint8)
+
+    def pull(self, part: torch.Tensor, peer: int, channel: int) -> Step:
+        """`part` from a peer's segment."""
+
+        def work(piece: Piece) -> None:
+            self.copiers.copy(part.data_ptr() + piece.offset, piece.sources[peer].address, piece.count)
+
+        return Step(size=part.nbytes, work=work, sources=(peer,), source_channel=channel)
+
+    def give(self, part: torch.Tensor, peer: int, op: Op = "sum") -> Step:
+        """`part` to one peer; for an average, divided on the way."""
+        return Step(size=part.nbytes, work=lambda piece: self.fill(part, piece, op), receivers=(peer,), channel=PAIR)
+
+    def give_all(self, part: torch.Tensor, op: Op = "sum", *, keep: torch.Tensor | None = None) -> Step:
+        """`part` to all peers at once, and to `keep` while it is in cache."""
+
+        def work(piece: Piece) -> None:
+            self.fill(part, piece, op)
+            if keep is not None and keep.data_ptr() != part.data_ptr():
+                self.copiers.copy(keep.data_ptr() + piece.offset, part.data_ptr() + piece.offset, piece.count)
+
+        return Step(size=part.nbytes, work=work, receivers=self.peers, channel=COMMON)
+
+    def keep(self, part: torch.Tensor, given: torch.Tensor) -> Step:
+        """This rank's own part, which needs no segment."""
+
+        def work(piece: Piece) -> None:
+            self.copiers.copy(part.data_ptr() + piece.offset, given.data_ptr() + piece.offset, piece.count)
+
+        return Step(size=part.nbytes, work=work)
+
+    def reduce(self, part: torch.Tensor, into: torch.Tensor, op: Op, *, channel: int) -> Step:
+        """`into`: the sum of this rank's `part` and the peers' pieces, which stay here."""
+
+        def work(piece: Piece) -> None:
+            self._combine(piece_of(part, piece), piece.sources, piece_of(into, piece), op)
+
+        return Step(size=part.nbytes, work=work, sources=self.peers, source_channel=channel)
+
+    def reduce_for_all(self, part: torch.Tensor, op: Op) -> Step:
+        """The sum of this rank's slice, in place, and to all peers."""
+
+        def work(piece: Piece) -> None:
+            assert piece.into is not None
+            mine = piece_of(part, piece)
+            self._combine(mine, piece.sources, piece.into.view(piece.count, part.dtype), op)
+            self.copiers.copy(mine.data_ptr(), piece.into.address, piece.count)
+
+        return Step(size=part.nbytes, work=work, sources=self.peers, receivers=self.peers, channel=COMMON)
+
+    def fill(self, part: torch.Tensor, piece: Piece, op: Op) -> None:
+        """Put a piece into this rank's segment."""
+        if piece.into is None:
+            return
+        if op == "avg":
+            torch.div(piece_of(part, piece), self.ranks, out=piece.into.view(piece.count, part.dtype))
+        else:
+            self.copiers.copy(piece.into.address, part.data_ptr() + piece.offset, piece.count)
+
+    def _combine(self, own: torch.Tensor, sources: Mapping[int, Place], into: torch.Tensor, op: Op) -> None:
+        scratch = self._scratch[: own.nbytes].view(own.dtype)
+        if op == "avg":
+            own = torch.div(own, self.ranks, out=scratch)
+        elif self.rank > 1 and own.data_ptr() == into.data_ptr():
+            own = scratch.copy_(own)  # the sum of the ranks before this one would overwrite it
+        parts = [own if rank == self.rank else sources[rank].view(own.nbytes, own.dtype) for rank in range(self.ranks)]
+        if len(parts) == 1:
+            into.copy_(own)
+            return
+        torch.add(parts[0], parts[1], out=into)
+        for part in parts[2:]:
+            into.add_(part)

@@ -1,0 +1,206 @@
+"""How the ranks of a process group find each other's segments and sockets, all or none of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from makeway.act.cpu.flows import Window
+from makeway.act.cpu.links import Links, connect, listen
+from makeway.act.cpu.segments import Segment, remove_stale
+from makeway.values.errors import MakewayError, UnsupportedError
+
+T = TypeVar("T")
+_WORD_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What two ranks must have in common to see the same shared memory."""
+
+    boot_id: str
+    shm_device: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Word:
+    """What a rank tells the others: its host, where its segment is, its layout; or why it cannot go on."""
+
+    host: Host
+    path: str
+    window: Window
+    error: str | None
+    inode: int | None = None  # of memory without a name, which `path` leads to
+
+
+def this_host(directory: Path) -> Host:
+    """The host of this process and the mount it would share."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return Host(boot_id=boot_id, shm_device=directory.stat().st_dev, name=os.uname().nodename)
+
+
+def why_apart(hosts: list[Host]) -> str | None:
+    """Why ranks on these hosts cannot share memory; None when they can."""
+    for rank, host in enumerate(hosts):
+        if host.boot_id != hosts[0].boot_id:
+            return f"rank 0 runs on host {hosts[0].name}, rank {rank} on {host.name}"
+        if host.shm_device != hosts[0].shm_device:
+            return f"ranks 0 and {rank} run on one host but see different mounts of /dev/shm (containers?)"
+    return None
+
+
+def meet(group: dist.ProcessGroup, window: Window, directory: Path, timeout_s: float) -> tuple[list[Segment], Links]:
+    """The segments of all ranks, in order of rank, and the links to them; no name is left in the file system.
+
+    Every rank learns of every other's trouble before it waits for anything, so that all raise or none does.
+    """
+    rank = dist.get_rank(group)
+    segment, listener = None, None
+    segments: list[Segment] = []
+    sockets: dict[int, socket.socket] = {}
+    error: str | None = None
+    try:
+        remove_stale(directory)
+        segment, error = _trying(lambda: Segment.create(window.segment_bytes, directory))
+        if segment is not None:
+            socket_path = _socket_path(segment.path)
+            listener, error = _trying(lambda: listen(socket_path))
+        path = str(segment.path) if segment is not None else ""
+        words = _tell(group, _Word(host=this_host(directory), path=path, window=window, error=error))
+        _refuse(words)
+        assert segment is not None
+        assert listener is not None
+        segments, error = _open_all(words, segment, rank)
+        if error is None:
+            paths = [_socket_path(Path(word.path)) for word in words]
+            found, error = _trying(lambda: connect(rank, paths, listener))
+            sockets = found or {}
+        _refuse(_tell(group, _Word(host=words[rank].host, path=path, window=window, error=error)))
+        return segments, Links(rank, sockets, timeout_s)
+    except BaseException:
+        for sock in sockets.values():
+            sock.close()
+        for opened in (*segments, *([segment] if segment is not None else [])):
+            opened.close()
+        raise
+    finally:
+        if listener is not None:
+            listener.close()
+        if segment is not None:
+            segment.unlink()
+            _socket_path(segment.path).unlink(missing_ok=True)
+
+
+def share(group: dist.ProcessGroup, size: int, directory: Path) -> list[Segment]:
+    """One segment of `size` bytes of every rank, each open in all of them; the names are gone when it returns."""
+    rank = dist.get_rank(group)
+    window = Window(ranks=1, piece_bytes=size, slots=1)
+    segment, error = _trying(lambda: Segment.create(size, directory))
+    segments: list[Segment] = []
+    try:
+        path = str(segment.path) if segment is not None else ""
+        words = _tell(group, _Word(host=this_host(directory), path=path, window=window, error=error))
+        _refuse(words)
+        assert segment is not None
+        segments, error = _open_all(words, segment, rank)
+        _refuse(_tell(group, _Word(host=words[rank].host, path=path, window=window, error=error)))
+        return segments
+    except BaseException:
+        for opened in (*segments, *([segment] if segment is not None else [])):
+            opened.close()
+        raise
+    finally:
+        if segment is not None:
+            segment.unlink()
+
+
+def adopt(group: dist.ProcessGroup, storage: torch.UntypedStorage, directory: Path) -> list[Segment]:
+    """The memory of a tensor of every rank, open in all of them; tensors over it stay what they are.
+
+    torch moves it to shared memory: a file of this user alone that has no name any more. Every rank's must be as large.
+    """
+    rank = dist.get_rank(group)
+    size = storage.nbytes()
+    descriptor, error = _trying(lambda: _moved(storage, directory))
+    path = f"/proc/{os.getpid()}/fd/{descriptor}"
+    inode = None if descriptor is None else os.fstat(descriptor).st_ino
+    window = Window(ranks=1, piece_bytes=size, slots=1)
+    word = _Word(host=this_host(directory), path=path, window=window, error=error, inode=inode)
+    words = _tell(group, word)
+    _refuse(words)
+    own, error = _trying(lambda: Segment.of_descriptor(Path(path), size, inode or 0))
+    segments: list[Segment] = []
+    if own is not None:
+        segments, error = _open_all(words, own, rank)
+    try:
+        _refuse(_tell(group, replace(word, error=error)))
+    except BaseException:
+        for opened in {*segments, *([own] if own is not None else [])}:
+            opened.close()
+        raise
+    return segments
+
+
+def _moved(storage: torch.UntypedStorage, directory: Path) -> int:
+    room = os.statvfs(directory)
+    if storage.nbytes() > room.f_bavail * room.f_frsize:
+        raise UnsupportedError(f"no room for {storage.nbytes():,} bytes of shared memory in {directory}")
+    try:
+        descriptor: int = storage._share_fd_cpu_()[0]  # stays open as long as the storage lives
+    except RuntimeError as error:
+        raise UnsupportedError(f"torch cannot move a tensor to shared memory: {error}") from error
+    return descriptor
+
+
+def _socket_path(segment: Path) -> Path:
+    return segment.with_name(segment.name + ".sock")
+
+
+def _trying(act: Callable[[], T]) -> tuple[T | None, str | None]:
+    try:
+        return act(), None
+    except MakewayError as error:
+        return None, str(error)
+
+
+def _tell(group: dist.ProcessGroup, word: _Word) -> list[_Word]:
+    """Every rank's word. As bytes in tensors: torch's own exchange of objects needs numpy."""
+    text = msgspec.json.encode(word).ljust(_WORD_BYTES)
+    given = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    words = [torch.empty_like(given) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(words, given, group=group)
+    return [msgspec.json.decode(bytes(found.tolist()), type=_Word) for found in words]
+
+
+def _refuse(words: list[_Word]) -> None:
+    for rank, word in enumerate(words):
+        if word.error is not None:
+            raise UnsupportedError(f"rank {rank} cannot take part in direct collectives: {word.error}")
+        if word.window != words[0].window:
+            raise UnsupportedError(f"ranks 0 and {rank} asked for different windows: {words[0].window}, {word.window}")
+    if reason := why_apart([word.host for word in words]):
+        raise UnsupportedError(f"direct collectives need ranks that share a host: {reason}; use Gloo between hosts")
+
+
+def _open_all(words: list[_Word], own: Segment, rank: int) -> tuple[list[Segment], str | None]:
+    segments: list[Segment] = []
+    for peer, word in enumerate(words):
+        if peer == rank:
+            segments.append(own)
+            continue
+        way_in = Segment.open if word.inode is None else partial(Segment.of_descriptor, inode=word.inode)
+        opened, error = _trying(partial(way_in, Path(word.path), word.window.segment_bytes))
+        if opened is None:
+            return segments, error
+        segments.append(opened)
+    return segments, None

@@ -1,0 +1,225 @@
+"""Controls on one rank's NVIDIA GPU. Not yet run on hardware.
+
+Some are options of a process group, so that `applied` makes a new group for them; some confine a stream; some belong to
+our own GEMM. What they gave is in `session` while the `with` block runs: the bench launches through it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, assert_never
+
+from makeway.act.backend import Receipt
+from makeway.act.cuda.machine import GpuMachine, load_torch, look, require
+from makeway.act.cuda.options import (
+    environment_receipt,
+    option_settings,
+    overriding,
+    process_group_options,
+    read_back,
+)
+from makeway.act.cuda.streams import ConfinedStream, compute_sms, green_stream, prioritised_stream
+from makeway.act.export.nccl import no_zero_cta, too_many_blocks
+from makeway.act.export.values import Library
+from makeway.act.triton.config import KERNEL_NAME, GemmConfig, controlled, launch_bytes
+from makeway.values.control import (
+    Chunks,
+    CommBlocks,
+    CommPriority,
+    CommThreads,
+    Control,
+    CopyEngine,
+    LaunchOrder,
+    Plan,
+    SmemPad,
+    SmPartition,
+    TileChoice,
+)
+from makeway.values.errors import MakewayError
+
+BY_CALLER = "nothing to set on the device: for whoever launches the operations"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What the controls gave; the fields of controls that were not asked for are as without makeway."""
+
+    controls: tuple[Control, ...]  # those in force
+    options: Any  # of a process group
+    group: Any | None  # made with the options; None: none needed, or torch.distributed is not initialised yet
+    compute_stream: Any | None  # None: the current one
+    comm_stream: Any | None  # for copies of our own; NCCL has its own streams
+    copy_engine: bool  # all-gather and all-to-all through makeway.act.cuda.copies
+    gemm: GemmConfig
+
+
+@dataclass
+class CudaBackend:
+    """A backend for the current device of this process; `torch` stands in for the package."""
+
+    torch: Any | None = None
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    gemm: GemmConfig = field(default_factory=GemmConfig)
+    name: str = "cuda"
+    session: Session | None = field(default=None, init=False)
+    machine: GpuMachine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.machine = look("nvidia", self.torch)
+
+    @property
+    def library(self) -> Library:
+        return Library(name="nccl", version=self.machine.nccl)
+
+    def refusal(self, control: Control) -> str | None:
+        return self.machine.missing or self._refusal(control)
+
+    def _refusal(self, control: Control) -> str | None:
+        match control:
+            case CommBlocks(blocks):
+                return self._without_nccl() or too_many_blocks(blocks, self.library)
+            case CommPriority():
+                return self._without_nccl()
+            case CommThreads():
+                receipt = environment_receipt(control, self.environ, self.library)
+                return receipt.detail if receipt.status == "refused" else None
+            case CopyEngine():
+                if not self.machine.symmetric_memory:
+                    return "this torch has no symmetric memory, through which peers' buffers are copied"
+                return None
+            case SmPartition(comm_sms):
+                return self._partition_refusal(comm_sms)
+            case SmemPad() | TileChoice():
+                return self._own_gemm_refusal(control)
+            case LaunchOrder() | Chunks():
+                return None
+            case _:
+                assert_never(control)
+
+    def _without_nccl(self) -> str | None:
+        return None if self.machine.nccl is not None else f"torch {self.machine.torch} was built without NCCL"
+
+    def _own_gemm_refusal(self, control: SmemPad | TileChoice) -> str | None:
+        if not fnmatchcase(KERNEL_NAME, control.kernel):
+            return f"only our own GEMM ({KERNEL_NAME}) can be set from here, not kernels named {control.kernel!r}"
+        if not self.machine.triton:
+            return "our own GEMM needs Triton: pip install 'makeway[triton]'"
+        try:
+            config = controlled(self.gemm, (control,))
+        except MakewayError as error:
+            return str(error)
+        needed, limit = launch_bytes(config, self.machine.arch or ""), self.machine.smem_block_bytes
+        if limit is not None and needed > limit:
+            return f"a block of our GEMM would ask for {needed:,} bytes of shared memory; the device allows {limit:,}"
+        return None
+
+    def _partition_refusal(self, comm_sms: int) -> str | None:
+        if not self.machine.green_contexts:
+            return f"torch {self.machine.torch} was built without green contexts (CUDA 12.8 or later)"
+        assert self.machine.sms is not None
+        assert self.machine.arch is not None
+        try:
+            compute_sms(self.machine.sms, comm_sms, int(self.machine.arch.removeprefix("sm_")) // 10)
+        except MakewayError as error:
+            return str(error)
+        return None
+
+    def _partition(self, torch: Any, device: int, comm_sms: int) -> AbstractContextManager[ConfinedStream]:
+        return green_stream(torch, device, comm_sms)
+
+    @contextmanager
+    def applied(self, controls: Sequence[Control]) -> Iterator[tuple[Receipt, ...]]:
+        """The controls in force inside the block; without a GPU an error that says what is missing."""
+        Plan(controls=tuple(controls))  # controls that cannot hold together are an error
+        require(self.machine, f"the {self.name} backend")
+        torch = self.torch or load_torch()
+        refused = {control: reason for control in controls if (reason := self._refusal(control)) is not None}
+        able = tuple(control for control in controls if control not in refused)
+        with ExitStack() as stack:
+            receipts = self._apply(torch, able, stack)
+            try:
+                yield tuple(
+                    Receipt(control=control, status="refused", detail=refused[control])
+                    if control in refused
+                    else receipts[control]
+                    for control in controls
+                )
+            finally:
+                self.session = None
+
+    def _apply(self, torch: Any, controls: tuple[Control, ...], stack: ExitStack) -> dict[Control, Receipt]:
+        device = torch.cuda.current_device()
+        options, group, receipts = self._grouped(torch, device, controls, stack)
+        confined = comm_stream = None
+        gemm = controlled(self.gemm, controls)
+        for control in controls:
+            match control:
+                case SmPartition(comm_sms):
+                    confined = stack.enter_context(self._partition(torch, device, comm_sms))
+                    receipts[control] = Receipt(control=control, status="applied", detail=confined.detail)
+                case CommPriority():
+                    comm_stream = prioritised_stream(torch, device)
+                    receipts[control] = _with_stream(receipts[control], comm_stream)
+                case CopyEngine():
+                    receipts[control] = self._copies_receipt(control, receipts.get(control))
+                case CommThreads():
+                    receipts[control] = environment_receipt(control, self.environ, self.library)
+                case SmemPad() | TileChoice():
+                    tile = "x".join(map(str, gemm.tile))
+                    detail = f"our GEMM takes tile {tile} and a pad of {gemm.pad_bytes:,} bytes; no other kernel does"
+                    receipts[control] = Receipt(control=control, status="applied", detail=detail)
+                case LaunchOrder() | Chunks():
+                    receipts[control] = Receipt(control=control, status="no effect", detail=BY_CALLER)
+                case CommBlocks():
+                    pass  # its receipt is that of the options
+                case _:
+                    assert_never(control)
+        self.session = Session(
+            controls=controls,
+            options=options,
+            group=group,
+            compute_stream=confined.stream if confined else None,
+            comm_stream=comm_stream,
+            copy_engine=any(isinstance(control, CopyEngine) for control in controls),
+            gemm=gemm,
+        )
+        return receipts
+
+    def _grouped(
+        self, torch: Any, device: int, controls: tuple[Control, ...], stack: ExitStack
+    ) -> tuple[Any, Any | None, dict[Control, Receipt]]:
+        """Options of a process group, a group with them where torch.distributed runs, and receipts for both."""
+        nccl = getattr(torch.distributed, "ProcessGroupNCCL", None)
+        if nccl is None:
+            return None, None, {}
+        made = process_group_options(nccl, [control for control in controls if option_settings(control)])
+        receipts = {receipt.control: receipt for receipt in made.receipts}
+        set_ones = [control for control, receipt in receipts.items() if receipt.status == "applied"]
+        group = None
+        if set_ones and torch.distributed.is_initialized():
+            group = torch.distributed.new_group(backend="nccl", pg_options=made.options)
+            stack.callback(torch.distributed.destroy_process_group, group)
+            real = group._get_backend(torch.device("cuda", device)).options
+            receipts |= {control: read_back(nccl, real, control, "in a new process group") for control in set_ones}
+        for control in set_ones:
+            if words := overriding(control, self.environ, self.library):
+                receipts[control] = Receipt(control=control, status="no effect", detail=words)
+        return made.options, group, receipts
+
+    def _copies_receipt(self, control: CopyEngine, policy: Receipt | None) -> Receipt:
+        """Our own copies need no policy; where NCCL has one, it is set too."""
+        detail = "all-gather and all-to-all by copies of our own, one stream per peer"
+        if policy is None or policy.status != "applied" or no_zero_cta(self.library):
+            return Receipt(control=control, status="applied", detail=detail)
+        return Receipt(control=control, status="applied", detail=f"{detail}; NCCL: {policy.detail}")
+
+
+def _with_stream(receipt: Receipt, stream: Any) -> Receipt:
+    if receipt.status != "applied":
+        return receipt
+    detail = f"{receipt.detail}; our own comm stream has priority {stream.priority}"
+    return Receipt(control=receipt.control, status="applied" if stream.priority < 0 else "no effect", detail=detail)

@@ -1,0 +1,164 @@
+"""The functions behind kernel nodes: what a plan asks of each, and its limit of dynamic shared memory.
+
+Ten thousand nodes have few functions: names are matched and limits raised once per function. Not yet run on hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from makeway.act.cuda.graph_nodes import LARGEST_SMEM_BYTES, GraphDriver
+from makeway.act.preload.rules import rules_of
+from makeway.read.traces.classify import load_comm_names
+from makeway.values.control import CommPriority, Control, Plan, SmemPad
+from makeway.values.errors import UnsupportedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """One function, and what the plan asks of its nodes."""
+
+    key: tuple[int, int]  # handles: (CUfunction, CUkernel)
+    name: str
+    comm: bool
+    control: Control | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitReceipt:
+    """A function's limit of dynamic shared memory that was raised, as read back."""
+
+    kernel: str
+    before_bytes: int
+    after_bytes: int
+    function: int = field(repr=False)  # CUfunction
+
+
+@dataclass(slots=True, kw_only=True)
+class _Limit:
+    kernel: str
+    before_bytes: int
+    now_bytes: int
+    refused_bytes: int | None = None  # the least that was refused
+    refusal: str = ""
+
+
+class Functions:
+    """The functions of one graph under one plan. The first pad whose pattern matches counts; comm is never padded."""
+
+    def __init__(self, calls: GraphDriver, plan: Plan) -> None:
+        rules = rules_of(plan)
+        pads = [control for control in plan.controls if isinstance(control, SmemPad)]
+        self._calls = calls
+        self._pads = list(zip(rules.launches, pads, strict=True))
+        self._raise_comm = rules.raise_comm_priority
+        self._comm_names = load_comm_names()
+        self._functions: dict[tuple[int, int], Function] = {}
+        self._loaded: dict[tuple[int, int], int] = {}
+        self._limits: dict[int, _Limit] = {}
+        self._greatest: int | None = None
+
+    def of(self, params: Any) -> Function:
+        """The function of a node with these parameters."""
+        key = (int(params.func), int(params.kern))
+        try:
+            return self._functions[key]
+        except KeyError:
+            function = self._functions[key] = self._matched(key)
+            return function
+
+    def _matched(self, key: tuple[int, int]) -> Function:
+        name = self._calls.name(key)
+        comm = self._comm_names.find(name) is not None
+        control: Control | None = None
+        if comm:
+            control = CommPriority() if self._raise_comm else None
+        else:
+            control = next((pad for rule, pad in self._pads if fnmatchcase(name, rule.pattern)), None)
+        return Function(key=key, name=name, comm=comm, control=control)
+
+    def notes(self) -> tuple[str, ...]:
+        """Patterns that a graph cannot answer: it knows names, not code objects."""
+        return tuple(
+            f"{rule.pattern}: a graph tells no code objects, only names; the launch shim can"
+            for rule, _ in self._pads
+            if rule.pattern.startswith("code:")
+        )
+
+    def greatest_priority(self) -> int:
+        """The priority of communication on the current device."""
+        if self._greatest is None:
+            least, greatest = self._calls.priorities()
+            if least == greatest:
+                raise UnsupportedError("this device knows one priority only")
+            self._greatest = greatest
+        return self._greatest
+
+    # --- limits --------------------------------------------------------------------------------
+
+    def permit(self, function: Function, params: Any, smem_bytes: int) -> None:
+        """See that launches of the function may ask for so much, or say why they may not."""
+        func = self._loaded.get(function.key)
+        if func is None:
+            func = self._loaded[function.key] = self._calls.loaded(function.key, int(params.ctx))
+        limit = self._limits.get(func)
+        if limit is None:
+            now = self._calls.limit_bytes(func)
+            limit = self._limits[func] = _Limit(kernel=function.name, before_bytes=now, now_bytes=now)
+        if smem_bytes <= limit.now_bytes:
+            return
+        if limit.refused_bytes is None or smem_bytes < limit.refused_bytes:
+            self._raise(func, limit, smem_bytes)
+        if smem_bytes > limit.now_bytes:
+            raise UnsupportedError(limit.refusal)
+
+    def _raise(self, func: int, limit: _Limit, smem_bytes: int) -> None:
+        try:
+            if smem_bytes > LARGEST_SMEM_BYTES:
+                raise UnsupportedError(f"a limit holds at most {LARGEST_SMEM_BYTES:,}")
+            self._calls.set_limit(func, smem_bytes)
+            limit.now_bytes = self._calls.limit_bytes(func)
+            answer = f"the limit stayed at {limit.now_bytes:,}"
+        except UnsupportedError as error:
+            answer = str(error)
+        if limit.now_bytes < smem_bytes:
+            limit.refused_bytes = smem_bytes
+            limit.refusal = f"{smem_bytes:,} bytes of dynamic shared memory: {answer}{self._allowed(func)}"
+
+    def _allowed(self, func: int) -> str:
+        """What the device allows, where the driver tells."""
+        try:
+            allowed = self._calls.block_bytes() - self._calls.static_bytes(func)
+        except UnsupportedError:
+            return ""
+        return f"; the device allows this kernel {allowed:,}"
+
+    def settle(self, in_use: Collection[tuple[int, int]]) -> tuple[LimitReceipt, ...]:
+        """Receipts of the limits that were raised; those raised for nothing are put back."""
+        used = {self._loaded[key] for key in in_use if key in self._loaded}
+        raised = [
+            LimitReceipt(
+                kernel=limit.kernel, before_bytes=limit.before_bytes, after_bytes=limit.now_bytes, function=func
+            )
+            for func, limit in self._limits.items()
+            if limit.now_bytes != limit.before_bytes
+        ]
+        settled = [limit if limit.function in used else lowered(self._calls, limit) for limit in raised]
+        return tuple(limit for limit in settled if limit.after_bytes != limit.before_bytes or limit.function in used)
+
+
+def lowered(calls: GraphDriver, limit: LimitReceipt) -> LimitReceipt:
+    """Put a limit back where nobody has set it since; what it is then."""
+    if calls.limit_bytes(limit.function) == limit.after_bytes:
+        with suppress(UnsupportedError):  # what is read back tells
+            calls.set_limit(limit.function, limit.before_bytes)
+    return LimitReceipt(
+        kernel=limit.kernel,
+        before_bytes=limit.before_bytes,
+        after_bytes=calls.limit_bytes(limit.function),
+        function=limit.function,
+    )

@@ -1,0 +1,262 @@
+"""Kernel nodes of a CUDA graph through the driver API: found, read, set. Not yet run on hardware.
+
+The driver is `cuda.bindings.driver`, or a stand-in with the same names. What it refuses is an `UnsupportedError` that
+names the call and its answer. `kernelParams` and `extra` of a node that was read belong to the node: they are passed on
+as they are and never written (NVIDIA's documentation of cuGraphKernelNodeGetParams; ggml-org/llama.cpp#12152).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from operator import attrgetter
+from typing import Any
+
+from makeway.values.errors import MissingExtraError, UnsupportedError
+
+# What a node carries beside its parameters; read before and after to prove that only what was meant changed.
+# The rest of the programmatic launch is in the graph's edges, which nothing here touches.
+ATTRIBUTES = ("PRIORITY", "COOPERATIVE", "CLUSTER_DIMENSION", "PROGRAMMATIC_STREAM_SERIALIZATION")
+ATTRIBUTE_BYTES = 64  # cuda.h, CUlaunchAttributeValue
+LARGEST_SMEM_BYTES = 2**31 - 1  # function attributes are signed 32-bit numbers
+
+# Of a node: its priority, unless this driver does not tell it, and the bytes of all ATTRIBUTES but the first.
+ReadAttributes = Callable[[Any], tuple[int | None, bytes]]
+
+_shape = attrgetter("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ")
+
+
+def load_driver() -> Any:
+    """The module `cuda.bindings.driver`, or the error that names the extra."""
+    try:
+        found = importlib.util.find_spec("cuda.bindings.driver")
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise MissingExtraError("shaping CUDA graphs needs cuda-bindings, which is not installed.", "cuda")
+    return importlib.import_module("cuda.bindings.driver")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """What can be read of a kernel node; attributes, and so the priority, of a node that stays as it is are not."""
+
+    smem_bytes: int  # dynamic, per block
+    priority: int | None = None  # lower goes first
+    shape: tuple[int, ...] = field(repr=False)  # grid and block
+    function: tuple[int, int] = field(repr=False)  # handles: (CUfunction, CUkernel), one of which may be 0
+    attributes: bytes | None = field(default=None, repr=False)  # ATTRIBUTES but the priority, one after the other
+
+    @property
+    def cooperative(self) -> bool:
+        return any((self.attributes or b"")[:ATTRIBUTE_BYTES])
+
+    @property
+    def cluster(self) -> int:
+        """Blocks in a cluster; 1 without clusters."""
+        sides = (self.attributes or b"")[ATTRIBUTE_BYTES : ATTRIBUTE_BYTES + 12]
+        return prod(max(int.from_bytes(sides[at : at + 4], "little"), 1) for at in range(0, 12, 4))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelNode:
+    """A kernel node and the way to it."""
+
+    path: tuple[int, ...]  # its number in the graph; inside child graphs, theirs come first
+    handle: Any
+    child: int | None  # number of the outermost child-graph node it lies in; None: it lies in the graph itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphNodes:
+    """The kernel nodes of a graph and of its child graphs, in the driver's order."""
+
+    kernels: tuple[KernelNode, ...]
+    children: dict[int, tuple[Any, Any]]  # outermost child-graph nodes by number: (node, graph in it)
+    conditionals: int  # nodes whose bodies were not looked into
+
+
+class GraphDriver:
+    """The calls that are needed, each with its answer checked."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+        ids = [getattr(driver.CUkernelNodeAttrID, f"CU_LAUNCH_ATTRIBUTE_{name}") for name in ATTRIBUTES]
+        self._priority = ids[0]
+        self._read_attributes = _attribute_reader(driver, ids)
+        self._limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self._static = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+
+    def _ask(self, call: str, *arguments: Any) -> Any:
+        try:
+            status, *found = getattr(self.driver, call)(*arguments)
+        except RuntimeError as error:  # cuda-bindings: this driver has no such function
+            raise UnsupportedError(f"{call}: {error}") from None
+        if status:
+            raise UnsupportedError(f"{call} answered {status.name}")
+        return found[0] if len(found) == 1 else tuple(found)
+
+    # --- nodes ---------------------------------------------------------------------------------
+
+    def nodes(self, graph: Any) -> GraphNodes:
+        """The kernel nodes of a graph, child graphs included."""
+        kinds = self.driver.CUgraphNodeType
+        kernels: list[KernelNode] = []
+        children: dict[int, tuple[Any, Any]] = {}
+        conditionals = 0
+        open_graphs: list[tuple[tuple[int, ...], Any]] = [((), graph)]
+        while open_graphs:
+            path, inner = open_graphs.pop()
+            for number, node in enumerate(self._listed(inner)):
+                kind, here = self._ask("cuGraphNodeGetType", node), (*path, number)
+                if kind == kinds.CU_GRAPH_NODE_TYPE_KERNEL:
+                    kernels.append(KernelNode(path=here, handle=node, child=path[0] if path else None))
+                elif kind == kinds.CU_GRAPH_NODE_TYPE_GRAPH:
+                    nested = self._ask("cuGraphChildGraphNodeGetGraph", node)
+                    open_graphs.append((here, nested))
+                    if not path:
+                        children[number] = (node, nested)
+                elif kind == kinds.CU_GRAPH_NODE_TYPE_CONDITIONAL:
+                    conditionals += 1
+        return GraphNodes(
+            kernels=tuple(sorted(kernels, key=attrgetter("path"))), children=children, conditionals=conditionals
+        )
+
+    def _listed(self, graph: Any) -> Sequence[Any]:
+        _, count = self._ask("cuGraphGetNodes", graph)
+        if not count:
+            return ()
+        found, count = self._ask("cuGraphGetNodes", graph, count)
+        listed: Sequence[Any] = found[:count]
+        return listed
+
+    def params(self, node: Any) -> Any:
+        """The parameters: our own copy of the structure, which points to arrays of the node."""
+        status, found = self.driver.cuGraphKernelNodeGetParams(node)
+        if status:
+            raise UnsupportedError(f"cuGraphKernelNodeGetParams answered {status.name}")
+        return found
+
+    def state(self, node: Any, params: Any, *, attributes: bool) -> NodeState:
+        """What the node is now; its parameters were read already."""
+        priority, others = self._read_attributes(node) if attributes else (None, None)
+        return NodeState(
+            smem_bytes=params.sharedMemBytes,
+            priority=priority,
+            shape=_shape(params),
+            function=(int(params.func), int(params.kern)),
+            attributes=others,
+        )
+
+    def set_smem(self, node: Any, params: Any, smem_bytes: int) -> None:
+        """Set the dynamic shared memory; `params` were read since the node was last set, and are useless afterwards."""
+        params.sharedMemBytes = smem_bytes
+        (status,) = self.driver.cuGraphKernelNodeSetParams(node, params)
+        if status:
+            raise UnsupportedError(f"cuGraphKernelNodeSetParams answered {status.name}")
+
+    def set_priority(self, node: Any, priority: int) -> None:
+        value = self.driver.CUkernelNodeAttrValue()
+        value.priority = priority
+        self._ask_nothing("cuGraphKernelNodeSetAttribute", node, self._priority, value)
+
+    def set_executable_node(self, executable: Any, node: Any, params: Any) -> None:
+        self._ask_nothing("cuGraphExecKernelNodeSetParams", executable, node, params)
+
+    def set_executable_child(self, executable: Any, node: Any, graph: Any) -> None:
+        self._ask_nothing("cuGraphExecChildGraphNodeSetParams", executable, node, graph)
+
+    def _ask_nothing(self, call: str, *arguments: Any) -> None:
+        answered = self._ask(call, *arguments)
+        assert answered == ()
+
+    # --- functions and the device ---------------------------------------------------------------
+
+    def name(self, function: tuple[int, int]) -> str:
+        """The kernel's name as the driver knows it, which for C++ is the mangled one."""
+        func, kern = function
+        found: bytes = self._ask("cuFuncGetName", func) if func else self._ask("cuKernelGetName", kern)
+        return found.decode(errors="replace")
+
+    def loaded(self, function: tuple[int, int], context: int) -> int:
+        """The CUfunction whose limits hold for a node.
+
+        A CUkernel has one per context; limits set on it override those of the CUkernel, whenever they were set
+        (NVIDIA's documentation of cuKernelSetAttribute).
+        """
+        func, kern = function
+        if func:
+            return func
+        current = int(self._ask("cuCtxGetCurrent"))
+        if context not in (0, current):
+            raise UnsupportedError("the node belongs to another context; make that one current")
+        return int(self._ask("cuKernelGetFunction", kern))
+
+    def limit_bytes(self, func: int) -> int:
+        """The most dynamic shared memory that a launch of the function may ask for now."""
+        return int(self._ask("cuFuncGetAttribute", self._limit, func))
+
+    def set_limit(self, func: int, limit_bytes: int) -> None:
+        self._ask_nothing("cuFuncSetAttribute", func, self._limit, limit_bytes)
+
+    def static_bytes(self, func: int) -> int:
+        return int(self._ask("cuFuncGetAttribute", self._static, func))
+
+    def block_bytes(self) -> int:
+        """The most shared memory, static and dynamic, that one block may have on the current device."""
+        optin = self.driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        return int(self._ask("cuDeviceGetAttribute", optin, self._ask("cuCtxGetDevice")))
+
+    def priorities(self) -> tuple[int, int]:
+        """(least, greatest): the greatest is the lowest number."""
+        least, greatest = self._ask("cuCtxGetStreamPriorityRange")
+        return int(least), int(greatest)
+
+
+# --- attributes ---------------------------------------------------------------------------------
+
+
+def _attribute_reader(driver: Any, ids: Sequence[Any]) -> ReadAttributes:
+    """Reads ATTRIBUTES of a node, priority first; what this driver does not have on nodes reads as zero.
+
+    cuda-bindings makes an object of twenty views for every value, which takes longer than all the rest. The driver's
+    own entry point, which it hands out too, fills a buffer of ours.
+    """
+    if not hasattr(driver, "cuGetProcAddress"):
+        return _slow_reader(driver, ids)
+    status, address, *_ = driver.cuGetProcAddress(b"cuGraphKernelNodeGetAttribute", 12000, 0)  # CUDA 12.0
+    if status:
+        raise UnsupportedError(f"cuGetProcAddress of cuGraphKernelNodeGetAttribute answered {status.name}")
+    call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(int(address))
+    # Each attribute has a place of its own: the driver writes one member of the union, so that the rest stays zero.
+    buffer = ctypes.create_string_buffer(ATTRIBUTE_BYTES * len(ids))
+    start = ctypes.addressof(buffer)
+    priority, *others = [(int(attribute), start + ATTRIBUTE_BYTES * at) for at, attribute in enumerate(ids)]
+
+    def read(node: Any) -> tuple[int | None, bytes]:
+        handle = int(node)
+        untold = call(handle, *priority)
+        for attribute, place in others:
+            call(handle, attribute, place)
+        found = buffer.raw
+        return None if untold else _number(found), found[ATTRIBUTE_BYTES:]
+
+    return read
+
+
+def _slow_reader(driver: Any, ids: Sequence[Any]) -> ReadAttributes:
+    def read(node: Any) -> tuple[int | None, bytes]:
+        answers = [driver.cuGraphKernelNodeGetAttribute(node, attribute) for attribute in ids]
+        priority, *others = [None if status else value.pad for status, value in answers]
+        known = None if priority is None else _number(priority)
+        return known, b"".join([value or bytes(ATTRIBUTE_BYTES) for value in others])
+
+    return read
+
+
+def _number(value: bytes) -> int:
+    return int.from_bytes(value[:4], "little", signed=True)

@@ -1,0 +1,162 @@
+"""GEMMs and collectives of one rank on a real GPU, in turn or beside each other. Not yet run on hardware.
+
+As in arXiv 2606.09200, section 3.2: collective i waits for GEMM i; GEMM i + 1 waits for no collective, and with several
+compute streams for no other GEMM either (the number of streams is not given there and is ours to set). Where the two
+are independent (ConCCL, arXiv 2412.14335) a collective waits for the one before it alone. Events order the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from makeway.act.cuda.backend import Session
+from makeway.act.cuda.copies import symmetric_group
+from makeway.values.collective import CollectiveKind
+from makeway.values.errors import InputError, UnsupportedError
+
+
+class Handle(Protocol):
+    """A collective under way: `wait` makes the current stream wait for it."""
+
+    def wait(self) -> object: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """What each iteration launches on the current stream, and how many there are."""
+
+    gemm: Callable[[int], object]  # of an iteration
+    collective: Callable[[int], Handle]
+    iterations: int
+    in_flight: int = 1  # compute streams
+    dependent: bool = True  # collective i must wait for GEMM i
+    comm_first: bool = False  # collective i is launched before GEMM i; only where it does not depend on it
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1 or self.in_flight < 1:
+            raise InputError(f"a loop needs iterations and streams, got {self.iterations} and {self.in_flight}")
+        if self.dependent and self.comm_first:
+            raise InputError("a collective that waits for its GEMM cannot be launched before it")
+
+
+def run_compute(torch: Any, loop: Loop, session: Session | None = None) -> None:
+    """The GEMMs alone, on the streams that they have beside collectives."""
+    main, streams = torch.cuda.current_stream(), _compute_streams(torch, loop, session)
+    _after(streams, main)
+    for index in range(loop.iterations):
+        with torch.cuda.stream(streams[index % len(streams)]):
+            loop.gemm(index)
+    _join(main, streams)
+
+
+def run_comm(loop: Loop) -> None:
+    """The collectives alone, one after the other."""
+    for index in range(loop.iterations):
+        loop.collective(index).wait()
+
+
+def run_sequential(loop: Loop) -> None:
+    """Every GEMM and every collective one after the other, on the current stream."""
+    for index in range(loop.iterations):
+        loop.gemm(index)
+        loop.collective(index).wait()
+
+
+def run_overlapped(torch: Any, loop: Loop, session: Session | None = None) -> None:
+    """The loop with compute and communication on streams of their own; the current stream waits for all of it.
+
+    A compute stream that a control confined takes every GEMM: a green context's streams would not be confined alike.
+    """
+    main, compute = torch.cuda.current_stream(), _compute_streams(torch, loop, session)
+    comm = session.comm_stream if session and session.comm_stream is not None else torch.cuda.Stream()
+    _after((*compute, comm), main)
+    handles = []
+
+    def exchange(index: int) -> None:
+        with torch.cuda.stream(comm):
+            handles.append(loop.collective(index))
+
+    for index in range(loop.iterations):
+        stream = compute[index % len(compute)]
+        if loop.comm_first:
+            exchange(index)
+        with torch.cuda.stream(stream):
+            loop.gemm(index)
+        if loop.dependent:
+            comm.wait_event(stream.record_event())
+        if not loop.comm_first:
+            exchange(index)
+    for handle in handles:
+        handle.wait()
+    _join(main, (*compute, comm))
+
+
+def _compute_streams(torch: Any, loop: Loop, session: Session | None) -> Sequence[Any]:
+    if session is not None and session.compute_stream is not None:
+        return [session.compute_stream]
+    return [torch.cuda.Stream() for _ in range(loop.in_flight)]
+
+
+def _after(streams: Sequence[Any], main: Any) -> None:
+    for stream in streams:
+        stream.wait_stream(main)
+
+
+def _join(main: Any, streams: Sequence[Any]) -> None:
+    for stream in streams:
+        main.wait_stream(stream)
+
+
+def timed_ns(torch: Any, run: Callable[[], None]) -> float:
+    """How long the device takes for what `run` launches, by events around it on the current stream."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e6
+
+
+# --- collectives as a session has them -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _OnStream:
+    """Copies are ordered by the stream they were given to: there is nothing more to wait for."""
+
+    def wait(self) -> None:
+        return None
+
+
+def collective(
+    torch: Any, session: Session | None, kind: CollectiveKind, sent: Any, received: Any
+) -> Callable[[], Handle]:
+    """A launch of one collective by the session's process group; an all-reduce works in `received` alone."""
+    dist, group = torch.distributed, session.group if session else None
+    match kind:
+        case "all-reduce":
+            return lambda: dist.all_reduce(received, group=group, async_op=True)
+        case "all-gather":
+            return lambda: dist.all_gather_into_tensor(received, sent, group=group, async_op=True)
+        case "all-to-all":
+            return lambda: dist.all_to_all_single(received, sent, group=group, async_op=True)
+        case _:
+            raise UnsupportedError(f"no loop on a GPU runs a {kind}; it runs all-reduce, all-gather and all-to-all")
+
+
+def copied(torch: Any, session: Session, kind: CollectiveKind, sent: Any, received: Any) -> Callable[[], Handle]:
+    """The same by copies between peers; `sent` is in symmetric memory. Making it is a collective call."""
+    group = session.group if session.group is not None else torch.distributed.group.WORLD
+    copies = symmetric_group(torch, sent, group)
+    pulls = {"all-gather": copies.all_gather, "all-to-all": copies.all_to_all}
+    if kind not in pulls:
+        raise UnsupportedError(f"copy engines cannot add: no {kind} by copies, only all-gather and all-to-all")
+
+    def exchange() -> Handle:
+        pulls[kind](sent, out=received)
+        return _OnStream()
+
+    return exchange

@@ -1,0 +1,1 @@
+"""Exports: a plan as settings of libraries and frameworks."""

@@ -1,0 +1,116 @@
+"""The start hook: hands a plan to a Python program that imports torch.distributed, and costs others next to nothing.
+
+Python imports the first `sitecustomize` of its path before the program. This one leaves the path again, imports the
+one that it hid, and has `makeway.act.torch.autostart.begin` called once torch is there. It loads nothing that Python
+has not loaded, runs on Python 3.7 and later, and what goes wrong is written to the receipts, never raised.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+
+class _Watch:
+    """Finds nothing itself: sees torch come, and acts when torch and torch.distributed are both complete."""
+
+    names = ("torch", "torch.distributed")
+
+    def __init__(self, plan: str, receipts: str | None) -> None:
+        self.plan, self.receipts = plan, receipts
+        self.depth = 0
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self.names:
+            return None
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    try:  # noqa: SIM105  # contextlib is not loaded yet
+                        self.follow(spec.loader)
+                    except AttributeError:  # a loader of another kind, or one that lets nobody in
+                        pass
+                    return spec
+        return None
+
+    def follow(self, loader: Any) -> None:
+        """Have the loader of one module tell us when it is done: torch imports torch.distributed half-way."""
+        load = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            del loader.exec_module
+            self.depth += 1
+            try:
+                load(module)
+            finally:
+                self.depth -= 1
+            if self.depth == 0 and "torch.distributed" in sys.modules:
+                self.begin()
+
+        loader.exec_module = exec_module
+
+    def begin(self) -> None:
+        if self not in sys.meta_path:
+            return
+        sys.meta_path.remove(self)
+        try:
+            from importlib import import_module
+
+            import_module("makeway.act.torch.autostart").begin(self.plan, self.receipts)
+        except Exception as error:
+            missing = isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("makeway")
+            words = "makeway is not importable by" if missing else "the start hook failed in"
+            self.tell(f"{words} {sys.executable}: {type(error).__name__}: {error}")
+
+    def tell(self, words: str) -> None:
+        if not self.receipts:
+            return
+        try:
+            import json
+
+            ranks = [os.environ.get(name, "") for name in _RANKS]
+            rank = next((int(text) for text in ranks if text.isdigit()), None)
+            document: dict[str, Any] = {
+                "pid": os.getpid(),
+                "rank": rank,
+                "backend": None,
+                "error": words,
+                "receipts": [],
+            }
+            target = os.path.join(self.receipts, f"torch-{os.getpid()}.json")
+            with open(f"{target}.new", "w") as file:
+                json.dump(document, file)
+            os.replace(f"{target}.new", target)
+        except Exception:
+            pass  # nowhere left to say it
+
+
+def _install() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if not entry or os.path.abspath(entry) != here]
+    if os.environ.get("MAKEWAY_PLAN"):
+        watch: Any = _Watch(os.environ["MAKEWAY_PLAN"], os.environ.get("MAKEWAY_RECEIPTS"))
+        sys.meta_path.insert(0, watch)
+
+
+def _import_the_hidden_one() -> None:
+    this = sys.modules.pop(__name__)
+    try:
+        __import__("sitecustomize")  # the next on the path, as if this one had not been there
+    except ModuleNotFoundError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        sys.modules.setdefault(__name__, this)
+
+
+if __name__ == "sitecustomize":
+    _install()
+    _import_the_hidden_one()

@@ -1,0 +1,337 @@
+"""Ranks as processes: started like torchrun does, watched, and all ended when one fails.
+
+Each rank is told its job on standard input and reports on a pipe, one JSON object per line (see `Report`). No file is
+written. A rank ends when this process does, whatever ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from makeway.act.measure.link import LOOPBACK, Link
+from makeway.values.errors import InputError, RankError
+
+RANK_COMMAND = (sys.executable, "-m", "makeway.act.measure.ranks.main")
+REPORT_VARIABLE, PARENT_VARIABLE = "MAKEWAY_REPORT_FD", "MAKEWAY_PARENT_PID"
+_LAST_WORDS_BYTES = 4000
+_PORT_TRIES = 3
+
+
+class RankFailedError(RankError):
+    """A rank died, did not start, or kept the others waiting; all ranks have been ended."""
+
+
+class _PortTakenError(Exception):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long ranks may take."""
+
+    start_s: float = 60.0  # until all ranks have met: torch takes seconds to load
+    silence_s: float = 60.0  # without a word from any rank
+    settle_s: float = 1.0  # after a first failure, for others to tell theirs
+    grace_s: float = 2.0  # between asking ranks to end and ending them
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    """One line of a rank: where it is, or how it ended.
+
+    `blocked`: others did not come to a collective in time. `lost`: the connection to another broke. Both say that the
+    cause is elsewhere; `failed` says it is here.
+    """
+
+    stage: str | None = None
+    met: bool = False
+    blocked: str | None = None
+    lost: str | None = None
+    failed: str | None = None
+    port_taken: bool = False
+    result: Any = None
+    done: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rank:
+    number: int
+    process: subprocess.Popen[bytes]
+    report_fd: int
+    unread: bytes = b""
+    words: bytes = b""
+    stage: str | None = None  # None: not a word yet
+    met: bool = False
+    done: bool = False
+    verdict: Report | None = None
+    result: Any = None
+    open_fds: set[int] = field(default_factory=set)
+
+    @property
+    def failed(self) -> bool:
+        return self.verdict is not None or (self.process.poll() is not None and not self.done and not self.open_fds)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def run_ranks(
+    world: int,
+    argv: Sequence[str] = RANK_COMMAND,
+    *,
+    job: bytes,
+    env: Mapping[str, str] | None = None,
+    limits: Limits | None = None,
+    link: Link = LOOPBACK,
+    progress: Callable[[str], None] = lambda stage: None,
+    port: Callable[[], int] = free_port,
+) -> Any:
+    """What rank 0 reports as its result when every rank is done.
+
+    A rank that dies, does not start or keeps the others waiting ends all of them, and the error names it. A port that
+    somebody took first is changed for another.
+    """
+    if world < 1:
+        raise InputError(f"a run needs at least 1 rank, got {world}")
+    for attempt in range(_PORT_TRIES):
+        chosen = port()
+        try:
+            return _run_once(world, argv, job, dict(env or {}), limits or Limits(), link, progress, chosen)
+        except _PortTakenError:
+            progress(f"port {chosen} is in use, trying another ({attempt + 1} of {_PORT_TRIES})")
+    raise RankFailedError(
+        f"rank 0 found port {chosen} in use, as {_PORT_TRIES - 1} others before; free some ports, or wait and try again"
+    )
+
+
+def _run_once(
+    world: int,
+    argv: Sequence[str],
+    job: bytes,
+    env: Mapping[str, str],
+    limits: Limits,
+    link: Link,
+    progress: Callable[[str], None],
+    port: int,
+) -> Any:
+    ranks: list[_Rank] = []
+    try:
+        for number in range(world):
+            ranks.append(_start(number, world, (*link.prefix, *argv), job, env, port))
+        _watch(ranks, limits, progress)
+        return ranks[0].result
+    finally:
+        _end(ranks, limits.grace_s)
+
+
+def _start(number: int, world: int, command: Sequence[str], job: bytes, env: Mapping[str, str], port: int) -> _Rank:
+    read_fd, write_fd = os.pipe()
+    told = {
+        "RANK": str(number),
+        "LOCAL_RANK": str(number),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+        REPORT_VARIABLE: str(write_fd),
+        PARENT_VARIABLE: str(os.getpid()),
+    }
+    inherited = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    try:
+        process = subprocess.Popen(
+            command,
+            env={**inherited, **told, **env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(write_fd,),
+            # Ctrl-C reaches this process alone, which then ends the ranks. They stay in one session: where Linux groups
+            # threads by session (autogroup), the niceness of one rank's threads must count against another's.
+            process_group=0,
+        )
+    except OSError as error:
+        os.close(read_fd)
+        raise RankFailedError(f"rank {number} could not be started: {error}") from error
+    finally:
+        os.close(write_fd)
+    assert process.stdin is not None
+    try:
+        process.stdin.write(job + b"\n")
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # it has ended already; watching tells how
+    return _Rank(number=number, process=process, report_fd=read_fd)
+
+
+# --- watching ----------------------------------------------------------------------------------
+
+
+def _watch(ranks: Sequence[_Rank], limits: Limits, progress: Callable[[str], None]) -> None:
+    """Returns when all ranks are done; raises when one fails or nothing is heard in time."""
+    started = heard = time.monotonic()
+    with _readable(ranks) as selector:
+        while not all(rank.done and rank.process.poll() is not None for rank in ranks):
+            for key, _ in selector.select(timeout=0.1):
+                heard = time.monotonic()
+                _hear(selector, key, progress)
+            if any(rank.failed for rank in ranks):
+                _settle(selector, ranks, limits.settle_s)
+                raise _verdict(ranks)
+            now = time.monotonic()
+            if not all(rank.met for rank in ranks) and now - started > limits.start_s:
+                raise _late(ranks, limits.start_s)
+            if now - heard > limits.silence_s:
+                raise _silent(ranks, limits.silence_s)
+
+
+@contextmanager
+def _readable(ranks: Sequence[_Rank]) -> Iterator[selectors.BaseSelector]:
+    with selectors.DefaultSelector() as selector:
+        for rank in ranks:
+            assert rank.process.stdout is not None
+            for fd, is_report in ((rank.report_fd, True), (rank.process.stdout.fileno(), False)):
+                selector.register(fd, selectors.EVENT_READ, (rank, is_report))
+                rank.open_fds.add(fd)
+        yield selector
+
+
+def _hear(selector: selectors.BaseSelector, key: selectors.SelectorKey, progress: Callable[[str], None]) -> None:
+    fd, (rank, is_report) = key.fd, key.data
+    data = os.read(fd, 1 << 16)
+    if not data:
+        selector.unregister(fd)
+        rank.open_fds.discard(fd)
+    elif not is_report:
+        rank.words = (rank.words + data)[-_LAST_WORDS_BYTES:]
+    else:
+        *lines, rank.unread = (rank.unread + data).split(b"\n")
+        for line in lines:
+            _note(rank, msgspec.json.decode(line, type=Report), progress)
+
+
+def _note(rank: _Rank, report: Report, progress: Callable[[str], None]) -> None:
+    rank.met |= report.met
+    rank.done |= report.done
+    if report.stage is not None:
+        rank.stage = report.stage
+        if rank.number == 0:
+            progress(report.stage)
+    if report.result is not None:
+        rank.result = report.result
+    if report.failed or report.blocked or report.lost or report.port_taken:
+        rank.verdict = report
+
+
+def _settle(selector: selectors.BaseSelector, ranks: Sequence[_Rank], settle_s: float) -> None:
+    """Hear what else ranks have to say: the first to fail is not always the cause."""
+    until = time.monotonic() + settle_s
+    while time.monotonic() < until and selector.get_map():
+        for key, _ in selector.select(timeout=0.1):
+            _hear(selector, key, lambda stage: None)
+
+
+def _verdict(ranks: Sequence[_Rank]) -> Exception:
+    """The failure nearest to the cause: a death, then a rank's own error, then who kept others waiting."""
+    verdicts = [(rank, rank.verdict) for rank in ranks if rank.verdict is not None]
+    if any(verdict.port_taken for _, verdict in verdicts):
+        return _PortTakenError()
+    for rank in ranks:
+        if rank.verdict is None and not rank.done and rank.process.poll() is not None:
+            return RankFailedError(_death(rank, len(ranks)))
+    for rank, verdict in verdicts:
+        if verdict.failed:
+            return RankFailedError(f"{_name(rank, len(ranks))} failed at {rank.stage!r}: {verdict.failed}")
+    waited = next((verdict for _, verdict in verdicts if verdict.blocked), None)
+    if waited is not None:
+        absent = [rank for rank in ranks if rank.verdict is None]
+        who = " and ".join(_name(rank, len(ranks)) for rank in absent) or "every rank"
+        return RankFailedError(
+            f"{who} did not come to a collective in time ({_states(absent)}); the others waited: {waited.blocked}. "
+            "If it was only slow, give more time with --timeout."
+        )
+    rank, verdict = verdicts[0]
+    return RankFailedError(f"{_name(rank, len(ranks))} lost its connection at {rank.stage!r}: {verdict.lost}")
+
+
+def _death(rank: _Rank, world: int) -> str:
+    code = rank.process.poll()
+    assert code is not None
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    said = [line for line in rank.words.decode(errors="replace").splitlines() if line.strip()]
+    last = f"; its last words: {said[-1].strip()}" if said else ""
+    return f"{_name(rank, world)} {how} at {rank.stage or 'its start'!r}{last}"
+
+
+def _late(ranks: Sequence[_Rank], limit_s: float) -> RankFailedError:
+    absent = [rank for rank in ranks if rank.stage is None] or [rank for rank in ranks if not rank.met]
+    who = " and ".join(_name(rank, len(ranks)) for rank in absent)
+    return RankFailedError(f"{who} did not join the others within {limit_s:g} s ({_states(absent)})")
+
+
+def _silent(ranks: Sequence[_Rank], limit_s: float) -> RankFailedError:
+    waiting = [rank for rank in ranks if not rank.done]
+    who = " and ".join(_name(rank, len(ranks)) for rank in waiting)
+    return RankFailedError(f"{who} made no progress for {limit_s:g} s ({_states(waiting)}); see --timeout")
+
+
+def _name(rank: _Rank, world: int) -> str:
+    return f"rank {rank.number} of {world}"
+
+
+def _states(ranks: Sequence[_Rank]) -> str:
+    """What each process was doing, in the words of the kernel."""
+    found = [f"process {rank.process.pid} {_state(rank.process)}, at {rank.stage or 'its start'!r}" for rank in ranks]
+    return "; ".join(found) or "none absent"
+
+
+def _state(process: subprocess.Popen[bytes]) -> str:
+    try:
+        with open(f"/proc/{process.pid}/stat", encoding="utf-8") as file:
+            letter = file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return "gone"
+    return {"T": "stopped", "S": "sleeping", "D": "waiting for a device", "Z": "ended"}.get(letter, "running")
+
+
+# --- ending ------------------------------------------------------------------------------------
+
+
+def _end(ranks: Sequence[_Rank], grace_s: float) -> None:
+    """Ends every rank and what it started; a second Ctrl-C does not stop this."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    try:
+        _signal(ranks, signal.SIGTERM)
+        until = time.monotonic() + grace_s
+        while time.monotonic() < until and any(rank.process.poll() is None for rank in ranks):
+            time.sleep(0.02)
+        _signal(ranks, signal.SIGKILL)
+        for rank in ranks:
+            rank.process.wait()
+            os.close(rank.report_fd)
+            if rank.process.stdout is not None:
+                rank.process.stdout.close()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+def _signal(ranks: Sequence[_Rank], number: signal.Signals) -> None:
+    for rank in ranks:
+        # The leader may be gone while what it started is not: the group has the leader's number.
+        with suppress(ProcessLookupError):
+            os.killpg(rank.process.pid, number)

@@ -1,0 +1,213 @@
+"""Collectives of a workload, started on one carrier or another, and the spans that they and compute take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, assert_never
+
+import torch
+import torch.distributed as dist
+
+from makeway.act.cpu.direct import DirectGroup
+from makeway.values.collective import CollectiveKind
+from makeway.values.errors import UnsupportedError
+from makeway.values.timeline import SpanKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """What one collective moves; an all-reduce works in `receive` alone."""
+
+    kind: CollectiveKind
+    send: torch.Tensor
+    receive: torch.Tensor
+
+
+class Carriage(Protocol):
+    """A collective on its way."""
+
+    def wait(self) -> Any: ...
+
+    def get_future(self) -> Any: ...
+
+
+Memory = Literal["own", "shared"]
+
+
+class Carrier(Protocol):
+    """Starts collectives; the same calls in the same order on every rank."""
+
+    span_kind: SpanKind
+    memory: Memory  # that it moves best
+
+    def start(self, parcel: Parcel) -> Carriage: ...
+
+    def buffer(self, *shape: int) -> torch.Tensor:
+        """Room for fp32 numbers that its collectives shall read; every rank asks for the same in the same order."""
+        ...
+
+
+@dataclass(slots=True)
+class GlooCarrier:
+    """torch.distributed's own collectives."""
+
+    span_kind: SpanKind = "comm"
+    memory: Memory = "own"
+
+    def buffer(self, *shape: int) -> torch.Tensor:
+        return torch.empty(shape)
+
+    def start(self, parcel: Parcel) -> Carriage:
+        work: Carriage
+        match parcel.kind:
+            case "all-reduce":
+                work = dist.all_reduce(parcel.receive, async_op=True)
+            case "all-gather":
+                work = dist.all_gather_into_tensor(parcel.receive, parcel.send, async_op=True)
+            case "reduce-scatter":
+                work = dist.reduce_scatter_tensor(parcel.receive, parcel.send, async_op=True)
+            case "all-to-all":
+                work = dist.all_to_all_single(parcel.receive, parcel.send, async_op=True)
+            case "send-recv":
+                raise NotImplementedError("no workload sends from rank to rank")
+            case _:
+                assert_never(parcel.kind)
+        return work
+
+
+@dataclass(slots=True)
+class DirectCarrier:
+    """Collectives through memory that the ranks of one host share: what a CPU host has for copy engines."""
+
+    group: DirectGroup
+    span_kind: SpanKind = "copy"
+    memory: Memory = "shared"
+    no_room: str | None = None  # why a buffer is not in shared memory, where one is not
+
+    def buffer(self, *shape: int) -> torch.Tensor:
+        """A shared tensor, which peers read in place; ordinary memory, which is copied twice, where there is no room.
+
+        Making a shared tensor fails on every rank or on none, so that all ranks have the same kind.
+        """
+        try:
+            return self.group.shared_tensor(*shape)
+        except UnsupportedError as error:
+            self.no_room = str(error)
+            return torch.empty(shape)
+
+    def start(self, parcel: Parcel) -> Carriage:
+        work: Carriage | None
+        match parcel.kind:
+            case "all-reduce":
+                work = self.group.all_reduce(parcel.receive, async_op=True)
+            case "all-gather":
+                work = self.group.all_gather_into_tensor(parcel.receive, parcel.send, async_op=True)
+            case "reduce-scatter":
+                work = self.group.reduce_scatter_tensor(parcel.receive, parcel.send, async_op=True)
+            case "all-to-all":
+                work = self.group.all_to_all_single(parcel.receive, parcel.send, async_op=True)
+            case "send-recv":
+                raise NotImplementedError("no workload sends from rank to rank")
+            case _:
+                assert_never(parcel.kind)
+        assert work is not None
+        return work
+
+
+@dataclass(frozen=True, slots=True)
+class RawSpan:
+    """A span before it knows its rank."""
+
+    name: str
+    kind: SpanKind
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Spans of one round on this rank."""
+
+    spans: list[RawSpan] = field(default_factory=list)
+    _opened: int = 0
+    _running: tuple[str, int] | None = None
+
+    @contextmanager
+    def compute(self, name: str) -> Iterator[None]:
+        start = time.perf_counter_ns()
+        yield
+        self.spans.append(RawSpan(name, "compute", start, time.perf_counter_ns()))
+
+    def computing(self, name: str) -> None:
+        """From here on this rank computes, until it is `idle` or computes something else."""
+        self.idle()
+        self._running = name, time.perf_counter_ns()
+
+    def idle(self) -> None:
+        if self._running is not None:
+            name, start = self._running
+            self._running = None
+            self.spans.append(RawSpan(name, "compute", start, time.perf_counter_ns()))
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A time within compute during which this rank only waits."""
+        running = self._running
+        self.idle()
+        yield
+        if running is not None:
+            self.computing(running[0])
+
+    def started(self, name: str, carrier: Carrier, parcel: Parcel) -> Carriage:
+        """The collective on its way."""
+        span = self.opened(name, carrier.span_kind)
+        carriage = carrier.start(parcel)
+        # Gloo's reduce-scatter has no future ("Work::getFuture not implemented."): its span ends when it is waited for.
+        with suppress(RuntimeError):
+            carriage.get_future().add_done_callback(span.end)
+        return _Recorded(carriage, span)
+
+    def opened(self, name: str, kind: SpanKind) -> OpenSpan:
+        """A span that starts now."""
+        self._opened += 1
+        return OpenSpan(name, kind, time.perf_counter_ns(), self.spans)
+
+    def settle(self, timeout_s: float = 1.0) -> None:
+        """Waits for the ends of spans that nobody waits for: a thread of the carrier may still be about to tell."""
+        until = time.perf_counter() + timeout_s
+        while sum(span.kind != "compute" for span in self.spans) < self._opened and time.perf_counter() < until:
+            time.sleep(0)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSpan:
+    """A span under way. It ends once, at the first that tells: the carrier's thread, or whoever waited."""
+
+    name: str
+    kind: SpanKind
+    start_ns: int
+    spans: list[RawSpan]
+    _open: list[bool] = field(default_factory=lambda: [True])
+
+    def end(self, _: object = None) -> None:
+        with suppress(IndexError):
+            self._open.pop()  # one call, which no other thread can divide
+            self.spans.append(RawSpan(self.name, self.kind, self.start_ns, time.perf_counter_ns()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """A collective whose span is over when its wait is, if not before."""
+
+    carriage: Carriage
+    span: OpenSpan
+
+    def wait(self) -> None:
+        self.carriage.wait()
+        self.span.end()
+
+    def get_future(self) -> Any:
+        return self.carriage.get_future()

@@ -1,0 +1,217 @@
+"""Training under DistributedDataParallel as torch ships it, with its own compression hooks.
+
+Every round starts from the same weights, and its losses must be those that torch's own defaults give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from makeway.act.cpu.hook import SharedBuckets, shared_hook
+from makeway.act.measure.job import Job
+from makeway.act.measure.ranks.exchange import Carrier, DirectCarrier, GlooCarrier, Memory, OpenSpan, Parcel, Recorder
+from makeway.act.measure.ranks.lanes import Way
+from makeway.act.measure.ranks.transformer import SmallTransformer, batches, fresh_model, train, unlike
+from makeway.act.measure.ranks.workload import RankWorkload
+from makeway.act.measure.ranks.world import World
+from makeway.values.collective import Collective
+from makeway.values.control import Chunks, Control, CopyEngine
+from makeway.values.errors import InputError, UnsupportedError
+from makeway.values.units import MIB, format_bytes
+
+_POWER_RANK = 4
+_ONE_BUCKET_MB = 1e6
+Future = torch.futures.Future[torch.Tensor]
+Hook = Callable[[Any, GradBucket], Future]
+_Cut = tuple[SmallTransformer, DistributedDataParallel, SharedBuckets | None]
+
+
+def training(job: Job, world: World) -> RankWorkload:
+    """The training that a job asks for."""
+    if job.compress == "powersgd" and find_spec("numpy") is None:
+        raise UnsupportedError("torch's PowerSGD hook needs numpy, which is not installed; pip install numpy")
+    if job.workload == "ddp":
+        return Ddp(job, world)
+    if job.compress != "none":
+        raise InputError(f"--compress {job.compress} is for ddp; fully_shard has no hook for gradients")
+    from makeway.act.measure.ranks.sharded import Fsdp
+
+    return Fsdp(job, world)
+
+
+@dataclass(slots=True)
+class Ddp:
+    """Steps of DistributedDataParallel; one hook takes every bucket, and does as the variant wants."""
+
+    job: Job
+    world: World
+    exchange: Collective | None = None  # buckets differ in size
+    _model: SmallTransformer = field(init=False)
+    _ddp: DistributedDataParallel = field(init=False)
+    _buckets: SharedBuckets | None = None
+    _known: dict[tuple[int, Memory], _Cut] = field(default_factory=dict)
+    _initial: list[torch.Tensor] = field(init=False)
+    _data: list[torch.Tensor] = field(init=False)
+    _expected: list[float] = field(init=False)
+    _alone: list[float] = field(init=False)
+    _reduced: list[torch.Tensor] = field(init=False)  # what one step adds over the ranks
+    _losses: list[float] = field(default_factory=list)
+    _state: Any = None
+    _way: Way | None = None
+
+    def __post_init__(self) -> None:
+        job = self.job
+        self._data = batches(job.seed, self.world.rank, job.steps)
+        self._initial = [value.detach().clone() for value in fresh_model(job.scale, job.seed).parameters()]
+        self._alone = train(fresh_model(job.scale, job.seed), self._data, Recorder())
+        self._expected, self._reduced = self._reference()
+        self._cut_for(1, GlooCarrier())
+
+    def _cut_for(self, pieces: int, carrier: Carrier) -> None:
+        """From here on gradients go in so many buckets at most, made at first use; 1: in those that were asked for."""
+        key = pieces, carrier.memory
+        if key not in self._known:
+            model = fresh_model(self.job.scale, self.job.seed)
+            size = sum(value.nbytes for value in model.parameters())
+            ddp = self._wrapped(model, None if pieces == 1 else -(-size // pieces) / MIB)
+            # DistributedDataParallel refuses annotations that are text, as all are in this file.
+            ddp.register_comm_hook(None, lambda state, bucket: self._hook(bucket))
+            buckets = SharedBuckets(carrier.group) if isinstance(carrier, DirectCarrier) else None
+            self._known[key] = model, ddp, buckets
+        self._model, self._ddp, self._buckets = self._known[key]
+
+    def _reference(self) -> tuple[list[float], list[torch.Tensor]]:
+        """Losses under torch's own defaults, and copies of what the last step reduced."""
+        model = self._wrapped(fresh_model(self.job.scale, self.job.seed))
+        seen: list[torch.Tensor] = []
+        if self.job.compress != "none":
+            model.register_comm_hook(self._new_state(), self._torch_hook)
+        losses = train(model, self._data, Recorder())
+        with _reductions(seen):
+            other = self._wrapped(fresh_model(self.job.scale, self.job.seed))
+            other.register_comm_hook(self._new_state(), self._torch_hook)
+            train(other, self._data, Recorder())
+        return losses, seen
+
+    def _wrapped(self, model: SmallTransformer, bucket_mb: float | None = None) -> DistributedDataParallel:
+        # PowerSGD starts its later collectives from callbacks of earlier ones. Gloo runs those of different buckets in
+        # no fixed order, and ranks would mix them up: all gradients go in one bucket.
+        asked = bucket_mb or self.job.bucket_mb
+        return DistributedDataParallel(
+            model, bucket_cap_mb=_ONE_BUCKET_MB if self.job.compress == "powersgd" else asked
+        )
+
+    @property
+    def words(self) -> str:
+        parameters = sum(value.numel() for value in self._initial)
+        moved = sum(one.nbytes for one in self._reduced) // self.job.steps
+        return (
+            f"DistributedDataParallel, {parameters:,} parameters, {format_bytes(moved)} in "
+            f"{len(self._reduced) // self.job.steps} all-reduces per step, compression {self.job.compress}"
+        )
+
+    @property
+    def exchanges(self) -> int:
+        return max(len(self._reduced), 1)
+
+    def refusal(self, control: Control) -> str | None:
+        if isinstance(control, Chunks) and self.job.compress == "powersgd":
+            return "PowerSGD's gradients go in one bucket: Gloo keeps no order between the later steps of several"
+        if isinstance(control, CopyEngine) and self.job.compress != "none":
+            return f"compression {self.job.compress} goes through torch's own hook, which has its own collectives"
+        return None
+
+    def prepare(self, way: Way) -> None:
+        self._cut_for(way.pieces, way.carrier)
+        with torch.no_grad():
+            for value, initial in zip(self._model.parameters(), self._initial, strict=True):
+                value.copy_(initial)
+                value.grad = None
+        self._losses = []
+        self._state = self._new_state()
+        self._way = way
+
+    def run(self, way: Way) -> None:
+        match way.mode:
+            case "compute":
+                self._losses = train(self._model, self._data, way.recorder)
+            case "comm":
+                for number, tensor in enumerate(self._reduced):
+                    parcel = Parcel(kind="all-reduce", send=tensor, receive=tensor)
+                    way.recorder.started(f"bucket {number}", way.carrier, parcel).wait()
+            case "sequential" | "overlap":
+                self._losses = train(self._ddp, self._data, way.recorder)
+
+    def wrong(self, way: Way) -> str | None:
+        if way.mode == "comm":
+            for tensor in self._reduced:
+                tensor.fill_(1)  # added up in every round, they would overflow
+            return None
+        return unlike(self._losses, self._alone if way.mode == "compute" else self._expected)
+
+    def _hook(self, bucket: GradBucket) -> Future:
+        """Starts a bucket's exchange; in a sequential run compute stands still until it is over."""
+        assert self._way is not None
+        recorder = self._way.recorder
+        if self._way.mode == "sequential":
+            with recorder.waiting():
+                future, span = self._started(bucket)
+                future.wait()
+                span.end()
+            return future
+        future, span = self._started(bucket)
+        future.add_done_callback(span.end)
+        if bucket.is_last():
+            recorder.idle()  # what is left of the backward pass is waiting
+        return future
+
+    def _started(self, bucket: GradBucket) -> tuple[Future, OpenSpan]:
+        assert self._way is not None
+        carrier = self._way.carrier
+        span = self._way.recorder.opened(f"bucket {bucket.index()}", carrier.span_kind)
+        if isinstance(carrier, DirectCarrier) and self._buckets is not None:
+            future = shared_hook(self._buckets, bucket)
+            carrier.no_room = carrier.no_room or self._buckets.why_not
+            return future, span
+        return self._torch_hook(self._state, bucket), span
+
+    def _new_state(self) -> Any:
+        if self.job.compress != "powersgd":
+            return None
+        # From the third step on: the first two let DistributedDataParallel settle its buckets.
+        return powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=_POWER_RANK, start_powerSGD_iter=2)
+
+    @property
+    def _torch_hook(self) -> Hook:
+        hooks: dict[str, Hook] = {
+            "none": default_hooks.allreduce_hook,
+            "fp16": default_hooks.fp16_compress_hook,
+            "powersgd": powerSGD_hook.powerSGD_hook,
+        }
+        return hooks[self.job.compress]
+
+
+@contextmanager
+def _reductions(seen: list[torch.Tensor]) -> Iterator[None]:
+    """Keeps a copy of every tensor that torch's hooks reduce meanwhile."""
+    original = dist.all_reduce
+
+    def noted(tensor: torch.Tensor, *args: Any, **more: Any) -> Any:
+        seen.append(torch.ones_like(tensor))
+        return original(tensor, *args, **more)
+
+    dist.all_reduce = noted
+    try:
+        yield
+    finally:
+        dist.all_reduce = original

@@ -1,0 +1,83 @@
+"""Medians, spreads, outliers and paired comparisons of repeated times."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from makeway.values.errors import InputError
+
+OUTLIER_REACH = 3.0  # interquartile ranges beyond a quartile: Tukey's "far out" fence
+CLEAR_CHANCE = 0.1  # that equal settings would differ as clearly by luck (sign test): 4 of 4 rounds, 7 of 8, 10 of 13
+SMALLEST_GAIN = 0.01  # of the time; less is not worth a change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What repeated times say: their median, quartiles, and how many lie far out."""
+
+    median_ns: float
+    low_ns: float  # first quartile
+    high_ns: float  # third quartile
+    n: int
+    outliers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or not 0 <= self.low_ns <= self.median_ns <= self.high_ns:
+            raise InputError(
+                f"not a summary of times: {self.low_ns}, {self.median_ns}, {self.high_ns} ns of {self.n} samples"
+            )
+
+    @property
+    def spread_ns(self) -> float:
+        """The interquartile range."""
+        return self.high_ns - self.low_ns
+
+
+def summary(times_ns: Sequence[float]) -> Summary:
+    """Median, quartiles (both inclusive of the ends) and outliers of at least one time."""
+    if not times_ns:
+        raise InputError("no times to summarise; ask for at least one repetition")
+    low, median, high = _quartiles(times_ns)
+    reach = OUTLIER_REACH * (high - low)
+    far = sum(not low - reach <= time <= high + reach for time in times_ns)
+    return Summary(median_ns=median, low_ns=low, high_ns=high, n=len(times_ns), outliers=far)
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, median, high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One setting against another, round by round, so that slow rounds hit both alike."""
+
+    relative: float  # median of (time - other) / other; below 0 is faster
+    faster: int  # rounds
+    n: int
+
+    @property
+    def chance(self) -> float:
+        """How likely at least so many faster rounds are where there is no difference: the sign test."""
+        return sum(math.comb(self.n, count) for count in range(self.faster, self.n + 1)) * math.ldexp(1.0, -self.n)
+
+    @property
+    def clearly_faster(self) -> bool:
+        return self.relative <= -SMALLEST_GAIN and self.chance <= CLEAR_CHANCE
+
+
+def compared(times_ns: Sequence[float], other_ns: Sequence[float]) -> Comparison:
+    """Paired differences of times taken in the same rounds."""
+    if not times_ns or len(times_ns) != len(other_ns):
+        raise InputError(f"cannot pair {len(times_ns)} times with {len(other_ns)}; measure both in the same rounds")
+    relative = [(time - other) / other for time, other in zip(times_ns, other_ns, strict=True)]
+    return Comparison(
+        relative=statistics.median(relative),
+        faster=sum(value < 0 for value in relative),
+        n=len(relative),
+    )

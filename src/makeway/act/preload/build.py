@@ -1,0 +1,130 @@
+"""Compiling the launch shim with the system's compiler, once per machine, compiler and version of its source."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from functools import cache as cached
+from pathlib import Path
+
+from makeway.values.errors import UnsupportedError
+
+SOURCES = Path(__file__).parent
+FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden")
+LIBRARIES = ("-ldl", "-lpthread")
+MACHINES = ("x86_64", "aarch64")  # the dlsym stub is written in assembler
+_TIMEOUT_S = 120
+
+
+def library(cache: Path | None = None) -> Path:
+    """The compiled shim, from the cache (`$XDG_CACHE_HOME/makeway`) or compiled now.
+
+    Any number of processes may ask at once: each compiles to a name of its own and moves the result into place. A
+    cache that cannot be written is replaced by a directory of this user's own beside other temporary files.
+    """
+    if not sys.platform.startswith("linux") or platform.machine() not in MACHINES:
+        raise UnsupportedError(
+            f"the launch shim needs Linux on {' or '.join(MACHINES)}, this is {sys.platform} on {platform.machine()}; "
+            "run without pads and launch priority"
+        )
+    command = compiler()
+    name = f"launch-{_key(command)}.so"
+    where = default_cache() if cache is None else cache
+    if (found := where / name).is_file():
+        return found
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        return _compile(command, where / name)
+    except OSError:
+        private = _private_directory()
+        return private / name if (private / name).is_file() else _compile(command, private / name)
+
+
+def default_cache() -> Path:
+    """Where compiled shims are kept: `$XDG_CACHE_HOME/makeway`, by default ~/.cache/makeway."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "makeway"
+
+
+def compiler() -> tuple[str, ...]:
+    """The C compiler's command: `$CC`, or the first of cc, gcc and clang that is there."""
+    asked = shlex.split(os.environ.get("CC", ""))
+    if asked:
+        if shutil.which(asked[0]) is None:
+            raise UnsupportedError(
+                f"CC names {asked[0]!r}, which is not on the PATH; the launch shim is compiled on first use.\n"
+                "Set CC to a C compiler, or unset it."
+            )
+        return tuple(asked)
+    for name in ("cc", "gcc", "clang"):
+        if found := shutil.which(name):
+            return (found,)
+    raise UnsupportedError(
+        "no C compiler found (looked for cc, gcc, clang); the launch shim is compiled on first use.\n"
+        "Install one (Debian: apt install gcc, Fedora: dnf install gcc), or set CC."
+    )
+
+
+def sources() -> tuple[Path, ...]:
+    """The C files and headers of the shim."""
+    return tuple(sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")]))
+
+
+def _key(command: tuple[str, ...]) -> str:
+    digest = hashlib.sha256("\0".join((*command, _version(command), platform.machine(), *FLAGS)).encode())
+    for path in sources():
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+@cached
+def _version(command: tuple[str, ...]) -> str:
+    try:
+        asked = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnsupportedError(f"the C compiler {shlex.join(command)} does not run: {error}\nSet CC to one.") from None
+    return asked.stdout
+
+
+@cached
+def _private_directory() -> Path:
+    path = Path(tempfile.gettempdir()) / f"makeway-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        facts = path.lstat()
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="makeway-"))
+    own = facts.st_uid == os.getuid() and stat.S_ISDIR(facts.st_mode) and not facts.st_mode & 0o077
+    return path if own else Path(tempfile.mkdtemp(prefix="makeway-"))  # nobody else may put a library there
+
+
+def _compile(command: tuple[str, ...], target: Path) -> Path:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".launch-", suffix=".so")
+    os.close(handle)
+    made = Path(name)
+    try:
+        _run([*command, *FLAGS, *map(str, SOURCES.glob("*.c")), "-o", name, *LIBRARIES])
+        made.chmod(0o755)  # other users of a shared cache load it too
+        os.replace(made, target)
+    finally:
+        made.unlink(missing_ok=True)
+    return target
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnsupportedError(f"the C compiler {command[0]} does not run: {error}\nSet CC to one.") from None
+    if done.returncode:
+        raise UnsupportedError(
+            f"{shlex.join(command[:1])} could not compile the launch shim:\n{done.stderr.strip()[-2000:]}\n"
+            "Set CC to another C compiler."
+        )

@@ -1,0 +1,1 @@
+"""Applies plans inside a torch program; `makeway.torch` is its public face."""

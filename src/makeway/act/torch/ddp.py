@@ -1,0 +1,140 @@
+"""DistributedDataParallel under a plan: gradients through shared memory on CPUs, bucket sizes, a group with options.
+
+DistributedDataParallel compares a hook's annotations with its own types, so they must not be strings here.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket  # where torch keeps it; torch.distributed only re-exports it
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from makeway.act.backend import Receipt
+from makeway.act.cpu.calls import FRACTIONS
+from makeway.act.cpu.direct import DirectGroup
+from makeway.act.cpu.hook import direct_hook
+from makeway.act.torch.collectives import Copies
+from makeway.act.torch.groups import carried, process_group_options, where_runs
+from makeway.act.torch.meeting import shared_memory
+from makeway.act.torch.plans import PlanLike, plan_of
+from makeway.values.control import Chunks, CopyEngine
+from makeway.values.errors import InputError, MakewayError
+from makeway.values.units import MIB
+
+DEFAULT_CAP_MIB = 25  # torch/nn/parallel/distributed.py, _DEFAULT_BUCKET_CAP_MB
+OWN_HOOK = "the program registered a hook of its own for gradients, which stays"
+
+
+class Gradients:
+    """The way of one module's gradient buckets, and how many went it."""
+
+    def __init__(
+        self, module: DistributedDataParallel, direct: DirectGroup, on_first: Callable[[], None] = lambda: None
+    ) -> None:
+        self.module = weakref.ref(module)
+        self.group: dist.ProcessGroup = module.process_group
+        self.direct = direct
+        self.copies = Copies(on_first)
+        self.theirs: tuple[Any, Callable[..., Any]] | None = None  # a hook the program registered later
+
+
+def gradient_hook(state: Gradients, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket through shared memory; what direct collectives cannot add goes the group's own way.
+
+    Each gradient is divided by the number of ranks before it is added, as DistributedDataParallel does by itself; with
+    two ranks the result is the same to the bit, with more it differs by the order of additions.
+    """
+    if state.theirs is not None:
+        theirs, hook = state.theirs
+        found: torch.futures.Future[torch.Tensor] = hook(theirs, bucket)
+        return found
+    module = state.module()
+    if module is not None and not getattr(module, "_divide_by_initial_world_size", True):
+        raise InputError(
+            "join(divide_by_initial_world_size=False) divides by the ranks that are left, which a hook cannot know; "
+            "enter it before the first step, or leave copy-engine out of the plan"
+        )
+    buffer = bucket.buffer()
+    if buffer.layout != torch.strided or buffer.dtype not in FRACTIONS:
+        return allreduce_hook(state.group, bucket)
+    state.copies.count(buffer.nbytes)
+    return direct_hook(state.direct, bucket)
+
+
+def no_hook(module: DistributedDataParallel, *, builtin: bool = False) -> str | None:
+    """Why this module's gradients cannot go through shared memory; None when they can.
+
+    `builtin` says that the program registered one of torch's hooks in C++, of which the module keeps no note.
+    """
+    if module.device_type != "cpu":
+        return "copies through shared memory are for modules on a CPU"
+    if builtin or module._comm_hooks:
+        return OWN_HOOK
+    if module._use_python_reducer or not hasattr(module, "reducer"):
+        return "this module reduces gradients without buckets, where no hook can be registered"
+    if not getattr(module, "_divide_by_initial_world_size", True):
+        return "join(divide_by_initial_world_size=False) divides by the ranks that are left, which a hook cannot know"
+    return None
+
+
+def smaller_buckets(chunks: Chunks | None, cap_mib: float | None, caps_mib: Any | None) -> float | None:
+    """The bucket size in MiB that cuts default buckets into pieces; None: leave it, as the program chose or may."""
+    if chunks is None or cap_mib is not None or caps_mib is not None:
+        return None
+    return DEFAULT_CAP_MIB / chunks.pieces
+
+
+def buckets_receipt(chunks: Chunks, module: DistributedDataParallel, given_mib: float | None) -> Receipt:
+    """What became of Chunks for a module, as it holds its bucket size now."""
+    found = module.bucket_bytes_cap
+    if given_mib is None:
+        detail = f"the program chose buckets of {found:,} bytes itself, which stay"
+        return Receipt(control=chunks, status="refused", detail=detail)
+    size = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
+    if size <= found:
+        detail = f"all gradients of a module ({size:,} bytes) fit one bucket of {found:,} bytes: nothing was cut"
+        return Receipt(control=chunks, status="no effect", detail=detail)
+    detail = f"gradients in buckets of {found:,} bytes, the default of {DEFAULT_CAP_MIB} MiB in {chunks.pieces}"
+    held = found == int(given_mib * MIB)
+    return Receipt(control=chunks, status="applied" if held else "no effect", detail=detail)
+
+
+def prepare_ddp(
+    model: torch.nn.Module, plan: PlanLike, *, direct: DirectGroup | None = None, **arguments: Any
+) -> tuple[DistributedDataParallel, tuple[Receipt, ...]]:
+    """DistributedDataParallel of a model under a plan, and a receipt for each control that acts on it.
+
+    CPU and Gloo: `copy-engine` sends gradients through shared memory (`direct`, or a group made for it: all ranks must
+    call this then). NCCL: the module gets a process group with the plan's options. `chunks` divides the default bucket
+    size. `arguments` are DistributedDataParallel's own and win over the plan. Not yet run on a GPU.
+    """
+    controls = plan_of(plan).controls
+    group, receipts = arguments.get("process_group"), list[Receipt]()
+    if where_runs(group) != "cpu" and group is None and carried(controls):
+        made = process_group_options(controls)
+        arguments["process_group"] = dist.new_group(backend="nccl", pg_options=made.options)
+        receipts += made.receipts
+    chunks = next((control for control in controls if isinstance(control, Chunks)), None)
+    cap = smaller_buckets(chunks, arguments.get("bucket_cap_mb"), arguments.get("bucket_cap_mb_list"))
+    module = DistributedDataParallel(model, **arguments if cap is None else arguments | {"bucket_cap_mb": cap})
+    if chunks is not None:
+        receipts.append(buckets_receipt(chunks, module, cap))
+    for control in controls:
+        if isinstance(control, CopyEngine) and module.device_type == "cpu":
+            receipts.append(_copying(control, module, direct))
+    return module, tuple(receipts)
+
+
+def _copying(control: CopyEngine, module: DistributedDataParallel, direct: DirectGroup | None) -> Receipt:
+    if reason := no_hook(module):
+        return Receipt(control=control, status="refused", detail=reason)
+    try:
+        direct = direct or shared_memory(module.process_group)
+    except MakewayError as error:
+        return Receipt(control=control, status="refused", detail=str(error))
+    module.register_comm_hook(Gradients(module, direct), gradient_hook)
+    return Receipt(control=control, status="applied", detail="gradients are averaged through shared memory")

@@ -1,0 +1,140 @@
+"""Modules of `fully_shard` (FSDP2) under a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllocMixin
+
+from makeway.act.backend import Receipt
+from makeway.act.cpu.direct import DirectGroup
+from makeway.act.cuda.options import read_back
+from makeway.act.torch.collectives import DirectWork
+from makeway.act.torch.meeting import shared_memory
+from makeway.act.torch.plans import PlanLike, plan_of
+from makeway.values.control import CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder
+from makeway.values.errors import InputError, MakewayError
+
+NOT_HERE = "fully_shard has nothing to set for it; apply the plan with makeway.torch.overlap"
+
+
+class _Gather(DefaultAllocMixin, AllGather):
+    def __init__(self, direct: DirectGroup) -> None:
+        self._direct = direct
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        work = self._direct.all_gather_into_tensor(output_tensor, input_tensor, async_op=async_op)
+        return DirectWork(work, lambda: None, [output_tensor]) if work is not None else None
+
+
+class _Scatter(DefaultAllocMixin, ReduceScatter):
+    def __init__(self, direct: DirectGroup) -> None:
+        self._direct = direct
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        match op:
+            case dist.ReduceOp.SUM:
+                work = self._direct.reduce_scatter_tensor(output_tensor, input_tensor, async_op=async_op)
+            case dist.ReduceOp.AVG:
+                work = self._direct.reduce_scatter_tensor(output_tensor, input_tensor, "avg", async_op=async_op)
+            case _:
+                return dist.reduce_scatter_single(output_tensor, input_tensor, op, group, async_op)  # type: ignore
+        return DirectWork(work, lambda: None, [output_tensor]) if work is not None else None
+
+
+def prepare_fsdp2(model: torch.nn.Module, plan: PlanLike, *, direct: DirectGroup | None = None) -> tuple[Receipt, ...]:
+    """Apply a plan to a model after its last `fully_shard`; one receipt per control.
+
+    `comm-first` gathers the next layer before the current one computes, in the order the layers were defined, and on a
+    CPU asynchronously. `copy-engine` gathers and scatters through shared memory on a CPU (`direct`, or a group made
+    for it: all ranks must call this then), and through NCCL's symmetric memory on a GPU, where the group needs the
+    zero-CTA policy of `process_group_options`. Not yet run on a GPU.
+    """
+    modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if not modules:
+        raise InputError("the model has no fully_shard module; call torch.distributed.fsdp.fully_shard first")
+    return tuple(_apply(control, model, modules, direct) for control in plan_of(plan).controls)
+
+
+def _apply(
+    control: Control, model: torch.nn.Module, modules: Sequence[FSDPModule], direct: DirectGroup | None
+) -> Receipt:
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    match control:
+        case LaunchOrder():
+            return _prefetch(control, modules, on_cpu=on_cpu)
+        case CopyEngine():
+            return _copy(control, modules, direct) if on_cpu else _symmetric(control, modules)
+        case CommPriority() | CommBlocks() if not on_cpu:
+            group = _group(modules[0])
+            options = group._get_backend(torch.device("cuda", torch.cuda.current_device())).options
+            return read_back(dist.ProcessGroupNCCL, options, control, "in the group of the mesh")
+        case _:
+            return Receipt(control=control, status="no effect", detail=NOT_HERE)
+
+
+def _group(module: FSDPModule) -> dist.ProcessGroup:
+    groups = module._get_fsdp_state()._fsdp_param_groups
+    if not groups:
+        raise InputError("a fully_shard module has no parameters of its own")
+    found: dist.ProcessGroup = groups[0]._all_gather_process_group
+    return found
+
+
+def _prefetch(control: Control, modules: Sequence[FSDPModule], *, on_cpu: bool) -> Receipt:
+    layers = [module for module in modules if module._get_fsdp_state()._fsdp_param_groups]
+    for layer, following in pairwise(layers):
+        layer.set_modules_to_forward_prefetch([following])
+    for module in modules[: 1 if on_cpu else 0]:
+        module._set_unshard_async_op(True)  # a CPU has no streams: without, nothing overlaps
+    held = sum(bool(layer._get_fsdp_state()._states_to_forward_prefetch) for layer in layers)
+    detail = f"{held} of {len(layers)} sharded modules gather the next one ahead{', asynchronously' if on_cpu else ''}"
+    return Receipt(control=control, status="applied" if held else "no effect", detail=detail)
+
+
+def _copy(control: CopyEngine, modules: Sequence[FSDPModule], direct: DirectGroup | None) -> Receipt:
+    if control.variant != "parallel-copy" or control.prelaunch:
+        detail = "on a CPU every rank pulls for itself (parallel-copy), when the data is there"
+        return Receipt(control=control, status="refused", detail=detail)
+    sharded = [module for module in modules if module._get_fsdp_state()._fsdp_param_groups]
+    try:
+        groups = {_group(module) for module in sharded}
+        if len(groups) > 1:
+            raise InputError(f"the modules are sharded over {len(groups)} groups; copies are for one")
+        direct = direct or shared_memory(groups.pop())
+        for module in sharded:
+            module.set_custom_all_gather(_Gather(direct))
+            module.set_custom_reduce_scatter(_Scatter(direct))
+    except (MakewayError, ValueError) as error:
+        return Receipt(control=control, status="refused", detail=str(error))
+    detail = f"{len(sharded)} sharded modules gather and scatter through shared memory"
+    return Receipt(control=control, status="applied", detail=detail)
+
+
+def _symmetric(control: CopyEngine, modules: Sequence[FSDPModule]) -> Receipt:
+    if not all(hasattr(module, "set_symm_mem_for_comm") for module in modules):
+        detail = "FSDPModule of this torch has no set_symm_mem_for_comm"
+        return Receipt(control=control, status="refused", detail=detail)
+    for module in modules:
+        module.set_symm_mem_for_comm()
+    options = _group(modules[0])._get_backend(torch.device("cuda", torch.cuda.current_device())).options
+    return read_back(dist.ProcessGroupNCCL, options, control, "in the group of the mesh, buffers in symmetric memory")

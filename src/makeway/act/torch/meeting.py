@@ -1,0 +1,73 @@
+"""A DirectGroup for a program that did not ask for one: only when every rank comes, and none waits long."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from makeway.act.cpu.direct import DirectGroup
+from makeway.values.errors import InputError, MakewayError, UnsupportedError
+
+PATIENCE = timedelta(seconds=30)
+_LOCAL = (
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+
+
+def place_on_host(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
+    """This rank's number on its host and the ranks there, as the launcher says; None where none says so."""
+    for pair in _LOCAL:
+        rank, ranks = (environ.get(name, "") for name in pair)
+        if rank.isdigit() and ranks.isdigit() and int(rank) < int(ranks):
+            return int(rank), int(ranks)
+    return None
+
+
+def met(group: dist.ProcessGroup, *, number: int, patience: timedelta = PATIENCE) -> DirectGroup:
+    """A DirectGroup of the group's ranks, or the same error on all of them.
+
+    Building one takes all ranks. Some of them may run without a plan and would never come: ranks first count
+    themselves in the group's store, and whoever has waited long enough calls it off for all. `number` tells the
+    meetings of one store apart.
+    """
+    ranks = dist.get_world_size(group)
+    place = place_on_host()
+    if place is not None and place[1] < ranks and group is dist.group.WORLD:
+        raise UnsupportedError(
+            f"copies through shared memory need ranks that share a host: {place[1]} of {ranks} ranks run on this one"
+        )
+    if not _all_come(dist.distributed_c10d._get_process_group_store(group), ranks, f"makeway/{number}", patience):
+        raise MakewayError(
+            f"not all {ranks} ranks came within {patience.total_seconds():g} s to share memory; start every rank "
+            "under the same plan"
+        )
+    return shared_memory(group)
+
+
+def shared_memory(group: dist.ProcessGroup | None) -> DirectGroup:
+    """A DirectGroup whose ranks wait for each other as long as the process group's would; all ranks must call it."""
+    group = group if group is not None else (dist.group.WORLD if dist.is_initialized() else None)
+    if group is None:
+        raise InputError("copies through shared memory need a process group; call init_process_group first")
+    timeout = group._get_backend(torch.device("cpu")).options._timeout
+    return DirectGroup(group, timeout_s=timeout.total_seconds())
+
+
+def _all_come(store: Store, ranks: int, key: str, patience: timedelta) -> bool:
+    """True when all ranks have come; every rank that asks gets the same answer."""
+    verdict = f"{key}/verdict"
+    if store.add(f"{key}/come", 1) == ranks:
+        return bool(store.compare_set(verdict, "", "go") == b"go")
+    try:
+        store.wait([verdict], patience)
+    except (RuntimeError, dist.DistStoreError):
+        return bool(store.compare_set(verdict, "", "off") == b"go")
+    return bool(store.get(verdict) == b"go")

@@ -1,0 +1,109 @@
+"""How our GEMM is launched: tile, grid, stages, number type, pad; and the paper's rule for its shared memory.
+
+Loads neither Triton nor torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Literal, get_args
+
+from makeway.values.control import Control, SmemPad, TileChoice
+from makeway.values.errors import InputError
+from makeway.values.workload import ELEMENT_BYTES
+
+GemmType = Literal["fp32", "tf32", "fp16"]
+Tile = tuple[int, int, int]  # M, N, K
+
+KERNEL_NAME = "tiled_gemm"
+OPT1: Tile = (64, 64, 32)  # arXiv 2606.09200, section 4.1
+OPT2: Tile = (64, 64, 64)
+SMALLEST_SIDE = 16  # of a tile: the least that tl.dot takes
+MOST_ELEMENTS = 2**31  # of a matrix: offsets are 32 bits wide
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmConfig:
+    """One way to run C[m,n] = A[m,k] B[k,n], all row by row, sums in fp32."""
+
+    tile: Tile = OPT1
+    grid: tuple[int, int] | None = None  # X along n, Y along m; blocks loop over the tiles. None: one block per tile
+    dtype: GemmType = "fp16"
+    stages: int = 2  # of the loop over k: how many tiles of A and B are on their way or in use
+    warps: int = 4
+    pad_bytes: int = 0  # more dynamic shared memory per block than the kernel uses
+
+    def __post_init__(self) -> None:
+        if self.dtype not in get_args(GemmType):
+            raise InputError(f"our GEMM multiplies {', '.join(get_args(GemmType))}, not {self.dtype!r}")
+        for side in self.tile:
+            if side < SMALLEST_SIDE or side & (side - 1):
+                raise InputError(
+                    f"sides of a tile must be powers of 2 from {SMALLEST_SIDE} on, got {'x'.join(map(str, self.tile))}"
+                )
+        for what, value, least in (
+            *(("grid", count, 1) for count in self.grid or ()),
+            ("stages", self.stages, 1),
+            ("pad_bytes", self.pad_bytes, 0),
+        ):
+            if type(value) is not int or value < least:
+                raise InputError(f"{what} must be a whole number of {least} or more, got {value!r}")
+        if self.warps not in (1, 2, 4, 8, 16, 32):
+            raise InputError(f"warps must be a power of 2 up to 32, got {self.warps!r}")
+
+    def blocks(self, m: int, n: int) -> tuple[int, int]:
+        """The grid that is launched: X x Y, never more blocks along a side than there are tiles."""
+        across, down = -(-n // self.tile[1]), -(-m // self.tile[0])
+        if self.grid is None:
+            return across, down
+        return min(self.grid[0], across), min(self.grid[1], down)
+
+
+def operand_bytes(tile: Tile, dtype: GemmType) -> int:
+    """S_blk of arXiv 2606.09200, section 3.1: one tile of A and one of B, TILE_M*TILE_K + TILE_K*TILE_N elements.
+
+    What a block of a plain tiled kernel holds in shared memory. A kernel that fetches ahead holds it once for each
+    tile on its way.
+    """
+    m, n, k = tile
+    return (m * k + k * n) * ELEMENT_BYTES[dtype]
+
+
+def operand_buffers(arch: str, dtype: GemmType, stages: int) -> float:
+    """How often Triton 3.9 holds the operands in shared memory: its multiple of `operand_bytes`, as compiled.
+
+    Found by compiling, not published; tests/oracle/test_triton_gemm.py holds it to the compiler. One buffer less than
+    stages, since the tile in use waits in registers; Hopper's tensor cores read shared memory while the next tiles
+    come, so that none is spared. Without a pipeline AMD's code passes A and B through the same bytes, one by one.
+    """
+    if arch.startswith("gfx"):
+        return 0.5 if stages == 1 else stages - 1
+    reads_smem = arch.startswith("sm_90") and dtype != "fp32"
+    return stages if reads_smem else max(stages - 1, 1)
+
+
+def launch_bytes(config: GemmConfig, arch: str) -> int:
+    """The dynamic shared memory that a block will ask for, pad included."""
+    buffers = operand_buffers(arch, config.dtype, config.stages)
+    return int(operand_bytes(config.tile, config.dtype) * buffers) + config.pad_bytes
+
+
+def controlled(config: GemmConfig, controls: Sequence[Control]) -> GemmConfig:
+    """The configuration under those of the controls that act on our GEMM: its tile and its pad."""
+    for control in controls:
+        if isinstance(control, TileChoice) and fnmatchcase(KERNEL_NAME, control.kernel):
+            config = replace(config, tile=(control.tile_m, control.tile_n, control.tile_k))
+        elif isinstance(control, SmemPad) and fnmatchcase(KERNEL_NAME, control.kernel):
+            config = replace(config, pad_bytes=control.pad_bytes)
+    return config
+
+
+def check_shape(m: int, n: int, k: int) -> None:
+    """Nothing, or the error of a product that our GEMM cannot address."""
+    for what, rows, columns in (("A", m, k), ("B", k, n), ("C", m, n)):
+        if rows < 1 or columns < 1 or rows * columns >= MOST_ELEMENTS:
+            raise InputError(
+                f"{what} is {rows} x {columns}; our GEMM takes matrices of 1 to {MOST_ELEMENTS - 1:,} elements"
+            )

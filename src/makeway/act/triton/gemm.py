@@ -1,0 +1,140 @@
+"""A GEMM whose X x Y blocks loop over the output tiles: the grid, tile and pad of arXiv 2606.09200 in our hands.
+
+Not yet run on hardware. Checked by Triton's interpreter for its numbers, and compiled for GPUs that are not there for
+its resources (tests/oracle/test_triton_gemm.py).
+
+The pad: Triton launches a kernel with `metadata.shared` bytes of dynamic shared memory, the figure its compiler found,
+and raises the function's limit to it when it loads the binary (triton, backends/nvidia/driver.c, `load_binary` and
+`launch`; on AMD the figure goes to the launch alone). A copy of the compiled kernel with a larger figure is the same
+code in a block that occupies more.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+
+from makeway.act.triton.config import GemmConfig, GemmType, check_shape
+from makeway.values.errors import InputError, UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+
+_POINTERS: dict[GemmType, str] = {"fp32": "*fp32", "tf32": "*fp32", "fp16": "*fp16"}
+_PRECISION: dict[GemmType, str] = {"fp32": "ieee", "tf32": "tf32", "fp16": "ieee"}
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def tiled_gemm(  # type: ignore[no-untyped-def]
+    a, b, c, m, n, k,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, PRECISION: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """C = A B. Block (x, y) computes the tiles (x + i X, y + j Y)."""
+    for down in range(tl.program_id(1), tl.cdiv(m, TILE_M), tl.num_programs(1)):
+        rows = down * TILE_M + tl.arange(0, TILE_M)
+        for across in range(tl.program_id(0), tl.cdiv(n, TILE_N), tl.num_programs(0)):
+            columns = across * TILE_N + tl.arange(0, TILE_N)
+            total = tl.zeros((TILE_M, TILE_N), dtype=tl.float32)
+            for start in range(0, k, TILE_K):
+                inner = start + tl.arange(0, TILE_K)
+                left_mask = (rows[:, None] < m) & (inner[None, :] < k)
+                right_mask = (inner[:, None] < k) & (columns[None, :] < n)
+                left = tl.load(a + rows[:, None] * k + inner[None, :], mask=left_mask, other=0.0)
+                right = tl.load(b + inner[:, None] * n + columns[None, :], mask=right_mask, other=0.0)
+                total = tl.dot(left, right, total, input_precision=PRECISION)
+            mask = (rows[:, None] < m) & (columns[None, :] < n)
+            tl.store(c + rows[:, None] * n + columns[None, :], total.to(c.dtype.element_ty), mask=mask)
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor, config: GemmConfig, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """A B on the current stream of the tensors' device (or in the interpreter, with TRITON_INTERPRET=1)."""
+    (m, k), (inner, n) = a.shape, b.shape
+    check_shape(m, n, k)
+    if inner != k or not (a.is_contiguous() and b.is_contiguous()):
+        raise InputError(f"cannot multiply {m} x {k} by {inner} x {n} row by row; make both contiguous and of one k")
+    wanted = _POINTERS[config.dtype].removeprefix("*")
+    if a.dtype != b.dtype or str(a.dtype) != {"fp32": "torch.float32", "fp16": "torch.float16"}[wanted]:
+        raise InputError(f"tensors of {a.dtype} and {b.dtype} were given to a GEMM of {config.dtype}")
+    result = a.new_empty((m, n)) if out is None else out
+    grid = (*config.blocks(m, n), 1)
+    arguments = (a, b, result, m, n, k, *config.tile, _PRECISION[config.dtype])
+    if not isinstance(tiled_gemm, triton.runtime.JITFunction):  # the interpreter knows neither warps nor pads
+        tiled_gemm[grid](*arguments)
+        return result
+    options = {"num_warps": config.warps, "num_stages": config.stages}
+    if not config.pad_bytes:
+        tiled_gemm[grid](*arguments, **options)
+        return result
+    _padded_kernel(config, arguments, options)[grid](*arguments)
+    return result
+
+
+_PADDED: dict[tuple[str, str, int], Any] = {}  # by compiled kernel, device and pad; keeps the loaded binaries
+
+
+def _padded_kernel(config: GemmConfig, arguments: tuple[Any, ...], options: dict[str, int]) -> Any:
+    plain = tiled_gemm.warmup(*arguments, grid=(1,), **options)
+    key = (plain.hash, str(arguments[0].device), config.pad_bytes)
+    if key not in _PADDED:
+        _PADDED[key] = padded(plain, config.pad_bytes)
+    return _PADDED[key]
+
+
+def padded(kernel: Any, pad_bytes: int) -> Any:
+    """A copy of a compiled kernel whose launches ask for `pad_bytes` more dynamic shared memory; not loaded yet.
+
+    The kernel itself stays as it is. A device that refuses so much says so when the copy is loaded.
+    """
+    larger = copy.copy(kernel)
+    # Its own handles: the original unloads its module when it goes, and so will the copy.
+    larger.module = larger.function = larger._module_pid = larger._run = None
+    larger.metadata = kernel.metadata._replace(shared=kernel.metadata.shared + pad_bytes)
+    larger.packed_metadata = make_backend(larger.metadata.target).pack_metadata(larger.metadata)
+    return larger
+
+
+# --- ahead of time, for a GPU that need not be there --------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledGemm:
+    """A binary, and the launch values that no binary holds."""
+
+    arch: str
+    binary: bytes
+    threads: int
+    smem_dynamic_bytes: int  # with the pad
+    kernel: Any  # Triton's own
+
+    @property
+    def suffix(self) -> str:
+        return "hsaco" if self.arch.startswith("gfx") else "cubin"
+
+
+def compile_gemm(config: GemmConfig, arch: str) -> CompiledGemm:
+    """The GEMM for an architecture such as "sm_90" or "gfx90a", with sizes and pointers that divide by 16."""
+    amd = arch.startswith("gfx")
+    if amd and config.dtype == "tf32" and arch != "gfx942":
+        raise UnsupportedError(f"{arch} has no tf32 (Triton offers it on gfx942 only); use fp32 or fp16")
+    target = GPUTarget("hip", arch, 64) if amd else GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+    pointers = dict.fromkeys("abc", _POINTERS[config.dtype])
+    names = ("TILE_M", "TILE_N", "TILE_K", "PRECISION")
+    signature = pointers | dict.fromkeys("mnk", "i32") | dict.fromkeys(names, "constexpr")
+    constants = {(6 + at,): value for at, value in enumerate((*config.tile, _PRECISION[config.dtype]))}
+    aligned = {(at,): [["tt.divisibility", 16]] for at in range(6)}
+    source = ASTSource(tiled_gemm, signature, constants, aligned)
+    kernel = triton.compile(source, target=target, options={"num_warps": config.warps, "num_stages": config.stages})
+    kernel = padded(kernel, config.pad_bytes)
+    return CompiledGemm(
+        arch=arch,
+        binary=kernel.asm["hsaco" if amd else "cubin"],
+        threads=config.warps * target.warp_size,
+        smem_dynamic_bytes=kernel.metadata.shared,
+        kernel=kernel,
+    )

@@ -1,0 +1,74 @@
+"""Workloads on the command line: a preset by name, or a workload file."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from makeway.model.presets import PresetOptions, load_preset, preset_names, preset_summary
+from makeway.values.device import Device
+from makeway.values.errors import InputError
+from makeway.values.workload import Workload, load_workload
+
+_PRESET_OPTIONS = ("ranks", "grid", "tile", "in_flight", "iterations", "library")
+
+
+class ShowPresets(argparse.Action):
+    """--list: print the presets and stop, as --help does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        if "--json" in sys.argv:
+            import msgspec
+
+            rows = [{"name": name, "summary": preset_summary(name)} for name in preset_names()]
+            document = {"schema": "makeway/presets/1", "presets": rows}
+            sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+        else:
+            for name in preset_names():
+                sys.stdout.write(f"{name:<18} {preset_summary(name)}\n")
+        parser.exit()
+
+
+def add_preset_options(parser: argparse.ArgumentParser) -> None:
+    """What names a workload and, for presets, what can be changed about it."""
+    parser.add_argument("--list", action=ShowPresets, nargs=0, help="list the presets and stop")
+    parser.add_argument("workload", help=f"a preset ({', '.join(preset_names()[:4])}, ...) or a workload file (.toml)")
+    parser.add_argument("--device", required=True, metavar="NAME", help="a device (`makeway devices`) or FILE.toml")
+    parser.add_argument("--ranks", type=int, metavar="N", help="GPUs of a preset (default: the preset's)")
+    parser.add_argument("--grid", metavar="XxY", help="grid of the published experiment's GEMM")
+    parser.add_argument("--tile", metavar="MxNxK", help="tile of a preset's GEMM")
+    parser.add_argument("--in-flight", type=int, metavar="N", help="GEMMs of different iterations in flight")
+    parser.add_argument("--iterations", type=int, metavar="N", help="iterations of the published experiment")
+    parser.add_argument("--library", metavar="NAME", help="footprint of the collectives, e.g. nccl-2.27.5/ring-simple")
+
+
+def workload_of(options: argparse.Namespace, device: Device) -> Workload:
+    """The workload that the options name."""
+    if options.workload.endswith(".toml"):
+        given = [name for name in _PRESET_OPTIONS if getattr(options, name) is not None]
+        if given:
+            raise InputError(f"--{given[0].replace('_', '-')} is for presets; a workload file says it itself")
+        return load_workload(Path(options.workload))
+    return load_preset(
+        options.workload,
+        device,
+        PresetOptions(
+            ranks=options.ranks,
+            grid=sides(options.grid, 2, "--grid 64x64"),  # type: ignore[arg-type]
+            tile=sides(options.tile, 3, "--tile 64x64x32"),  # type: ignore[arg-type]
+            in_flight=options.in_flight,
+            iterations=options.iterations,
+            library=options.library,
+        ),
+    )
+
+
+def sides(text: str | None, count: int, example: str) -> tuple[int, ...] | None:
+    """The numbers of "64x64", or None where nothing was given."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d+" + r"x\d+" * (count - 1), text):
+        raise InputError(f"cannot read {text!r}; write for example {example}")
+    return tuple(int(part) for part in text.split("x"))

@@ -1,0 +1,1 @@
+"""Decisions: what a recorded run says, and which controls to choose."""

@@ -1,0 +1,102 @@
+"""Overlap, exposed and idle time of one rank, over a whole timeline or step by step."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from makeway.decide.analysis.findings import Figures, StepFigures
+from makeway.decide.analysis.intervals import Interval
+from makeway.values.errors import InputError
+from makeway.values.timeline import Span, Step, Timeline, covered_ns, overlap_ns, union_ns
+
+
+def figures(spans: Sequence[Span]) -> Figures:
+    """Interval unions over one rank's spans; copies between GPUs count as communication, but not as kernels."""
+    compute: list[Interval] = []
+    comm: list[Interval] = []
+    memory: list[Interval] = []
+    copies = 0
+    for span in spans:
+        match span.kind:
+            case "compute":
+                compute.append((span.start_ns, span.end_ns))
+            case "comm":
+                comm.append((span.start_ns, span.end_ns))
+            case "copy":
+                comm.append((span.start_ns, span.end_ns))
+                copies += 1
+            case "memory":
+                memory.append((span.start_ns, span.end_ns))
+    return unions(compute, comm, memory, copies=copies)
+
+
+def unions(
+    compute: Sequence[Interval], comm: Sequence[Interval], memory: Sequence[Interval], *, copies: int = 0
+) -> Figures:
+    """The figures of three kinds of intervals; `copies` of the comm ones are no kernels."""
+    compute_union, comm_union, memory_union = union_ns(compute), union_ns(comm), union_ns(memory)
+    busy = union_ns([*compute_union, *comm_union, *memory_union])
+    span_ns = busy[-1][1] - busy[0][0] if busy else 0
+    comm_ns, both_ns = _length(comm_union), overlap_ns(comm_union, compute_union)
+    return Figures(
+        kernels=len(compute) + len(comm) - copies,
+        comm_kernels=len(comm) - copies,
+        compute_ns=_length(compute_union),
+        comm_ns=comm_ns,
+        memory_ns=_length(memory_union),
+        overlap_ns=both_ns,
+        exposed_ns=comm_ns - both_ns,
+        idle_ns=span_ns - covered_ns(busy),
+        span_ns=span_ns,
+    )
+
+
+def _length(disjoint: Sequence[Interval]) -> int:
+    return sum([end - start for start, end in disjoint])
+
+
+# --- step by step ------------------------------------------------------------------------------
+
+
+def step_figures(timeline: Timeline, rank: int) -> tuple[StepFigures, ...]:
+    """The figures of every step of `rank`, in order; nothing where the record marks no steps."""
+    steps = _steps(timeline, rank)
+    return tuple(
+        StepFigures(number=step.number, figures=figures(spans))
+        for step, spans in zip(steps, _by_step(timeline, rank, steps), strict=True)
+    )
+
+
+def spans_of_step(timeline: Timeline, rank: int, number: int) -> tuple[Span, ...]:
+    """The spans of one step: those that the host launched within it.
+
+    A span without a recorded launch belongs to the step in which it starts. What was launched, or without a
+    launch started, outside every step belongs to none.
+    """
+    steps = _steps(timeline, rank)
+    found = [index for index, step in enumerate(steps) if step.number == number]
+    if not found:
+        known = ", ".join(str(step.number) for step in steps)
+        raise InputError(
+            f"rank {rank} has no step {number}; " + (f"its steps are {known}" if known else "its record marks no steps")
+        )
+    by_step = _by_step(timeline, rank, steps)
+    return tuple(span for index in found for span in by_step[index])
+
+
+def _steps(timeline: Timeline, rank: int) -> list[Step]:
+    return sorted((step for step in timeline.steps if step.rank == rank), key=lambda step: step.start_ns)
+
+
+def _by_step(timeline: Timeline, rank: int, steps: Sequence[Step]) -> list[list[Span]]:
+    starts = [step.start_ns for step in steps]
+    spans: list[list[Span]] = [[] for _ in steps]
+    for span in timeline.spans:
+        if span.rank != rank:
+            continue
+        time_ns = span.start_ns if span.launched_ns is None else span.launched_ns
+        index = bisect_right(starts, time_ns) - 1
+        if index >= 0 and time_ns < steps[index].end_ns:
+            spans[index].append(span)
+    return spans

@@ -1,0 +1,282 @@
+"""Why a collective started late: between ready and start, was there room for it on some SM?
+
+Ready is when the host had launched it and its own stream had ended what came before. A collective that is
+ready, finds room and still does not start waits for another stream: a dependency. Only a delay without room
+at any moment can be blamed on residency. A moment at which every running kernel has ended counts as room:
+a block that is only short of room would have been placed there, before the next kernel of that stream.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from makeway.decide.analysis.findings import Cause
+from makeway.decide.analysis.names import short_name
+from makeway.decide.analysis.streams import SETTLE_NS, StreamView, milliseconds, ready_ns
+from makeway.model.residency import blocks_in, resident_blocks, room_beside, shortages
+from makeway.values.device import Device
+from makeway.values.errors import InvalidKernelError
+from makeway.values.kernel import KernelResources, Launch
+from makeway.values.timeline import Span
+
+# A start over 20 us after ready is late: launches by themselves take 5 to 15 us on a busy host.
+LATE_NS = 20_000
+# The part of a delay that evidence has to cover before a cause is claimed.
+COVERED = 0.9
+
+RECORD_SYNC = (
+    "CUDA synchronisation events: torch.profiler with "
+    "experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True), or nsys --cuda-event-trace"
+)
+RECORD_RESOURCES = "registers and shared memory per kernel: rocprofv3 or Nsight Systems record them"
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A stretch of time with the same kernels running, and whether a block of the collective had room."""
+
+    start_ns: int
+    end_ns: int
+    room: bool | None  # None: not known
+    running: tuple[Span, ...]
+
+
+def late_causes(view: StreamView, comm: Span, device: Device | None) -> list[Cause]:
+    """What kept the collective from starting when it was ready; empty when it was not late."""
+    ready = ready_ns(view, comm)
+    if ready is None or comm.start_ns - ready <= LATE_NS:
+        return []
+    released = _released_ns(view, comm)
+    if released is not None:
+        until = min(max(released, ready), comm.start_ns)
+        found = (
+            [_dependency(comm, ready, until, "a recorded stream wait ended then", known=True)] if until > ready else []
+        )
+        return found + (_unreleased(view, comm, until, device) if comm.start_ns - until > LATE_NS else [])
+    return _judged(view, comm, ready, device)
+
+
+def _judged(view: StreamView, comm: Span, ready: int, device: Device | None) -> list[Cause]:
+    moments = _moments(view, comm, ready, device)
+    last_room = max((m.end_ns for m in moments if m.room and m.start_ns < comm.start_ns - SETTLE_NS), default=None)
+    if last_room is not None:
+        before = [m for m in moments if m.start_ns < comm.start_ns - SETTLE_NS]  # later room is what let it in
+        evidence, known = _room_words(before, device), _room_share(before) >= COVERED
+        if comm.start_ns - last_room <= LATE_NS:
+            return [_dependency(comm, ready, comm.start_ns, evidence, known=known)]
+        if (fed := _fed_by(moments, comm)) is not None:
+            evidence += f"; {short_name(fed.name)}, launched before it, ended just before it started"
+            return [_dependency(comm, ready, comm.start_ns, evidence, known=known)]
+        return [
+            _dependency(comm, ready, last_room, evidence, known=known),
+            _undetermined(comm, last_room, "it had let room pass before, so room alone did not hold it"),
+        ]
+    blocked = sum(m.end_ns - m.start_ns for m in moments if m.room is False)
+    if device is not None and blocked >= COVERED * (comm.start_ns - ready):
+        return [_no_room(comm, ready, moments, device)]
+    if device is None or comm.launch is None or comm.launch.resources is None:
+        return [_undetermined(comm, ready, "the record does not say what its blocks need", RECORD_RESOURCES)]
+    return [_undetermined(comm, ready, "whether the kernels that ran left room is not recorded", RECORD_RESOURCES)]
+
+
+def _fed_by(moments: Sequence[_Moment], comm: Span) -> Span | None:
+    """A kernel that the host launched before the collective and that ended just before it started.
+
+    A stream wait holds for all that was launched before; a collective that waits for a stream starts when the last
+    of it has ended.
+    """
+    if comm.launched_ns is None:
+        return None
+    ended = [
+        span
+        for moment in moments
+        for span in moment.running
+        if 0 <= comm.start_ns - span.end_ns <= SETTLE_NS
+        and span.launched_ns is not None
+        and span.launched_ns < comm.launched_ns
+    ]
+    return max(ended, key=lambda span: span.end_ns, default=None)
+
+
+def _unreleased(view: StreamView, comm: Span, released: int, device: Device | None) -> list[Cause]:
+    """Waits are recorded and over: what is left is room, or something the record does not show."""
+    moments = _moments(view, comm, released, device)
+    blocked = sum(m.end_ns - m.start_ns for m in moments if m.room is False)
+    if device is not None and blocked >= COVERED * (comm.start_ns - released):
+        return [_no_room(comm, released, moments, device, waits_known=True)]
+    return [_undetermined(comm, released, "its recorded waits were over and room was there", "a second run")]
+
+
+def _released_ns(view: StreamView, comm: Span) -> int | None:
+    """When the last thing it is recorded to wait for ended; None without records or without a wait."""
+    if view.waits is None or comm.launched_ns is None:
+        return None
+    earlier = view.before(comm)
+    since = earlier.launched_ns if earlier and earlier.launched_ns is not None else 0
+    ends = [
+        span.end_ns
+        for wait in view.waits
+        if wait.stream == comm.stream and since <= wait.asked_ns <= comm.launched_ns
+        for span in view.streams.get(wait.on_stream, ())
+        if span.launched_ns is not None and span.launched_ns < wait.recorded_ns
+    ]
+    return max(ends, default=0)
+
+
+# --- was there room ----------------------------------------------------------------------------
+
+
+def _moments(view: StreamView, comm: Span, ready: int, device: Device | None) -> list[_Moment]:
+    """The delay cut where the set of running kernels changes; a full drain is a moment of no length."""
+    beside = [span for span in view.running(ready, comm.start_ns) if span is not comm]
+    edges = sorted({ready, comm.start_ns, *_inside(beside, ready, comm.start_ns)})
+    moments: list[_Moment] = []
+    active: list[Span] = []
+    waiting = iter(beside)
+    following = next(waiting, None)
+    for start, end in pairwise(edges):
+        before = active
+        active = [span for span in active if span.end_ns > start]
+        carried = bool(active)
+        while following is not None and following.start_ns <= start:
+            if following.end_ns > start:
+                active.append(following)
+            following = next(waiting, None)
+        if before and not carried and active:
+            moments.append(_Moment(start, start, True, ()))
+        moments.append(_Moment(start, end, _has_room(device, comm.launch, active), tuple(active)))
+    return moments
+
+
+def _inside(spans: Sequence[Span], start: int, end: int) -> list[int]:
+    return [time for span in spans for time in (span.start_ns, span.end_ns) if start < time < end]
+
+
+def _has_room(device: Device | None, comm: Launch | None, running: Sequence[Span]) -> bool | None:
+    """Whether a block of the collective fits on the emptiest SM beside what runs; None when not known."""
+    launches = [span.launch for span in running]
+    if not launches:
+        return True
+    if device is None or any(launch is None for launch in launches):
+        return None
+    known = [launch for launch in launches if launch is not None]
+    if sum(launch.blocks for launch in known) < device.sms:
+        return True
+    if comm is None or comm.resources is None or any(launch.resources is None for launch in known):
+        return None
+    fits = [_fits_beside(device, launch, comm.resources) for launch in known]
+    if False in fits:
+        return False
+    return True if len(fits) == 1 else None
+
+
+def _fits_beside(device: Device, launch: Launch, comm: KernelResources) -> bool:
+    assert launch.resources is not None
+    try:
+        full = resident_blocks(device, launch.resources)
+        room = room_beside(device, launch.resources, min(full, launch.blocks // device.sms))
+        return blocks_in(device, room, comm) > 0
+    except InvalidKernelError:  # a record that this device could not have run
+        return False
+
+
+def _room_share(moments: Sequence[_Moment]) -> float:
+    whole = sum(m.end_ns - m.start_ns for m in moments)
+    return sum(m.end_ns - m.start_ns for m in moments if m.room) / whole if whole else 1.0
+
+
+# --- words -------------------------------------------------------------------------------------
+
+
+def _room_words(moments: Sequence[_Moment], device: Device | None) -> str:
+    """How often and how long a block of it had room, and beside what."""
+    free = sum(m.end_ns - m.start_ns for m in moments if m.room)
+    whole = sum(m.end_ns - m.start_ns for m in moments)
+    times = sum(1 for before, m in pairwise([None, *moments]) if m and m.room and not (before and before.room))
+    words = f"room for a block of it came {times} time{'s' if times > 1 else ''}"
+    words += f" ({milliseconds(free)} of {milliseconds(whole)})"
+    beside = Counter[str]()
+    for moment in moments:
+        if moment.room:
+            for span in moment.running:
+                beside[_beside_words(span, device)] += moment.end_ns - moment.start_ns
+    if beside:
+        words += f", {milliseconds(beside.most_common(1)[0][1])} beside {beside.most_common(1)[0][0]}"
+    return words
+
+
+def _beside_words(span: Span, device: Device | None) -> str:
+    blocks = f" ({span.launch.blocks:,} blocks on {device.sms} SMs)" if span.launch and device else ""
+    return f"{short_name(span.name)}{blocks}"
+
+
+def _dependency(comm: Span, start: int, end: int, evidence: str, *, known: bool) -> Cause:
+    return Cause(
+        kind="dependency",
+        of="late",
+        collective=comm.name,
+        rank=comm.rank,
+        at_ns=start,
+        time_ns=end - start,
+        confidence="high" if known else "medium",
+        evidence=f"it waited for another stream, not for room: {evidence}",
+    )
+
+
+def _no_room(comm: Span, start: int, moments: Sequence[_Moment], device: Device, *, waits_known: bool = False) -> Cause:
+    blockers = Counter[str]()
+    spans: dict[str, Span] = {}
+    for moment in moments:
+        for span in moment.running:
+            if span.launch and span.launch.resources and comm.launch and comm.launch.resources:
+                blockers[span.name] += moment.end_ns - moment.start_ns
+                spans.setdefault(span.name, span)
+    name = blockers.most_common(1)[0][0]
+    span, launch = spans[name], spans[name].launch
+    assert launch is not None
+    assert launch.resources is not None
+    assert comm.launch is not None
+    assert comm.launch.resources is not None
+    held = min(resident_blocks(device, launch.resources), launch.blocks // device.sms)
+    short = shortages(device, room_beside(device, launch.resources, held), comm.launch.resources)
+    in_its_tail = any(item.start_ns < comm.start_ns < item.end_ns for m in moments[-1:] for item in m.running)
+    launched_after = (
+        span.launched_ns is not None and comm.launched_ns is not None and span.launched_ns > comm.launched_ns
+    )
+    proven = in_its_tail or waits_known or launched_after
+    return Cause(
+        kind="no-room" if proven else "undetermined",
+        of="late",
+        collective=comm.name,
+        rank=comm.rank,
+        at_ns=start,
+        time_ns=comm.start_ns - start,
+        confidence="high" if in_its_tail or waits_known else "medium" if proven else "low",
+        evidence=(
+            f"{short_name(span.name)} held every SM for {milliseconds(blockers[name])} "
+            f"of {milliseconds(comm.start_ns - start)} ({held} blocks per SM) "
+            "and no block of the collective fits beside it"
+            + ("" if proven else "; it was launched before the collective, and a stream wait on it would look the same")
+        ),
+        kernel=span.name,
+        resource=short[0].resource if short else None,
+        short_by=str(short[0]) if short else None,
+        record_next=None if proven else RECORD_SYNC,
+    )
+
+
+def _undetermined(comm: Span, start: int, why: str, record: str = RECORD_SYNC) -> Cause:
+    return Cause(
+        kind="undetermined",
+        of="late",
+        collective=comm.name,
+        rank=comm.rank,
+        at_ns=start,
+        time_ns=comm.start_ns - start,
+        confidence="low",
+        evidence=why,
+        record_next=record,
+    )

@@ -1,0 +1,392 @@
+"""Which controls a workload can be given on a device, and why not the others.
+
+Only what the device, the library's block and the kernels can honour becomes a candidate; whether it helps is for the
+score to say. Everything turned down keeps its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from makeway.decide.planning.deadlock import deadlock_risk
+from makeway.model.residency import check_launch, pad_range, resident_blocks
+from makeway.model.room import make_room
+from makeway.model.simulate.network import default_blocks
+from makeway.model.simulate.rewrite import rewritten
+from makeway.values.collective import CommFootprint, load_footprint
+from makeway.values.control import (
+    Chunks,
+    CommBlocks,
+    CommPriority,
+    CommThreads,
+    Control,
+    CopyEngine,
+    LaunchOrder,
+    Rejected,
+    SmemPad,
+    SmPartition,
+    TileChoice,
+    describe,
+)
+from makeway.values.device import Device
+from makeway.values.errors import InputError, MakewayError
+from makeway.values.kernel import KernelResources
+from makeway.values.units import format_bytes
+from makeway.values.workload import CollectiveOp, Gemm, KernelOp, Workload
+
+# How much a control interferes with a program, from a hint to the scheduler up to another kernel.
+INTRUSIVENESS: dict[type[Control], int] = {
+    CommPriority: 1, LaunchOrder: 1, CommBlocks: 2, CommThreads: 2, SmemPad: 3, SmPartition: 4, CopyEngine: 5,
+    Chunks: 6, TileChoice: 7,
+}  # fmt: skip
+
+PARTITION_STEP = 8  # SMs: green contexts on Hopper, one CU of each XCD on MI300X (ConCCL, arXiv 2412.14335)
+_PARTITION_SIZES = (8, 16, 24, 32, 48, 64, 96, 128)
+_BLOCK_COUNTS = (2, 4, 8, 16, 24, 32, 48, 64)
+_PIECES = (2, 4, 8)
+MOST_OPERATIONS = 600  # of a workload in pieces: more takes too long to score
+ALL_RESIDENCIES = 4  # a kernel with more blocks per SM is padded to a few residencies only
+MOST_SHAPES = 3  # kernels of as many kinds of block are padded by themselves, those with the most work first
+# The two tiles of the GEMM of arXiv 2606.09200; kernels of other shapes offer none unless told.
+PUBLISHED_TILES = ((64, 64, 32), (64, 64, 64))
+
+Tile = tuple[int, int, int]
+_NO_DIGITS = str.maketrans("", "", "0123456789,")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Values of each kind of control; none of a kind is always possible unless it is forced."""
+
+    axes: tuple[tuple[Control, ...], ...]  # one kind each
+    forced: tuple[Control, ...]
+    rejected: tuple[Rejected, ...]
+    all_on_copy_engines: bool  # whether copy engines would carry every collective
+    pad_room: str  # what keeps the collective's block off an SM with one compute block; empty: nothing
+
+    @property
+    def points(self) -> int:
+        """Sets of controls with at most one of each kind."""
+        total = 1
+        for axis in self.axes:
+            total *= len(axis) + 1
+        return total
+
+    def point(self, controls: Iterable[Control]) -> tuple[Control, ...]:
+        """A set as it is scored: with the forced controls, without those that copy engines leave idle."""
+        kinds = {type(control) for control in self.forced}
+        kept = [*self.forced, *(control for control in controls if type(control) not in kinds)]
+        if self.all_on_copy_engines and any(isinstance(control, CopyEngine) for control in kept):
+            idle = (CommPriority, CommBlocks, CommThreads)
+            kept = [item for item in kept if not isinstance(item, idle) or item in self.forced]
+        return ordered(kept)
+
+
+def ordered(controls: Iterable[Control]) -> tuple[Control, ...]:
+    """Controls in the order of a plan: the least intrusive first."""
+    return tuple(sorted(controls, key=lambda item: (INTRUSIVENESS[type(item)], type(item).__name__, repr(item))))
+
+
+def candidates(
+    workload: Workload,
+    device: Device,
+    *,
+    forced: Sequence[Control] = (),
+    excluded: Sequence[Rejected] = (),
+    tiles: Sequence[Tile] | None = None,
+) -> Candidates:
+    """What a planner may try; a forced control that cannot work is an error.
+
+    `excluded` are kinds that must not be tried, with the reason: what the workload's description cannot tell. `tiles`
+    are those that the matrix products offer; None: those of arXiv 2606.09200 for kernels of its shape.
+    """
+    check_forced(workload, device, forced)
+    case = _Case(workload, device, None if tiles is None else tuple(tiles), tuple(_on_blocks(workload, device)))
+    axes: list[tuple[Control, ...]] = []
+    rejected: list[Rejected] = list(excluded)
+    settled = {type(control) for control in (*forced, *(item.control for item in excluded))}
+    for kind in INTRUSIVENESS:
+        if kind in settled or not (workload.collectives and workload.kernels):
+            continue
+        offers = list(dict.fromkeys(_OFFERS[kind](case)))
+        axes.append(tuple(offer for offer in offers if not isinstance(offer, Rejected)))
+        rejected += _first_of_each([offer for offer in offers if isinstance(offer, Rejected)])
+    return Candidates(
+        axes=tuple(axis for axis in axes if axis),
+        forced=ordered(forced),
+        rejected=tuple(rejected),
+        all_on_copy_engines=not any(op.collective.needs_arithmetic for op in workload.collectives),
+        pad_room=_pad_room(case),
+    )
+
+
+def _first_of_each(rejected: Sequence[Rejected]) -> list[Rejected]:
+    """One rejection for each reason, numbers aside: the next larger values fail alike."""
+    words = {item.reason.translate(_NO_DIGITS): item for item in reversed(rejected)}
+    return [item for item in rejected if item in words.values()]
+
+
+def check_forced(workload: Workload, device: Device, forced: Sequence[Control]) -> None:
+    """Nothing, or the error that names the resource a forced control lacks, and how much of it."""
+    if not forced:
+        return
+    if len({(type(control), getattr(control, "kernel", "*")) for control in forced}) < len(forced):
+        raise InputError("a plan sets each kind of control once; two of one kind were forced for the same kernels")
+    own_risk = deadlock_risk(workload, device, ())
+    together = [tuple(forced)] if len(forced) > 1 else []
+    for controls in [*((control,) for control in forced), *together]:
+        asked = " with ".join(map(describe, controls))
+        for control in controls:
+            if isinstance(control, SmemPad):
+                _check_pad(workload, device, control)
+        try:
+            risk = deadlock_risk(workload, device, controls)
+        except MakewayError as error:
+            raise InputError(f"{asked} was asked for and cannot work on {device.name}: {error}") from None
+        if risk is not None and risk != own_risk:
+            raise InputError(f"{asked} was asked for and is not safe: {risk}")
+
+
+def _check_pad(workload: Workload, device: Device, control: SmemPad) -> None:
+    padded = rewritten(workload, (control,)).kernels
+    for kernel, bigger in zip(workload.kernels, padded, strict=True):
+        short = bigger.resources.smem_bytes - device.sm.smem_block_bytes
+        if bigger != kernel and short > 0:
+            raise InputError(
+                f"{describe(control)} was asked for and cannot work on {device.name}: {kernel.name} has "
+                f"{format_bytes(kernel.resources.smem_bytes)} of its own, and {short:,} bytes of shared memory are "
+                f"missing under the limit of {format_bytes(device.sm.smem_block_bytes)} per block"
+            )
+
+
+# --- one kind each -----------------------------------------------------------------------------
+
+
+OnBlocks = tuple[CollectiveOp, CommFootprint, KernelResources]
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What is asked, and the collectives that run on SMs with what a block of each occupies."""
+
+    workload: Workload
+    device: Device
+    tiles: tuple[Tile, ...] | None
+    on_blocks: tuple[OnBlocks, ...]
+
+    @property
+    def footprints(self) -> tuple[CommFootprint, ...]:
+        """Each footprint once."""
+        return tuple({footprint.name: footprint for _, footprint, _ in self.on_blocks}.values())
+
+    @property
+    def own_blocks(self) -> int:
+        """The most blocks that a collective takes by itself."""
+        counts = [op.blocks or default_blocks(self.device, op.collective) for op, _, _ in self.on_blocks]
+        return max(counts, default=0)
+
+
+def _on_blocks(workload: Workload, device: Device) -> Iterator[OnBlocks]:
+    for op in workload.collectives:
+        footprint = load_footprint(op.library, device.arch)
+        if footprint.block is not None:
+            yield op, footprint, footprint.block
+
+
+Offers = Iterator[Control | Rejected]
+_NO_BLOCKS = "every collective is on copy engines already: no block waits for an SM"
+
+
+def _priority(case: _Case) -> Offers:
+    yield CommPriority() if case.on_blocks else Rejected(control=CommPriority(), reason=_NO_BLOCKS)
+
+
+def _order(case: _Case) -> Offers:
+    if rewritten(case.workload, (LaunchOrder(),)) != case.workload:
+        yield LaunchOrder()
+    else:
+        reason = "every collective waits for a kernel, or is launched first already"
+        yield Rejected(control=LaunchOrder(), reason=reason)
+
+
+def _blocks(case: _Case) -> Offers:
+    if not case.on_blocks:
+        yield Rejected(control=CommBlocks(_BLOCK_COUNTS[0]), reason=_NO_BLOCKS)
+        return
+    own, most = case.own_blocks, [footprint.max_blocks for footprint in case.footprints if footprint.max_blocks]
+    room = min(resident_blocks(case.device, block) * case.device.sms for _, _, block in case.on_blocks)
+    counts = {count for count in _BLOCK_COUNTS if own / 8 <= count <= own * 2} - {own}
+    if own > 2 and any(block.cluster > 1 for _, _, block in case.on_blocks):
+        counts.add(own - 2)  # no multiple of a cluster: NCCL then starts each block by itself
+    for count in sorted(counts):
+        if most and count > min(most):
+            library = case.on_blocks[0][1].name
+            yield Rejected(control=CommBlocks(count), reason=f"{library} has at most {min(most)} blocks")
+        elif count > room:
+            yield Rejected(control=CommBlocks(count), reason=f"{case.device.name} holds at most {room} at once")
+        else:
+            yield CommBlocks(count)
+
+
+def _threads(case: _Case) -> Offers:
+    """Fewer threads than now, where the footprint of every collective has that choice."""
+    sizes = sorted({choice.threads for footprint in case.footprints for choice in footprint.choices}, reverse=True)
+    smallest = min((block.threads for _, _, block in case.on_blocks), default=None)
+    if smallest is None or not any(threads < smallest for threads in sizes):
+        reason = _NO_BLOCKS if smallest is None else f"{case.footprints[0].name} has no blocks below {smallest} threads"
+        yield Rejected(control=CommThreads(case.device.sm.warp_threads), reason=reason)
+        return
+    for threads in sizes:
+        cannot = [f.name for f in case.footprints if threads not in [choice.threads for choice in f.choices]]
+        if all(threads >= block.threads for _, _, block in case.on_blocks):
+            continue
+        if cannot:
+            yield Rejected(control=CommThreads(threads), reason=f"{cannot[0]} has no blocks of {threads} threads")
+        else:
+            yield CommThreads(threads)
+
+
+def _pads(case: _Case) -> Offers:
+    """The smallest pad of each residency, for all kernels together and for those of one kind of block."""
+    device, shapes = case.device, _shapes(case)
+    patterns = {"*": list(case.workload.kernels)} | (shapes if len(shapes) > 1 else {})
+    for pattern, kernels in patterns.items():
+        pads: set[int] = set()
+        for resources in {kernel.resources: None for kernel in kernels}:
+            pads |= _smallest_pads(case, resources)
+        most = min(device.sm.smem_block_bytes - kernel.resources.smem_bytes for kernel in kernels)
+        if not pads:
+            smallest = SmemPad(max(device.sm.smem_unit_bytes, 1), pattern)
+            reason = "no pad lowers the blocks per SM"
+            room = _pad_room(case)
+            yield Rejected(control=smallest, reason=f"{reason}; {room}" if room else reason)
+        for pad in sorted(pads):
+            if pad <= most:
+                yield SmemPad(pad, pattern)
+            else:
+                reason = f"{pad - most:,} bytes of shared memory are missing under the limit of a block"
+                yield Rejected(control=SmemPad(pad, pattern), reason=reason)
+
+
+def _shapes(case: _Case) -> dict[str, list[KernelOp]]:
+    """Kernels by kind of block, under a pattern that names them and no others; those with the most blocks first."""
+    groups: dict[KernelResources, list[KernelOp]] = {}
+    for kernel in case.workload.kernels:
+        groups.setdefault(kernel.resources, []).append(kernel)
+    found: dict[str, list[KernelOp]] = {}
+    largest = sorted(groups.values(), key=lambda group: -sum(kernel.work.blocks for kernel in group))
+    for group in largest[:MOST_SHAPES]:
+        names = [kernel.name for kernel in group]
+        prefix = names[0] if len(group) == 1 else _common_start(names)
+        others = [kernel.name for kernel in case.workload.kernels if kernel not in group]
+        plain = not set(prefix) & set("*?[")
+        if plain and not any(name == prefix or (len(group) > 1 and name.startswith(prefix)) for name in others):
+            found[prefix if len(group) == 1 else f"{prefix}*"] = group
+    return found
+
+
+def _common_start(names: Sequence[str]) -> str:
+    first, last = min(names), max(names)
+    differ = (index for index, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
+    return first[: next(differ, len(first))]
+
+
+def _pad_room(case: _Case) -> str:
+    """What the collective's block lacks beside one block of the largest kernel, whatever the pad."""
+    if not case.on_blocks or not case.workload.kernels:
+        return ""
+    kernel = max(case.workload.kernels, key=lambda kernel: kernel.work.blocks)
+    short = make_room(case.device, kernel.resources, case.on_blocks[0][1]).beside_one.short_of
+    lacks = " and ".join(map(str, short))
+    return f"beside one block of {kernel.name} the collective's block is short of {lacks}" if short else ""
+
+
+def _smallest_pads(case: _Case, resources: KernelResources) -> set[int]:
+    device, each = case.device, resident_blocks(case.device, resources)
+    tried = set(range(1, each))
+    if each > ALL_RESIDENCIES:
+        joins = [option.compute_blocks for f in case.footprints for option in make_room(device, resources, f).options]
+        tried &= {1, 2, each // 2, *joins}
+    found = [pad_range(device, resources, blocks) for blocks in sorted(tried)]
+    return {pad.smallest_bytes for pad in found if pad and pad.smallest_bytes}
+
+
+def _partitions(case: _Case) -> Offers:
+    """SMs in whole steps that hold at least a cluster and leave compute at least half of the device."""
+    if not case.on_blocks:
+        yield SmPartition(PARTITION_STEP)  # SMs taken from compute: ConCCL's last step
+        return
+    least = max(-(-block.cluster // resident_blocks(case.device, block)) for _, _, block in case.on_blocks)
+    each = min(resident_blocks(case.device, block) for _, _, block in case.on_blocks)
+    whole = -(-case.own_blocks // each)
+    fitting = -(-whole // PARTITION_STEP) * PARTITION_STEP
+    for sms in sorted({*_PARTITION_SIZES, fitting}):
+        if sms < least:
+            yield Rejected(control=SmPartition(sms), reason=f"a cluster of the collective needs {least} SMs at once")
+        elif sms * 2 > case.device.sms:
+            reason = f"it would leave compute {max(case.device.sms - sms, 0)} of {case.device.sms} SMs, less than half"
+            yield Rejected(control=SmPartition(sms), reason=reason)
+        elif sms <= 2 * fitting:
+            yield SmPartition(sms)
+
+
+def _copies(case: _Case) -> Offers:
+    movable = [op for op in case.workload.collectives if not op.collective.needs_arithmetic]
+    if not movable:
+        kinds = ", ".join(dict.fromkeys(op.collective.kind for op in case.workload.collectives))
+        yield Rejected(control=CopyEngine(), reason=f"copy engines move bytes and cannot add: {kinds} needs blocks")
+        return
+    if case.device.copy_engines is None:
+        yield Rejected(control=CopyEngine(), reason=f"how many copy engines {case.device.name} has is not known")
+        return
+    yield CopyEngine()
+    if case.device.vendor == "amd" and all(op.collective.kind == "all-gather" for op in movable):
+        yield CopyEngine("broadcast")
+
+
+def _pieces(case: _Case) -> Offers:
+    for pieces in _PIECES:
+        grown = len(case.workload.operations) * pieces
+        smallest = min(op.collective.size_bytes for op in case.workload.collectives)
+        if smallest < pieces:
+            yield Rejected(control=Chunks(pieces), reason=f"the smallest collective has {smallest} bytes")
+        elif grown > MOST_OPERATIONS:
+            reason = f"about {grown} operations would be too many to predict ({MOST_OPERATIONS} at most)"
+            yield Rejected(control=Chunks(pieces), reason=reason)
+        else:
+            yield Chunks(pieces)
+
+
+def offered_tiles(kernel: KernelOp) -> tuple[Tile, ...]:
+    """The tiles of arXiv 2606.09200 for a matrix product of its shape; other kernels offer none unless told."""
+    return PUBLISHED_TILES if isinstance(kernel.work, Gemm) and kernel.work.tile in PUBLISHED_TILES else ()
+
+
+def _tiles(case: _Case) -> Offers:
+    products = [kernel for kernel in case.workload.kernels if isinstance(kernel.work, Gemm)]
+    tiles = (
+        case.tiles if case.tiles is not None else tuple(dict.fromkeys(t for k in products for t in offered_tiles(k)))
+    )
+    if not products or not tiles:
+        reason = "no kernel is a matrix product" if not products else "the matrix products offer no other tile"
+        yield Rejected(control=TileChoice(*PUBLISHED_TILES[1]), reason=reason)
+        return
+    for tile in tiles:
+        control = TileChoice(*tile)
+        changed = rewritten(case.workload, (control,))
+        if changed == case.workload:
+            continue
+        try:
+            for kernel in changed.kernels:
+                check_launch(case.device, kernel.resources)
+        except InputError as error:
+            yield Rejected(control=control, reason=str(error))
+        else:
+            yield control
+
+
+_OFFERS: dict[type[Control], Callable[[_Case], Offers]] = {
+    CommPriority: _priority, LaunchOrder: _order, CommBlocks: _blocks, CommThreads: _threads, SmemPad: _pads,
+    SmPartition: _partitions, CopyEngine: _copies, Chunks: _pieces, TileChoice: _tiles,
+}  # fmt: skip

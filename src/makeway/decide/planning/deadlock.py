@@ -1,0 +1,114 @@
+"""Can the collectives of a workload block each other for ever?
+
+A block of a collective stays until the whole collective has ended, and it ends only when all its blocks are resident
+on every rank (docs/model.md: a channel is one block on each rank). So a collective needs room for all its blocks at
+once; and collectives that may run side by side need room for the blocks of all of them, or one rank may hold part of
+the first while another holds part of the second. Compute kernels end by themselves: they delay, they never block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from makeway.model.residency import capacity, room_left
+from makeway.model.simulate.compile import compile_program
+from makeway.model.simulate.predict import vendor_dispatch
+from makeway.model.simulate.program import EngineOp, Program
+from makeway.values.control import Control
+from makeway.values.device import Device
+from makeway.values.workload import Workload
+
+
+def deadlock_risk(workload: Workload, device: Device, controls: Sequence[Control]) -> str | None:
+    """Why the collectives could wait for each other for ever under these controls; None: proved that they cannot."""
+    compiled = compile_program(workload, device, controls, dispatch=vendor_dispatch(device))
+    return program_risk(compiled.program)
+
+
+def program_risk(program: Program) -> str | None:
+    """The same for a program of one rank; the proof is by room, so it holds for every dispatch rule."""
+    held = [index for index, op in enumerate(program.ops) if op.kind == "collective" and op.rank == 0]
+    for index in held:
+        op, room = program.ops[index], _room(program, program.ops[index])
+        if op.blocks > room:
+            return (
+                f"{op.name} can never become resident: it needs {op.blocks} blocks at once and {_where(op)} has room "
+                f"for {room}; give it fewer (CommBlocks) or a larger part"
+            )
+    if len({program.ops[index].stream for index in held}) < 2:
+        return None
+    return _rivals(program, held)
+
+
+def _rivals(program: Program, held: list[int]) -> str | None:
+    """The first collectives that may run side by side and do not fit together; at most one per stream runs."""
+    ops, before = program.ops, _ancestors(program)
+    for index in held:
+        beside: dict[str, int] = {}
+        for other in held:
+            ordered = before[index] >> other & 1 or before[other] >> index & 1
+            if ops[other].stream != ops[index].stream and not ordered:
+                stream = ops[other].stream
+                if stream not in beside or ops[other].blocks > ops[beside[stream]].blocks:
+                    beside[stream] = other
+        together = [ops[index], *(ops[other] for other in beside.values())]
+        if len(together) > 1 and not _fit_together(program, together):
+            names = " and ".join(op.name for op in together)
+            blocks = sum(op.blocks for op in together)
+            return (
+                f"{names} may run side by side, and {_where(ops[index])} has no room for their {blocks} blocks at "
+                "once: one rank may hold part of one while another rank holds part of the other, and neither ends; "
+                "give them fewer blocks (CommBlocks), a larger part, or an order (one stream, or an event)"
+            )
+    return None
+
+
+def _ancestors(program: Program) -> list[int]:
+    """For each operation the set, as bits, of those that must have ended before it starts."""
+    last: dict[tuple[int, str], int] = {}
+    waits: list[set[int]] = []
+    for index, op in enumerate(program.ops):
+        before = last.get((op.rank, op.stream))
+        waits.append({*op.after, *([] if before is None else [before])})
+        last[op.rank, op.stream] = index
+    found: dict[int, int] = {}
+    for start in range(len(waits)):
+        stack = [start]
+        while stack:
+            ready = [item for item in waits[stack[-1]] if item not in found]
+            if ready:
+                stack += ready
+                continue
+            bits = 0
+            for item in waits[stack[-1]]:
+                bits |= found[item] | 1 << item
+            found[stack.pop()] = bits
+    return [found[index] for index in range(len(waits))]
+
+
+def _fit_together(program: Program, ops: Sequence[EngineOp]) -> bool:
+    """Whether all their blocks can be resident at once; blocks of different kinds are given SMs of their own."""
+    if len({op.block for op in ops}) == 1:
+        return sum(op.blocks for op in ops) <= _room(program, ops[0])
+    sms = sum(site.sms for site in program.sites if site.part == ops[0].part)
+    return sum(-(-op.blocks // _each(program, op)) for op in ops) <= sms
+
+
+def _each(program: Program, op: EngineOp) -> int:
+    assert op.block is not None
+    return max(capacity(op.block, room_left(program.sm, ())), 1)
+
+
+def _room(program: Program, op: EngineOp) -> int:
+    """Blocks of the operation that its part of an empty device holds, in whole clusters."""
+    assert op.block is not None
+    cluster, each = op.block.cluster, capacity(op.block, room_left(program.sm, ()))
+    engines: dict[int, int] = {}
+    for site in program.sites:
+        if site.part == op.part:
+            engines[site.engine] = engines.get(site.engine, 0) + site.sms * each
+    return sum(room // cluster * cluster for room in engines.values())
+
+
+def _where(op: EngineOp) -> str:
+    return f"the part of the device for {op.part}" if op.part else "the device"

@@ -1,0 +1,137 @@
+"""Why a plan is what it is, in plain sentences with the numbers that decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from makeway.decide.planning.candidates import Candidates
+from makeway.decide.planning.score import Score, Scorer
+from makeway.decide.planning.search import TIE, Controls, removals
+from makeway.values.control import Control, Rejected, SmemPad, describe
+
+# Mean absolute error of t / t_sequential against Fig. 2 of arXiv 2606.09200 (docs/model.md, section 7); MI300X: of the
+# share of ideal against ConCCL's ladder (section 8), two points, which is less than 0.02 of the sequential time.
+MODEL_ERROR: dict[str, float] = {"sm_80": 0.011, "sm_86": 0.025, "gfx90a": 0.031, "gfx942": 0.02}
+# A device that nothing published was held against gets the largest of them.
+LARGEST_ERROR = max(MODEL_ERROR.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What to say of a plan."""
+
+    summary: tuple[str, ...]
+    reasons: tuple[str, ...]  # one for each control of the plan
+    rejected: tuple[Rejected, ...]
+
+
+def model_error(arch: str) -> float:
+    """How far the model's t / t_sequential is off on average; a gain below it is no gain."""
+    return MODEL_ERROR.get(arch, LARGEST_ERROR)
+
+
+def explain(
+    plan: Score,
+    best: Score,
+    naive: Score,
+    *,
+    leave: bool,
+    judge: Scorer,
+    search: Scorer,
+    offered: Candidates,
+    budget_ms: float,
+) -> Explanation:
+    """The reasons for a plan: whether anything needs doing, what each control is worth, why the others are not in it.
+
+    `plan` is what was chosen and `best` the best found (the same unless `leave`: not worth doing), by `judge`. What was
+    turned down is told by `search`, whose look may be coarser; one value of each kind is tried beside the plan while
+    the budget lasts.
+    """
+    return Explanation(
+        summary=tuple(_summary(plan, best, naive, judge, leave=leave)),
+        reasons=tuple(_reason(control, plan, judge, offered) for control in plan.controls),
+        rejected=(*offered.rejected, *_turned_down(plan.controls, offered, search, budget_ms)),
+    )
+
+
+def _summary(plan: Score, best: Score, naive: Score, scorer: Scorer, *, leave: bool) -> Iterator[str]:
+    base, device = scorer.baseline, scorer.device
+    rules = " and ".join(name for name, _ in naive.by_dispatch)
+    worst = f", the worst of {rules}" if len(naive.by_dispatch) > 1 else f" under {rules} dispatch"
+    error, saved = model_error(device.arch), (naive.t_ns - plan.t_ns) / base.t_sequential_ns
+    where = "" if device.arch in MODEL_ERROR else " (the largest of the devices it was held against)"
+    off = f"the model is off by {_percent(error)} of the sequential time on average{where}"
+    if leave:
+        more = [describe(control) for control in best.controls if control not in plan.controls]
+        gain = (plan.t_ns - best.t_ns) / base.t_sequential_ns
+        found = f"the best found ({', '.join(more)}) saves {_percent(gain)}" if more else "nothing found is faster"
+        beside = f", {_ms(plan.t_ns)} with what was asked for" if plan.controls else ""
+        yield f"Leave as is: {_ms(naive.t_ns)} without any control{beside}{worst}; {found}, and {off}."
+    else:
+        word = "Worth doing" if saved > error else "Slower" if plan.t_ns > naive.t_ns * (1 + TIE) else "Not worth doing"
+        yield (
+            f"{word}: {_ms(naive.t_ns)} without any control, {_ms(plan.t_ns)} with the plan{worst} "
+            f"({_change(plan.t_ns, naive.t_ns)}); {off}."
+        )
+    shares = [scorer.share_of_ideal(score.t_ns) for score in (naive, plan)]
+    if None not in shares:
+        yield (
+            f"One after the other: {_ms(base.t_sequential_ns)}; perfect overlap: {_ms(base.ideal_ns)}; share of ideal "
+            f"{shares[0]:.2f} without, {shares[1]:.2f} with."
+        )
+
+
+def _reason(control: Control, plan: Score, scorer: Scorer, offered: Candidates) -> str:
+    if control in offered.forced:
+        return "asked for"
+    rest = next(rest for other, rest in removals(plan.controls, offered.forced) if other == control)
+    without = scorer.attempt(rest)
+    if isinstance(without, str):
+        return f"the others cannot run without it: {without}"
+    return f"{_ms(plan.t_ns)} with it, {_ms(without.t_ns)} without it ({_change(plan.t_ns, without.t_ns)})"
+
+
+def _turned_down(plan: Controls, offered: Candidates, search: Scorer, budget_ms: float) -> Iterator[Rejected]:
+    """The best value of each kind that is not in the plan, beside the plan's other controls."""
+    reference = search.attempt(plan)
+    for axis in offered.axes:
+        kept = next((control for control in plan if type(control) is type(axis[0])), None)
+        beside = {value: offered.point([*(c for c in plan if c != kept), value]) for value in axis if value != kept}
+        known = {value: controls for value, controls in beside.items() if search.known(controls)}
+        if not known and search.spent_ms < budget_ms:
+            known = dict(list(beside.items())[:1])
+        found = {value: search.attempt(controls) for value, controls in known.items()}
+        scores = {value: score for value, score in found.items() if isinstance(score, Score)}
+        if any(controls == plan for controls in beside.values()):
+            yield Rejected(control=axis[0], reason="idle: copy engines carry every collective")
+        elif scores and isinstance(reference, Score):
+            value = min(scores, key=lambda value: (scores[value].t_ns, repr(value)))
+            room = f"; {offered.pad_room}" if isinstance(value, SmemPad) and offered.pad_room else ""
+            yield Rejected(control=value, reason=_verdict(scores[value], reference, kept) + room)
+        elif found:
+            value, why = next(iter(found.items()))
+            yield Rejected(control=value, reason=f"cannot: {why}")
+        elif kept is None:
+            yield Rejected(control=axis[0], reason="not tried: the budget ended before")
+
+
+def _verdict(score: Score, reference: Score, kept: Control | None) -> str:
+    change = _change(score.t_ns, reference.t_ns)
+    if score.t_ns > reference.t_ns * (1 + TIE):
+        return f"slower: {change} in place of {describe(kept)}" if kept else f"does not help: {change}"
+    if score.t_ns >= reference.t_ns * (1 - TIE):
+        return f"as fast as {describe(kept)}: {change}" if kept else f"changes nothing: {change}"
+    return f"not worth it: {change}, within what the model can tell"
+
+
+def _change(t_ns: float, reference_ns: float) -> str:
+    return f"{100 * (t_ns / reference_ns - 1):+.1f} %"
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f} %"
+
+
+def _ms(time_ns: float) -> str:
+    return f"{time_ns / 1e6:.3f} ms"

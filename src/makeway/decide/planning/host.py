@@ -1,0 +1,115 @@
+"""Predicted step times on a CPU host: what overlap brings where computing and communicating share the cores.
+
+A step of one rank is a GEMM on its share of the cores, so much per operation and so much per element of its result, and
+a collective that, alone, takes a latency
+and a time per wire byte, the link's where that is slower. Moving bytes takes processor time too: beside a GEMM that
+time is taken from it. With one compute thread per core
+
+    sequential   compute + comm
+    overlapped   max(comm, compute + wire bytes x processor time per byte)
+
+where communication alone is `latency + wire bytes x max(time per byte, ranks / link)`: all ranks of a host send
+through the one loopback that is paced. All constants are measured on the
+host itself (`makeway doctor --calibrate`), per collective, for Gloo and for direct copies through shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from makeway.values.collective import Collective, CollectiveKind
+from makeway.values.control import Control, CopyEngine
+from makeway.values.device import HOST_CARRIERS, HOST_KINDS, HOST_OUTPUT_KEY, Device, host_fact_key
+from makeway.values.errors import InputError, UnsupportedError
+
+Carrier = Literal["gloo", "direct"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarrierRates:
+    """One collective through one carrier, alone and beside compute."""
+
+    latency_ns: float
+    ns_per_byte: float
+    cpu_ns_per_byte: float  # of the rank's own cores
+
+    def alone_ns(self, wire_bytes: float, ranks: int, link_bytes_per_s: float | None) -> float:
+        slowest = max(self.ns_per_byte, 1e9 * ranks / link_bytes_per_s if link_bytes_per_s else 0.0)
+        return self.latency_ns + wire_bytes * slowest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStep:
+    """What one rank does in one step."""
+
+    flops: float
+    outputs: float  # elements of the GEMM's result
+    collective: Collective
+    link_bytes_per_s: float | None = None  # of the loopback that all ranks share; None: as fast as it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPrediction:
+    """Predicted times of one step, each rank on its own share of the cores."""
+
+    compute_ns: float
+    comm_ns: float  # by Gloo, alone
+    sequential_ns: float
+    overlap_ns: float
+    planned_ns: float
+    planned: tuple[Control, ...]
+
+    @property
+    def ideal_ns(self) -> float:
+        return max(self.compute_ns, self.comm_ns)
+
+
+def carrier_rates(device: Device, carrier: Carrier, kind: CollectiveKind) -> CarrierRates:
+    """The calibrated constants of one collective; an error where the host was not calibrated."""
+    if carrier not in HOST_CARRIERS or kind not in HOST_KINDS:
+        raise InputError(f"{kind} through {carrier} is not calibrated; known: {', '.join(HOST_KINDS)}")
+    values = {}
+    for quantity in ("latency_ns", "ns_per_byte", "cpu_ns_per_byte"):
+        key = host_fact_key(carrier, kind, quantity)
+        if key not in device.facts:
+            raise UnsupportedError(
+                f"{device.name} has no {key}: calibrate this host with `makeway doctor --calibrate --out host.toml` "
+                "and pass --device host.toml"
+            )
+        values[quantity] = float(device.facts[key].value)  # type: ignore[arg-type]
+    return CarrierRates(**values)
+
+
+def _output_ns(device: Device) -> float:
+    found = device.facts.get(HOST_OUTPUT_KEY)
+    return 0.0 if found is None else float(found.value)  # type: ignore[arg-type]
+
+
+def predict_host_step(device: Device, step: HostStep) -> HostPrediction:
+    """One step as it comes, and under the control that is predicted to be fastest."""
+    rate = device.fp32_flops_per_s
+    if not rate:
+        raise UnsupportedError(f"{device.name} has no fp32_flops_per_s fact; calibrate it")
+    ranks = step.collective.ranks
+    share = max(device.sms // ranks, 1) / device.sms if ranks <= device.sms else 1.0 / ranks
+    compute_ns = step.flops / (rate * share) * 1e9 + step.outputs * _output_ns(device) / (share * device.sms)
+    wire = step.collective.wire_bytes
+    gloo = carrier_rates(device, "gloo", step.collective.kind)
+    comm_ns = gloo.alone_ns(wire, ranks, step.link_bytes_per_s)
+    overlap_ns = max(comm_ns, compute_ns + wire * gloo.cpu_ns_per_byte)
+    planned_ns = overlap_ns
+    planned: tuple[Control, ...] = ()
+    if step.link_bytes_per_s is None:
+        direct = carrier_rates(device, "direct", step.collective.kind)
+        direct_ns = max(direct.alone_ns(wire, ranks, None), compute_ns + wire * direct.cpu_ns_per_byte)
+        if direct_ns < planned_ns:
+            planned_ns, planned = direct_ns, (CopyEngine(),)
+    return HostPrediction(
+        compute_ns=compute_ns,
+        comm_ns=comm_ns,
+        sequential_ns=compute_ns + comm_ns,
+        overlap_ns=overlap_ns,
+        planned_ns=planned_ns,
+        planned=planned,
+    )

@@ -1,0 +1,227 @@
+"""The per-block engine: every SM and every block by itself.
+
+The check of the class engine, and the one that knows jitter: each block's work is drawn around the
+kernel's. Blocks of an operation wait in a heap ordered by their end in the operation's virtual time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from makeway.model.simulate.fitting import Held, plus
+from makeway.model.simulate.sms import NEVER, SAME_NS, Layout
+
+SHORTEST_DRAW = 0.05  # of a block's mean time
+ANY_ENGINE = -1
+NO_RATE = 1e-9  # what sums of rates leave behind when all blocks have gone
+
+
+@dataclass(slots=True)
+class _Block:
+    op: int
+    sm: int
+    work_ns: float  # alone on its SM, share counted
+    end: float = NEVER  # in the operation's virtual time
+    drawn: int = 0  # which heap entry is the valid one; 0: not yet timed
+
+
+@dataclass(slots=True)
+class _Sm:
+    site: int
+    blocks: list[_Block] = field(default_factory=list)
+    held: Held = ()
+    wanted: float = 0.0  # SMs that its blocks could use, as far as their ends are true to it
+    rates: dict[int, float] = field(default_factory=dict)  # of its blocks, by operation
+
+
+class BlockSms:
+    """The SMs of one rank, one by one."""
+
+    def __init__(
+        self, layout: Layout, clock: list[float], speed: list[float], unplaced: list[int], draw: random.Random
+    ) -> None:
+        self._layout = layout
+        self.clock = clock
+        self.speed = speed
+        self._unplaced = unplaced
+        self._draw = draw
+        self._sms = [_Sm(index) for index, site in enumerate(layout.program.sites) for _ in range(site.sms)]
+        self._engine = [layout.program.sites[sm.site].engine for sm in self._sms]
+        self._ends: dict[int, list[tuple[float, int, _Block]]] = {}
+        self._rooms: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (operation, engine) -> heap of (-room, SM)
+        self._seen: dict[int, int] = {}  # operation -> how far it has read the log of changes
+        self._changes: list[int] = []
+        self._dirty: set[int] = set()
+        self._turn: dict[int, int] = {}
+        self._entries = 0
+        self._rates: dict[int, float] = {}
+        self.changes = 0
+
+    # --- placing -------------------------------------------------------------------------------
+
+    def place(self, op: int, limit: int | None) -> int:
+        wanted = self._unplaced[op] if limit is None else min(limit, self._unplaced[op])
+        if not wanted:
+            return 0
+        self._read_changes(op)
+        layout, placed = self._layout, 0
+        engines, cluster = layout.engines[op], layout.cluster[op]
+        while placed < wanted:
+            if layout.dealt:
+                turn = self._turn.get(op, 0)
+                if not self._place_one(op, engines[turn % len(engines)]):
+                    break
+                self._turn[op] = turn + 1
+                placed += 1
+            elif cluster > 1:
+                size = min(cluster, wanted - placed)
+                engine = self._roomiest(op, engines)
+                if self._room(op, engine) < size:
+                    break
+                placed += sum([self._place_one(op, engine) for _ in range(size)])
+            else:
+                if not self._place_one(op, ANY_ENGINE):
+                    break
+                placed += 1
+        self._unplaced[op] -= placed
+        return placed
+
+    def _read_changes(self, op: int) -> None:
+        """Offer the operation every SM that changed since it last looked; all of them the first time."""
+        start = self._seen.get(op)
+        allowed = set(self._layout.sites[op])
+        changed = range(len(self._sms)) if start is None else set(self._changes[start:])
+        for index in changed:
+            if self._sms[index].site in allowed:
+                self._offer(op, index)
+        self._seen[op] = len(self._changes)
+
+    def _offer(self, op: int, index: int) -> None:
+        layout = self._layout
+        room = layout.fitting.capacity(layout.kind[op], self._sms[index].held)
+        if room:
+            by_engine = layout.dealt or layout.cluster[op] > 1
+            key = (op, self._engine[index] if by_engine else ANY_ENGINE)
+            heapq.heappush(self._rooms.setdefault(key, []), (-room, index))
+
+    def _place_one(self, op: int, engine: int) -> bool:
+        """One block on the SM with the most room for this kernel; ties by number."""
+        layout, heap = self._layout, self._rooms.get((op, engine), [])
+        while heap:
+            room, index = heapq.heappop(heap)
+            sm = self._sms[index]
+            if layout.fitting.capacity(layout.kind[op], sm.held) >= -room:
+                self._add(op, index, sm)
+                left = min(layout.fitting.capacity(layout.kind[op], sm.held), -room - 1)
+                if left:
+                    heapq.heappush(heap, (-left, index))
+                return True
+        return False
+
+    def _roomiest(self, op: int, engines: tuple[int, ...]) -> int:
+        return max(engines, key=lambda engine: (self._room(op, engine), -engine))
+
+    def _room(self, op: int, engine: int) -> int:
+        layout, kind = self._layout, self._layout.kind[op]
+        return sum(
+            layout.fitting.capacity(kind, sm.held)
+            for sm, where in zip(self._sms, self._engine, strict=True)
+            if where == engine and sm.site in layout.sites[op]
+        )
+
+    def _add(self, op: int, index: int, sm: _Sm) -> None:
+        one = self._layout.ops[op]
+        work = one.work_ns / one.share if one.kind == "kernel" else NEVER
+        if self._layout.program.jitter and one.kind == "kernel":
+            work *= max(self._draw.gauss(1.0, self._layout.program.jitter), SHORTEST_DRAW)
+        sm.blocks.append(_Block(op, index, work))
+        self._changed(op, 1, index, sm)
+
+    def _changed(self, op: int, blocks: int, index: int, sm: _Sm) -> None:
+        """Note that an SM has so many more, or fewer, blocks of an operation."""
+        sm.held = plus(sm.held, self._layout.kind[op], blocks)
+        self._changes.append(index)
+        self._dirty.add(index)
+
+    # --- running -------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        for index in sorted(self._dirty):
+            self._settle(self._sms[index])
+        self._dirty.clear()
+
+    def _settle(self, sm: _Sm) -> None:
+        layout, clock = self._layout, self.clock
+        wanted = sum([layout.ops[block.op].share for block in sm.blocks])
+        for block in sm.blocks:
+            share = layout.ops[block.op].share
+            if block.work_ns == NEVER:
+                continue
+            slow = layout.slowdown(wanted, share)
+            if not block.drawn:
+                block.end = clock[block.op] + block.work_ns * slow
+            else:
+                before = layout.slowdown(sm.wanted, share)
+                if slow == before:
+                    continue
+                block.end = clock[block.op] + (block.end - clock[block.op]) * slow / before
+            self._entries += 1
+            block.drawn = self._entries
+            heapq.heappush(self._ends.setdefault(block.op, []), (block.end, self._entries, block))
+        sm.wanted = wanted
+        self._recount(sm)
+
+    def _recount(self, sm: _Sm) -> None:
+        layout, rates = self._layout, self._rates
+        new: dict[int, float] = {}
+        for block in sm.blocks:
+            share = layout.ops[block.op].share
+            if share and block.work_ns != NEVER:
+                new[block.op] = new.get(block.op, 0.0) + share / layout.slowdown(sm.wanted, share)
+        if new == sm.rates:
+            return
+        for op, rate in sm.rates.items():
+            rates[op] -= rate
+        for op, rate in new.items():
+            rates[op] = rates.get(op, 0.0) + rate
+        sm.rates = new
+        self.changes += 1
+
+    def next_end_ns(self) -> float:
+        soonest = NEVER
+        for op, heap in self._ends.items():
+            while heap and heap[0][2].drawn != heap[0][1]:
+                heapq.heappop(heap)
+            if heap and self.speed[op] > 0:
+                soonest = min(soonest, (heap[0][0] - self.clock[op]) / self.speed[op])
+        return max(soonest, 0.0)
+
+    def ended(self) -> list[tuple[int, int]]:
+        done: dict[int, int] = {}
+        for op, heap in self._ends.items():
+            limit = self.clock[op] + SAME_NS
+            while heap and heap[0][0] <= limit:
+                _, entry, block = heapq.heappop(heap)
+                if block.drawn == entry:
+                    block.drawn = -1
+                    sm = self._sms[block.sm]
+                    sm.blocks.remove(block)
+                    self._changed(op, -1, block.sm, sm)
+                    done[op] = done.get(op, 0) + 1
+        return sorted(done.items())
+
+    def release(self, op: int) -> None:
+        for index, sm in enumerate(self._sms):
+            kept = [block for block in sm.blocks if block.op != op]
+            if gone := len(sm.blocks) - len(kept):
+                sm.blocks = kept
+                self._changed(op, -gone, index, sm)
+
+    def running(self) -> dict[int, float]:
+        return {op: round(rate, 9) for op, rate in self._rates.items() if rate > NO_RATE}
+
+    def holdings(self) -> Counter[tuple[tuple[int, int], ...]]:
+        return Counter(tuple(sorted(Counter(block.op for block in sm.blocks).items())) for sm in self._sms)

@@ -1,0 +1,352 @@
+"""The driver: streams, dependencies, queues and shared bandwidth around either engine.
+
+Deterministic: events are taken in the order of (time, operation). Nothing running is preempted.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Literal
+
+from makeway.model.simulate.block_engine import BlockSms
+from makeway.model.simulate.class_engine import ClassSms
+from makeway.model.simulate.policies import Dispatch, HbmRule, Proportional, StrictHeadOfLine
+from makeway.model.simulate.program import Program
+from makeway.model.simulate.sms import NEVER, SAME_NS, Layout, Sms
+from makeway.values.errors import InputError
+
+Engine = Literal["class", "block"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpTimes:
+    """When an operation reached its queue, got its first block, moved its first byte, and ended."""
+
+    arrived_ns: float
+    started_ns: float
+    moving_ns: float  # a collective's first byte: every rank had a block of it resident; a kernel: its start
+    ended_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What the SMs of one rank hold from a moment on: ((operation, blocks), ...) and on how many SMs."""
+
+    time_ns: float
+    rank: int
+    holdings: tuple[tuple[tuple[tuple[int, int], ...], int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One simulated run."""
+
+    times: tuple[OpTimes, ...]
+    samples: tuple[Sample, ...]
+    events: int
+
+    @property
+    def end_ns(self) -> float:
+        return max(times.ended_ns for times in self.times)
+
+
+@dataclass(slots=True)
+class _Progress:
+    arrived: float = NEVER
+    started: float = NEVER
+    moving: float = NEVER
+    ended: float = NEVER
+    running_blocks: int = 0
+    waits_for: int = 0
+    ready: tuple[float, bool] = (0.0, False)  # when the last operation it waits for lets it go, by an event or not
+
+
+def run(
+    program: Program,
+    *,
+    engine: Engine,
+    dispatch: Dispatch | None = None,
+    hbm: HbmRule | None = None,
+    record: bool = False,
+) -> RunResult:
+    """Run a program to its end, or say which operation can never become resident."""
+    return _Run(program, engine, dispatch or StrictHeadOfLine(), hbm or Proportional(), record).run()
+
+
+@dataclass
+class _Run:
+    program: Program
+    engine: Engine
+    policy: Dispatch
+    hbm: HbmRule
+    record: bool
+    now: float = 0.0
+    events: int = 0
+    samples: list[Sample] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        ops = self.program.ops
+        layout = Layout(self.program, self.policy)
+        check_residency(self.program, layout)
+        self.clock, self.speed = [0.0] * len(ops), [1.0] * len(ops)
+        self.unplaced = [op.blocks for op in ops]
+        self.ranks: list[Sms] = [self._sms(layout, rank) for rank in range(self.program.ranks)]
+        self.progress = [_Progress() for _ in ops]
+        self.queues: list[list[int]] = [[] for _ in range(self.program.ranks)]
+        self.arrivals: list[tuple[float, bool, int]] = []  # time, released by an event, operation
+        self.groups: dict[str, list[int]] = defaultdict(list)
+        self.moving: set[str] = set()
+        self.live: list[int] = []  # operations whose clock runs
+        self.shared: object = None  # what the speeds were last computed from
+        self._link_up()
+
+    def _sms(self, layout: Layout, rank: int) -> Sms:
+        if self.engine == "class":
+            return ClassSms(layout, self.clock, self.speed, self.unplaced)
+        seed = self.program.seed * 1_000_003 + rank
+        return BlockSms(layout, self.clock, self.speed, self.unplaced, random.Random(seed))
+
+    def _link_up(self) -> None:
+        """Each operation waits for those it names and for the one before it in its stream."""
+        last: dict[tuple[int, str], int] = {}
+        self.followers: list[list[tuple[int, bool]]] = [[] for _ in self.program.ops]
+        for index, op in enumerate(self.program.ops):
+            before = last.get((op.rank, op.stream))
+            waits = dict.fromkeys(op.after, True)
+            if before is not None:
+                waits[before] = False
+            for earlier, by_event in waits.items():
+                self.followers[earlier].append((index, by_event))
+            self.progress[index].waits_for = len(waits)
+            last[op.rank, op.stream] = index
+            if op.kind != "kernel":
+                self.groups[op.group or op.name].append(index)
+            if not waits:
+                heapq.heappush(self.arrivals, (op.launch_ns, False, index))
+
+    def run(self) -> RunResult:
+        while self._step():
+            self.events += 1
+        stuck = [
+            op.name for op, progress in zip(self.program.ops, self.progress, strict=True) if progress.ended == NEVER
+        ]
+        if stuck:
+            raise InputError(
+                f"deadlock at {self.now / 1e6:.3f} ms: nothing runs, and {', '.join(stuck[:3])} still wait"
+                f"{' and others' if len(stuck) > 3 else ''}; each holds or waits for SMs that another needs"
+            )
+        times = tuple(
+            OpTimes(arrived_ns=p.arrived, started_ns=p.started, moving_ns=p.moving, ended_ns=p.ended)
+            for p in self.progress
+        )
+        return RunResult(times=times, samples=tuple(self.samples), events=self.events)
+
+    def _step(self) -> bool:
+        """Advance to the next event and handle all that happens then; False when nothing more can happen."""
+        ahead = min([rank.next_end_ns() for rank in self.ranks] + [self._next_arrival(), self._next_arrived_data()])
+        if ahead == NEVER:
+            return False
+        self._advance(ahead)
+        for rank in self.ranks:
+            for op, blocks in rank.ended():
+                self._blocks_ended(op, blocks)
+        self._data_arrived()
+        while self.arrivals and self.arrivals[0][0] <= self.now + SAME_NS:
+            self._arrive(heapq.heappop(self.arrivals)[2])
+        for rank_index in range(self.program.ranks):
+            self._dispatch(rank_index)
+        self._start_moving()
+        for rank in self.ranks:
+            rank.settle()
+        self._share()
+        if self.record:
+            self._take_sample()
+        return True
+
+    def _next_arrival(self) -> float:
+        return max(self.arrivals[0][0] - self.now, 0.0) if self.arrivals else NEVER
+
+    def _next_arrived_data(self) -> float:
+        soonest = NEVER
+        for group in self.moving:
+            index = self.groups[group][0]
+            if self.speed[index] > 0:
+                soonest = min(soonest, (self._movable_ns(index) - self.clock[index]) / self.speed[index])
+        return max(soonest, 0.0)
+
+    def _advance(self, ahead: float) -> None:
+        self.now += ahead
+        if ahead:
+            for index in self.live:
+                self.clock[index] += ahead * self.speed[index]
+
+    # --- arrivals and ends ---------------------------------------------------------------------
+
+    def _arrive(self, index: int) -> None:
+        op = self.program.ops[index]
+        self.progress[index].arrived = self.now
+        if op.kind == "copy":
+            self.progress[index].started = self.now
+            return
+        queue, ops = self.queues[op.rank], self.program.ops
+        queue.append(index)
+        queue.sort(key=lambda item: -ops[item].priority)  # stable: arrival order within a priority
+
+    def _blocks_ended(self, index: int, blocks: int) -> None:
+        progress = self.progress[index]
+        progress.running_blocks -= blocks
+        if not progress.running_blocks and not self.unplaced[index]:
+            self._end(index)
+
+    def _data_arrived(self) -> None:
+        for group in sorted(self.moving):
+            indexes = self.groups[group]
+            if self.clock[indexes[0]] >= self.program.ops[indexes[0]].work_ns - SAME_NS:
+                self.moving.discard(group)
+                for index in indexes:
+                    op = self.program.ops[index]
+                    if op.kind == "collective":
+                        self.ranks[op.rank].release(index)
+                    self._end(index)
+
+    def _end(self, index: int) -> None:
+        self.progress[index].ended = self.now
+        self.live.remove(index)
+        latencies = self.program.latencies
+        for follower, by_event in self.followers[index]:
+            progress = self.progress[follower]
+            progress.waits_for -= 1
+            ready = self.now + (latencies.event_ns if by_event else latencies.stream_ns)
+            progress.ready = max(progress.ready, (ready, by_event))
+            if not progress.waits_for:
+                time, last_by_event = progress.ready
+                arrival = max(time, self.program.ops[follower].launch_ns)
+                heapq.heappush(self.arrivals, (arrival, last_by_event, follower))
+
+    # --- dispatch and bandwidth ----------------------------------------------------------------
+
+    def _dispatch(self, rank: int) -> None:
+        queue = self.queues[rank]
+        if not queue:
+            return
+        ops = self.program.ops
+        for part in dict.fromkeys(ops[index].part for index in queue):  # each part of a device has its own queue
+            line = [index for index in queue if ops[index].part == part]
+            levels = [list(level) for _, level in groupby(line, key=lambda index: ops[index].priority)]
+            self.policy.dispatch(levels, self._left, self._place)
+        self.queues[rank] = [index for index in queue if self.unplaced[index]]
+
+    def _left(self, index: int) -> float:
+        return self.unplaced[index] / self.program.ops[index].blocks
+
+    def _place(self, index: int, limit: int | None) -> int:
+        op, progress = self.program.ops[index], self.progress[index]
+        placed = self.ranks[op.rank].place(index, limit)
+        if placed:
+            progress.running_blocks += placed
+            if progress.started == NEVER:
+                progress.started = self.now
+                if op.kind == "kernel":
+                    progress.moving = self.now
+                    self.live.append(index)
+        return placed
+
+    def _start_moving(self) -> None:
+        """A collective moves data once a block of it is resident on every rank."""
+        for group, indexes in self.groups.items():
+            if self.progress[indexes[0]].moving == NEVER and all(
+                self.progress[index].started != NEVER for index in indexes
+            ):
+                self.moving.add(group)
+                for index in indexes:
+                    self.progress[index].moving = self.now
+                    self.live.append(index)
+
+    def _resident_part(self, index: int) -> float:
+        """The part of a collective's channels that are complete.
+
+        A channel is one block on each rank and carries a fixed part of the data; blocks become resident in the order
+        of their channels, so the rank with the fewest decides how many channels are complete.
+        """
+        op = self.program.ops[index]
+        if op.kind == "copy":
+            return 1.0
+        return min(self.progress[other].running_blocks for other in self.groups[op.group or op.name]) / op.blocks
+
+    def _movable_ns(self, index: int) -> float:
+        """How far a collective can get with the channels it has: the data of the others must wait for them."""
+        return self.program.ops[index].work_ns * self._resident_part(index)
+
+    def _moving_part(self, index: int) -> float:
+        """The part of a collective's channels that move data now: none once those there have moved all of theirs."""
+        return self._resident_part(index) if self.clock[index] < self._movable_ns(index) - SAME_NS else 0.0
+
+    def _share(self) -> None:
+        """Set every operation's speed: interference first, then links, then HBM."""
+        changes = [rank.changes for rank in self.ranks]
+        moving = [(index, self._moving_part(index)) for group in sorted(self.moving) for index in self.groups[group]]
+        if self.shared != (changes, moving):
+            self.shared = (changes, moving)
+            self._set_speeds([rank.running() for rank in self.ranks], dict(moving))
+
+    def _set_speeds(self, running: list[dict[int, float]], moving: dict[int, float]) -> None:
+        program, ops = self.program, self.program.ops
+        speeds: dict[int, float] = {}
+        for rank_index, kernels in enumerate(running):
+            comms = {index: part for index, part in moving.items() if ops[index].rank == rank_index}
+            base = self._interfered(kernels, comms)
+            link = sum([ops[index].link_per_ns * base[index] for index in comms])
+            if program.link_per_ns is not None and link > program.link_per_ns:
+                for index in comms:
+                    base[index] *= program.link_per_ns / link
+            rates = {op: kernels.get(op, 1.0) * base[op] for op in base}
+            hbm = self._shares({op: rate * ops[op].hbm_per_ns for op, rate in rates.items()}, program.hbm_per_ns)
+            l2 = self._shares({op: rate * ops[op].l2_per_ns for op, rate in rates.items()}, program.l2_per_ns)
+            speeds |= {op: base[op] * min(hbm.get(op, 1.0), l2.get(op, 1.0)) for op in base}
+        for group in self.moving:  # a collective goes at the pace of its slowest rank
+            slowest = min(speeds[index] for index in self.groups[group])
+            speeds |= dict.fromkeys(self.groups[group], slowest)
+        for index, speed in speeds.items():
+            self.speed[index] = speed
+
+    def _shares(self, wishes: dict[int, float], capacity: float | None) -> dict[int, float]:
+        return self.hbm.shares(wishes, capacity) if capacity is not None else {}
+
+    def _interfered(self, kernels: dict[int, float], comms: dict[int, float]) -> dict[int, float]:
+        ops, loss = self.program.ops, self.program.interference
+        base = dict.fromkeys([*kernels, *comms], 1.0)
+        if kernels and comms:
+            for index in base:
+                base[index] = 1.0 - (loss.comm if ops[index].kind == "collective" else loss.any)
+        for index, part in comms.items():
+            base[index] *= part
+        return base
+
+    def _take_sample(self) -> None:
+        for rank_index, rank in enumerate(self.ranks):
+            holdings = tuple(sorted(rank.holdings().items()))
+            self.samples.append(Sample(time_ns=self.now, rank=rank_index, holdings=holdings))
+
+
+def check_residency(program: Program, layout: Layout) -> None:
+    """Nothing, or the error that names an operation which could never become resident, even on an empty device."""
+    for index, op in enumerate(program.ops):
+        if op.kind == "copy":
+            continue
+        each = layout.fitting.capacity(layout.kind[index], ())
+        by_engine: Counter[int] = Counter()
+        for site in layout.sites[index]:
+            by_engine[program.sites[site].engine] += each * program.sites[site].sms
+        room = sum(by_engine.values())
+        cluster = op.block.cluster if op.block else 1
+        needed = op.blocks if op.kind == "collective" else min(cluster, op.blocks)
+        if room < needed or max(by_engine.values(), default=0) < min(cluster, op.blocks):
+            where = f"part {op.part!r} of the device" if op.part else "the device"
+            raise InputError(
+                f"{op.name} can never become resident: it needs {needed} block{'' if needed == 1 else 's'} at once"
+                f"{f' in clusters of {cluster}' if cluster > 1 else ''}, and {where} has room for {room}"
+            )

@@ -1,0 +1,86 @@
+"""What the engines run: operations reduced to blocks, work and rates on one kind of SM.
+
+Times are nanoseconds, rates are per nanosecond. A block's work is the time it would take if it had
+a whole SM to itself and could use all of it; `share` is the part of an SM that one block can use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from makeway.model.residency import Need
+from makeway.values.device import SmLimits
+
+OpKind = Literal["kernel", "collective", "copy"]
+Saturation = Literal["hard", "soft"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOp:
+    """One operation of one rank. A copy is a collective on copy engines: it needs no block."""
+
+    name: str
+    kind: OpKind
+    rank: int = 0
+    stream: str = "compute"
+    after: tuple[int, ...] = ()  # indexes of operations that must have ended
+    launch_ns: float = 0.0  # when the host has launched it
+    priority: int = 0  # higher goes first
+    part: str | None = None  # the part of a partitioned device it may use; None: all of it
+    block: Need | None = None
+    blocks: int = 0
+    work_ns: float = 0.0  # kernel: of one block; collective: the whole of it, alone
+    share: float = 1.0
+    hbm_per_ns: float = 0.0  # bytes per nanosecond of work done: one block, or the whole collective
+    l2_per_ns: float = 0.0  # likewise through L2
+    link_per_ns: float = 0.0  # bytes on the wire per nanosecond of a collective's work
+    group: str | None = None  # collectives of the same group on all ranks are one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """SMs that are alike in what may be placed there: same part of the device, same GPC or shader engine."""
+
+    part: str | None
+    engine: int
+    sms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interference:
+    """What overlap costs beyond SMs, HBM and links (caches, fabric, power): a share of speed lost."""
+
+    any: float = 0.0  # by a kernel while a collective moves data, and by one on copy engines while a kernel runs
+    comm: float = 0.0  # by a collective on SMs while a kernel runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """How long an operation takes to reach its queue once the last operation it waits for has ended.
+
+    With equal latencies, operations that become ready at the same moment arrive in a stated order: first
+    the next of a stream, then those that waited for an event of another stream; and all of them before
+    the room that the ended blocks left is given away. docs/model.md shows what other latencies change.
+    """
+
+    stream_ns: float = 0.0
+    event_ns: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Everything one simulation needs."""
+
+    sm: SmLimits
+    sites: tuple[Site, ...]  # of every rank
+    ranks: int
+    ops: tuple[EngineOp, ...]
+    hbm_per_ns: float | None = None  # None: never a limit
+    l2_per_ns: float | None = None
+    link_per_ns: float | None = None
+    saturation: Saturation = "hard"
+    interference: Interference = Interference()
+    latencies: Latencies = Latencies()
+    jitter: float = 0.0  # relative spread of block times
+    seed: int = 0

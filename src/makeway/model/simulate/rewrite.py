@@ -1,0 +1,135 @@
+"""Controls that change the workload itself: pads, tiles, pieces, launch order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from makeway.values.control import Chunks, Control, LaunchOrder, SmemPad, TileChoice
+from makeway.values.errors import InputError
+from makeway.values.workload import BlockWork, CollectiveOp, Gemm, KernelOp, Measured, Operation, Work, Workload
+
+
+def rewritten(workload: Workload, controls: Sequence[Control]) -> Workload:
+    """The workload under those of the controls that act on its operations; tiles first, then pads."""
+    operations = workload.operations
+    for control in sorted(controls, key=lambda item: isinstance(item, SmemPad)):
+        match control:
+            case TileChoice():
+                operations = tuple(_tiled(operation, control) for operation in operations)
+            case SmemPad():
+                operations = _padded(operations, control)
+            case Chunks(pieces):
+                operations = _chunked(operations, pieces)
+            case LaunchOrder():
+                operations = _comm_first(operations)
+            case _:
+                pass
+    return replace(workload, operations=operations)
+
+
+def idle_controls(workload: Workload, controls: Sequence[Control]) -> list[str]:
+    """Controls that cannot change anything in this workload, and why: a knob that silently does nothing misleads."""
+    idle = []
+    for control in controls:
+        name = type(control).__name__
+        if isinstance(control, SmemPad | TileChoice):
+            if isinstance(control, TileChoice) and rewritten(workload, (control,)) == workload:
+                idle.append(f"{name}: no kernel offers another tile, or it has this one already")
+        elif not workload.collectives:
+            idle.append(f"{name}: the workload has no collective")
+        elif isinstance(control, LaunchOrder) and rewritten(workload, (control,)) == workload:
+            idle.append(f"{name}: every collective waits for a kernel, or is launched first already")
+    return idle
+
+
+def _padded(operations: tuple[Operation, ...], control: SmemPad) -> tuple[Operation, ...]:
+    if not any(isinstance(op, KernelOp) and fnmatchcase(op.name, control.kernel) for op in operations):
+        raise InputError(f"no kernel of the workload is named {control.kernel!r}: the pad would do nothing")
+    return tuple(
+        replace(op, resources=op.resources.padded(control.pad_bytes), measured_as=op.measured_as or op.resources)
+        if isinstance(op, KernelOp) and fnmatchcase(op.name, control.kernel)
+        else op
+        for op in operations
+    )
+
+
+def _tiled(operation: Operation, control: TileChoice) -> Operation:
+    """The kernel with another tile; its shared memory grows with TILE_M*TILE_K + TILE_K*TILE_N."""
+    if not isinstance(operation, KernelOp) or not isinstance(operation.work, Gemm):
+        return operation
+    if not fnmatchcase(operation.name, control.kernel):
+        return operation
+    old, new = operation.work.tile, (control.tile_m, control.tile_n, control.tile_k)
+    smem = operation.resources.smem_bytes * _tile_elements(new) // _tile_elements(old)
+    return replace(
+        operation,
+        work=replace(operation.work, tile=new),
+        resources=replace(operation.resources, smem_bytes=smem),
+    )
+
+
+def _tile_elements(tile: tuple[int, int, int]) -> int:
+    return tile[0] * tile[2] + tile[2] * tile[1]
+
+
+def _comm_first(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Collectives that wait for no operation go before all kernels; the rest keeps its order."""
+    early = [op for op in operations if isinstance(op, CollectiveOp) and not op.after]
+    at_once = [replace(op, launched_ns=0.0) if op.launched_ns is not None else op for op in early]
+    return (*at_once, *(op for op in operations if op not in early))
+
+
+def _chunked(operations: tuple[Operation, ...], pieces: int) -> tuple[Operation, ...]:
+    """Each collective in pieces, and a kernel that feeds exactly one collective in as many."""
+    fed = {op.after[0]: op.name for op in operations if isinstance(op, CollectiveOp) and len(op.after) == 1}
+    split = {op.name for op in operations if isinstance(op, CollectiveOp)}
+    split |= {op.name for op in operations if isinstance(op, KernelOp) and op.name in fed and _divisible(op, pieces)}
+    result: list[Operation] = []
+    for op in operations:
+        result += _pieces(op, pieces, split) if op.name in split else [_after_last(op, pieces, split)]
+    return tuple(result)
+
+
+def _divisible(op: KernelOp, pieces: int) -> bool:
+    return not op.persistent and op.work.blocks >= pieces
+
+
+def _pieces(op: Operation, pieces: int, split: set[str]) -> list[Operation]:
+    found: list[Operation] = []
+    for index in range(pieces):
+        name = _piece(op.name, index)
+        if isinstance(op, CollectiveOp):
+            size = op.collective.size_bytes * (index + 1) // pieces - op.collective.size_bytes * index // pieces
+            after = tuple(_piece(earlier, index) if earlier in split else earlier for earlier in op.after)
+            smaller = replace(op.collective, size_bytes=max(size, 1))
+            time_ns = op.time_ns / pieces if op.time_ns is not None else None
+            found.append(replace(op, name=name, collective=smaller, after=after, time_ns=time_ns))
+        else:
+            after = tuple(_piece(earlier, pieces - 1) if earlier in split else earlier for earlier in op.after)
+            found.append(replace(op, name=name, work=_part(op.work, index, pieces), after=after))
+    return found
+
+
+def _after_last(op: Operation, pieces: int, split: set[str]) -> Operation:
+    after = tuple(_piece(earlier, pieces - 1) if earlier in split else earlier for earlier in op.after)
+    return replace(op, after=after)
+
+
+def _piece(name: str, index: int) -> str:
+    return f"{name}/{index + 1}"
+
+
+def _part(work: Work, index: int, pieces: int) -> Work:
+    blocks = work.blocks * (index + 1) // pieces - work.blocks * index // pieces
+    match work:
+        case Measured():
+            share = blocks / work.blocks
+            return Measured(time_ns=work.time_ns * share, blocks=blocks, hbm_bytes=work.hbm_bytes * share)
+        case BlockWork():
+            return replace(work, blocks=blocks)
+        case Gemm():
+            down = -(-work.m // work.tile[0])
+            rows = (down * (index + 1) // pieces - down * index // pieces) * work.tile[0]
+            return replace(work, m=max(min(rows, work.m), 1))

@@ -1,0 +1,207 @@
+"""Headline figures of the papers and of field reports, each beside what the model says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import fmean
+
+from makeway.model.presets import load_preset, preset_names
+from makeway.model.simulate.network import collective_cost
+from makeway.model.simulate.policies import DISPATCHES
+from makeway.model.simulate.predict import Settings, simulate
+from makeway.model.validate.grid import run_experiment
+from makeway.model.validate.rows import Row
+from makeway.values.collective import Collective
+from makeway.values.control import CommBlocks, CommPriority, Control
+from makeway.values.device import Device, load_device
+from makeway.values.kernel import KernelResources
+from makeway.values.timeline import Timeline
+from makeway.values.workload import Measured, Workload, WorkloadBuilder
+
+_DIAGONAL = (4, 16, 64, 256, 1024, 4096, 16384)  # X = Y from 2 to 128: the axis of the paper's Fig. 3
+_JITTER = Settings(engine="block", jitter=0.02)
+
+
+def headline_rows() -> Iterator[Row]:
+    """All rows, one after another: some take a second."""
+    for rows in (_priority_rows, _dispatcher_rows, _slowdown_rows, _channel_rows, _field_rows):
+        yield from rows()
+
+
+# --- arXiv 2606.09200 --------------------------------------------------------------------------
+
+
+def priority_gain(device: Device, blocks: int, settings: Settings | None = None) -> float:
+    """The part of the time that priority for communication saves in the published experiment."""
+    plain = run_experiment(device, blocks, settings=settings)
+    return 1.0 - run_experiment(device, blocks, priority=True, settings=settings).t_ns / plain.t_ns
+
+
+def _priority_rows() -> Iterator[Row]:
+    source = "arXiv 2606.09200"
+    a40, mi250x = load_device("A40"), load_device("MI250X")
+    gains = [priority_gain(a40, blocks) for blocks in _DIAGONAL]
+    yield Row(
+        source=source,
+        device="A40",
+        case="largest cut in time by priority, cb-ar",
+        published=25.5,
+        predicted=100 * max(gains),
+        unit="%",
+        status="fitted",
+        assumed=("comm_over_compute was chosen with this figure in view",),
+    )
+    rate = run_experiment(a40, 4096, priority=True).overlap_rate
+    assert rate is not None
+    yield Row(
+        source=source,
+        device="A40",
+        case="largest overlap rate (the last collective follows its GEMM)",
+        published=90.0,
+        predicted=100 * rate,
+        unit="%",
+        assumed=("10 iterations",),
+    )
+    yield Row(
+        source=source,
+        device="MI250X",
+        case="priority against plain overlap at 1,024 blocks and more (published: can lose, no size given)",
+        published=0.0,
+        predicted=100 * min(priority_gain(mi250x, blocks) for blocks in (1024, 4096)),
+        unit="%",
+    )
+
+
+def _dispatcher_rows() -> Iterator[Row]:
+    """The published gain tells dispatchers apart: back-fill with spread block times leaves none of it."""
+    a40 = load_device("A40")
+    for name in ("strict", "backfill"):
+        settings = replace(_JITTER, dispatch=DISPATCHES[name])
+        yield Row(
+            source="arXiv 2606.09200, dispatcher test",
+            device="A40",
+            case=f"priority gain at 512 blocks, 2 % jitter, {name} dispatch",
+            published=25.5,
+            predicted=100 * priority_gain(a40, 512, settings),
+            unit="%",
+            assumed=("the published figure is the largest over all grids",),
+        )
+
+
+# --- arXiv 2507.03114: what overlap costs compute ----------------------------------------------
+
+_TRAINING = [name for name in preset_names() if name.startswith(("fsdp-", "ddp-"))]
+
+
+def compute_slowdown(workload: Workload, device: Device, controls: tuple[Control, ...] = ()) -> float:
+    """How much longer kernels take beside communication than alone: the sum of their spans over the sum alone."""
+    beside = simulate(workload, device, controls, Settings(engine="class"))
+    only = replace(
+        workload,
+        operations=tuple(
+            replace(op, after=tuple(name for name in op.after if name in {k.name for k in workload.kernels}))
+            for op in workload.kernels
+        ),
+    )
+    alone = simulate(only, device, (), Settings(engine="class"))
+    return _busy_ns(beside.timeline) / _busy_ns(alone.timeline) - 1.0
+
+
+def _busy_ns(timeline: Timeline) -> int:
+    return sum(span.duration_ns for span in timeline.of("compute"))
+
+
+def _slowdown_rows() -> Iterator[Row]:
+    slow = {
+        (name, device): compute_slowdown(load_preset(name, load_device(device)), load_device(device), (CommPriority(),))
+        for name in _TRAINING
+        for device in ("A100-SXM4-80GB", "H100-SXM5-80GB", "MI250X")
+    }
+    note = (
+        f"{len(slow)} pairs of {', '.join(_TRAINING)} and A100, H100, MI250X, 8 ranks, communication at high priority",
+    )
+    source = "arXiv 2507.03114"
+    yield Row(source=source, device="A100 H100 MI250", case="mean compute slow-down under overlap", published=18.9,
+              predicted=100 * fmean(slow.values()), unit="%", assumed=note)  # fmt: skip
+    yield Row(source=source, device="A100 H100 MI250", case="largest compute slow-down under overlap", published=40.0,
+              predicted=100 * max(slow.values()), unit="%", assumed=note)  # fmt: skip
+
+
+# --- arXiv 2602.20656: channels ----------------------------------------------------------------
+
+
+def _channel_rows() -> Iterator[Row]:
+    """Lagom's triple: an FSDP all-gather beside an FFN on A40, with 8, 61 and 2 channels; speed relative to 8."""
+    device = load_device("A40")
+    builder = WorkloadBuilder("FSDP all-gather beside an FFN", ranks=8)
+    gemm = KernelResources(threads=128, registers_per_thread=222, smem_bytes=80 * 1024)
+    for index in range(4):
+        builder.kernel(f"ffn{index}", gemm, Measured(time_ns=2.5e6, blocks=1680, hbm_bytes=2.5e-3 * 0.35 * 696e9))
+    builder.collective("gather", "all-gather", 100 * 2**20, "nccl-2.21.5/ring-simple", blocks=8)
+    workload = builder.done()
+    times = {
+        count: simulate(workload, device, (CommPriority(), CommBlocks(count)), Settings(engine="class")).t_ns
+        for count in (8, 32, 2)
+    }
+    for count, published in ((32, 0.87), (2, 1.35)):
+        yield Row(
+            source="arXiv 2602.20656 (second-hand)",
+            device="A40",
+            case=f"speed at {61 if count == 32 else count} channels relative to 8",
+            published=published,
+            predicted=times[8] / times[count],
+            unit="x",
+            assumed=("kernel, sizes and ranks are ours", "NCCL 2.21 has at most 32 channels: 32 stand for 61"),
+        )
+
+
+# --- field reports -----------------------------------------------------------------------------
+
+
+def _field_rows() -> Iterator[Row]:
+    ampere = KernelResources(threads=128, registers_per_thread=222, smem_bytes=80 * 1024)
+    yield Row(
+        source="NVIDIA/nccl issue 1428",
+        device="A100-SXM4-80GB",
+        case="GEMM of 1.18 ms under an all-gather",
+        published=1.76,
+        predicted=_slowdown_under_gather(
+            "A100-SXM4-80GB", ampere, Measured(time_ns=1.18e6, blocks=2160, hbm_bytes=962.4e6)
+        ),
+        unit="x",
+        assumed=("GEMM kernel and its HBM traffic are ours", "no clock or cache effects"),
+    )
+    hopper = KernelResources(threads=384, registers_per_thread=168, smem_bytes=200 * 1024)
+    yield Row(
+        source="NVIDIA developer forum 337991",
+        device="H100-SXM5-80GB",
+        case="GEMM of exactly 132 blocks beside a 24-block all-gather",
+        published=1.70,
+        predicted=_slowdown_under_gather(
+            "H100-SXM5-80GB", hopper, Measured(time_ns=1e6, blocks=132, hbm_bytes=1.005e9)
+        ),
+        unit="x",
+        assumed=("equal block times: the second wave doubles the GEMM",),
+    )
+    b200 = load_device("B200")
+    cost = collective_cost(b200, Collective(kind="all-to-all", size_bytes=2**30, ranks=8), path="sendrecv")
+    yield Row(
+        source="DeepEP README",
+        device="B200",
+        case="dispatch bandwidth at 24 SMs over that at 64",
+        published=643 / 726,
+        predicted=cost.rate_bytes_per_s(24) / cost.rate_bytes_per_s(64),
+        unit="x",
+        assumed=("an NCCL block's rate stands for DeepEP's",),
+    )
+
+
+def _slowdown_under_gather(device: str, gemm: KernelResources, work: Measured) -> float:
+    """How much longer a GEMM takes that is launched behind a long all-gather of 24 blocks."""
+    builder = WorkloadBuilder("GEMM under all-gather", ranks=8)
+    builder.collective("gather", "all-gather", 2**30, "nccl-2.21.5/ring-simple", blocks=24, time_ns=10 * work.time_ns)
+    builder.kernel("gemm", gemm, work)
+    prediction = simulate(builder.done(), load_device(device), (), Settings(engine="block"))
+    (span,) = prediction.timeline.of("compute")
+    return span.duration_ns / prediction.t_compute_ns

@@ -1,0 +1,56 @@
+"""Published numbers beside ours: one row each, misses included."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from makeway.values.facts import data_files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One published number, what the model says, and what the model had to assume."""
+
+    source: str
+    device: str
+    case: str
+    published: float
+    predicted: float
+    unit: str = ""
+    status: str = "predicted"  # fitted: this number helped to choose the model's; calibration; predicted; borrowed
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> float:
+        return self.predicted - self.published
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Mean absolute error of a group of rows, beside what simpler predictors reach."""
+
+    source: str
+    device: str
+    rows: int
+    mae: float
+    largest: float
+    baselines: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+
+
+def mean_absolute_error(rows: Sequence[Row]) -> float:
+    return fmean(abs(row.error) for row in rows)
+
+
+def published_csv(name: str) -> list[dict[str, str]]:
+    """A published table of the package, comment lines left out."""
+    return parse_csv(data_files("validation").joinpath(name).read_text())
+
+
+def parse_csv(text: str) -> list[dict[str, str]]:
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return list(csv.DictReader(io.StringIO("\n".join(lines))))

@@ -1,0 +1,1 @@
+"""Readers: traces, binaries, plan files and workload files become values."""

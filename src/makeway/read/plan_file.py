@@ -1,0 +1,226 @@
+"""Plan files: a plan as TOML that people read, edit and keep beside their code.
+
+`parse_plan(dump_plan(plan)) == plan`, and the same plan always gives the same bytes. Comments in a written file
+repeat what the tables say; they are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from makeway.values.control import (
+    CONTROL_KINDS,
+    Control,
+    Forecast,
+    MadeFor,
+    Plan,
+    Rejected,
+    control_word,
+    describe,
+    parse_control,
+)
+from makeway.values.errors import DataFileError, InputError, suggestion
+from makeway.values.facts import parse_toml, read_file, refuse_unknown, text, texts
+
+PLAN_VERSION = 1
+PREDICTED = "predicted"
+
+_TABLES = ("version", "for", "predicted", "control", "rejected")
+_TEXT_FIELDS = ("kernel", "variant")  # numbers check themselves when the control is made
+_TIMES = ("t_naive_ms", "t_plan_ms", "t_ideal_ms")
+_SHARES = ("share_of_ideal_naive", "share_of_ideal_plan")
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def load_plan(path: Path) -> Plan:
+    """The plan in a TOML file."""
+    return parse_plan(read_file(path, "plan"), where=str(path))
+
+
+def parse_plan(document: str | bytes, *, where: str) -> Plan:
+    """The plan in a TOML document: `version = 1`, and one `[[control]]` table per control."""
+    tables = parse_toml(document, where=where)
+    _refuse_other_versions(tables.get("version"), where)
+    refuse_unknown(tables, _TABLES, where=where)
+    controls = _list_of_tables(tables, "control", where)
+    try:
+        return Plan(
+            controls=tuple(_control(table, where) for table in controls),
+            reasons=tuple(_reason(table, f"{where}: [[control]]") for table in controls),
+            made_for=_made_for(tables["for"], f"{where}: [for]") if "for" in tables else None,
+            predicted=_forecast(tables["predicted"], f"{where}: [predicted]") if "predicted" in tables else None,
+            rejected=tuple(
+                _rejected(table, f"{where}: [[rejected]]") for table in _list_of_tables(tables, "rejected", where)
+            ),
+        )
+    except DataFileError:
+        raise
+    except InputError as error:
+        raise DataFileError(f"{where}: {error}") from None
+
+
+def _refuse_other_versions(version: object, where: str) -> None:
+    """Before anything else is looked at: a newer file may have keys that are unknown here and right there."""
+    if type(version) is int and version == PLAN_VERSION:
+        return
+    newer = type(version) is int and version > PLAN_VERSION
+    next_step = "it comes from a newer makeway: use that one" if newer else f"write version = {PLAN_VERSION}"
+    found = "missing" if version is None else repr(version)
+    raise DataFileError(f"{where}: version is {found}; this makeway reads version {PLAN_VERSION}; {next_step}")
+
+
+def _list_of_tables(document: dict[str, Any], key: str, where: str) -> list[dict[str, Any]]:
+    tables = document.get(key, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise DataFileError(f"{where}: write each {key} as a [[{key}]] table")
+    return tables
+
+
+def _control(table: dict[str, Any], where: str) -> Control:
+    kind = table.get("kind")
+    if not isinstance(kind, str) or kind not in CONTROL_KINDS:
+        raise DataFileError(f"{where}: unknown control kind {kind!r}{suggestion(str(kind), CONTROL_KINDS)}")
+    names = [field.name for field in fields(CONTROL_KINDS[kind])]
+    refuse_unknown(table, ("kind", "reason", *names), where=f"{where}: {kind}")
+    given = {name: table[name] for name in names if name in table}
+    for name, value in given.items():
+        if name in _TEXT_FIELDS and not isinstance(value, str):
+            raise DataFileError(f"{where}: {kind}: {name} must be a string, got {value!r}")
+        if name == "prelaunch" and not isinstance(value, bool):
+            raise DataFileError(f"{where}: {kind}: prelaunch must be true or false, got {value!r}")
+    try:
+        return CONTROL_KINDS[kind](**given)
+    except (TypeError, InputError) as error:
+        raise DataFileError(f"{where}: {kind}: {error}") from None
+
+
+def _reason(table: dict[str, Any], where: str) -> str:
+    reason = table.get("reason", "")
+    if not isinstance(reason, str):
+        raise DataFileError(f"{where}: reason must be a string, got {reason!r}")
+    return reason
+
+
+def _made_for(table: object, where: str) -> MadeFor:
+    given = _table(table, [field.name for field in fields(MadeFor)], where)
+    for key, value in given.items():
+        if key != "gpus" and not isinstance(value, str):
+            raise DataFileError(f"{where}: {key} must be a string, got {value!r}")
+    return MadeFor(**given)
+
+
+def _forecast(table: object, where: str) -> Forecast:
+    given = _table(table, ("origin", *(field.name for field in fields(Forecast))), where)
+    if (origin := given.get("origin", PREDICTED)) != PREDICTED:
+        raise DataFileError(f"{where}: origin is {origin!r}; a plan holds predicted times only: write {PREDICTED!r}")
+    numbers = {key: float(_number(given[key], f"{where}: {key}")) for key in (*_TIMES, *_SHARES) if key in given}
+    if missing := [key for key in _TIMES if key not in numbers]:
+        raise DataFileError(f"{where}: {missing[0]} is missing; it must be a number of milliseconds")
+    return Forecast(**numbers, dispatchers=texts(given, "dispatchers", where=where))
+
+
+def _rejected(table: dict[str, Any], where: str) -> Rejected:
+    given = _table(table, ("control", "reason"), where)
+    word = text(given, "control", where=where)
+    try:
+        return Rejected(parse_control(word), _reason(given, where))
+    except InputError as error:
+        raise DataFileError(f"{where}: {error}") from None
+
+
+def _table(table: object, known: Iterable[str], where: str) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise DataFileError(f"{where} must be a table, got {table!r}")
+    refuse_unknown(table, known, where=where)
+    return table
+
+
+def _number(value: object, what: str) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataFileError(f"{what} must be a number, got {value!r}")
+    return value
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+def dump_plan(plan: Plan) -> str:
+    """The plan as TOML: keys in a fixed order, each control under a comment that says it in words."""
+    blocks = [
+        [
+            "# A plan of makeway: the controls to apply, and why. docs/plan-files.md lists the keys.",
+            _line("version", PLAN_VERSION),
+        ]
+    ]
+    if plan.made_for is not None:
+        blocks.append(["[for]", *_lines(plan.made_for)])
+    if plan.predicted is not None:
+        blocks.append(
+            ["# Simulated, not measured.", "[predicted]", _line("origin", PREDICTED), *_lines(plan.predicted)]
+        )
+    for control, reason in zip(plan.controls, plan.reasons, strict=True):
+        kind = _line("kind", type(control).__name__)
+        blocks.append(
+            [f"# {one_line(describe(control))}", "[[control]]", kind, *_lines(control), *_reason_lines(reason)]
+        )
+    for rejected in plan.rejected:
+        word = _line("control", control_word(rejected.control))
+        title = f"# turned down: {one_line(describe(rejected.control))}"
+        blocks.append([title, "[[rejected]]", word, *_reason_lines(rejected.reason)])
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def one_line(words: str) -> str:
+    """Words that can stand in a comment: whatever would end the line, or is not printable, becomes a question mark."""
+    return "".join(character if character.isprintable() else "?" for character in words)
+
+
+def _lines(value: MadeFor | Forecast | Control) -> list[str]:
+    found = ((field.name, getattr(value, field.name)) for field in fields(value))
+    return [_line(key, content) for key, content in found if content is not None]
+
+
+def _reason_lines(reason: str) -> list[str]:
+    return [_line("reason", reason)] if reason else []
+
+
+def _line(key: str, value: object) -> str:
+    return f"{key} = {_toml(value)}"
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            return _quoted(value)
+        case tuple():
+            return f"[{', '.join(_toml(item) for item in value)}]"
+        case _:
+            raise TypeError(f"no TOML for {value!r}")
+
+
+_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
+def _quoted(words: str) -> str:
+    """A TOML basic string; characters that nobody can see are written as escapes."""
+    return '"' + "".join(_character(character) for character in words) + '"'
+
+
+def _character(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    code = ord(character)
+    if 0xD800 <= code <= 0xDFFF:
+        raise InputError(f"half a surrogate pair ({character!r}) cannot be written to a file")
+    if character.isprintable():
+        return character
+    return f"\\u{code:04X}" if code <= 0xFFFF else f"\\U{code:08X}"

@@ -1,0 +1,273 @@
+"""Kineto traces: the Chrome-trace JSON that PyTorch's profiler writes, for NVIDIA and AMD GPUs.
+
+`baseTimeNanoseconds` is added to all times: ranks of one job are on one clock only with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from makeway.read.traces.classify import CommNames
+from makeway.read.traces.kineto_events import EVENTS, NO_CORRELATION, Event, GpuArgs, Kept, Shape
+from makeway.read.traces.stream import ByteSource, EventStream, no_collection
+from makeway.values.collective import CollectiveKind
+from makeway.values.errors import TraceError
+from makeway.values.timeline import Exchange, Rank, Span, Step, Timeline, Wait
+
+OWN_SHARE = 0.99  # of the kernels: the rest are strays, such as a context that was opened on GPU 0
+
+_RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_.]?(\d{1,6})", re.IGNORECASE)
+_NAME_KINDS: tuple[tuple[str, CollectiveKind], ...] = (
+    ("allreduce", "all-reduce"),
+    ("allgather", "all-gather"),
+    ("reducescatter", "reduce-scatter"),
+    ("alltoall", "all-to-all"),
+    ("send", "send-recv"),
+    ("recv", "send-recv"),
+)
+# c10/core/ScalarType.h
+_ELEMENT_BYTES = {
+    **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8"), 1),
+    **dict.fromkeys(("Short", "Half", "BFloat16", "UInt16"), 2),
+    **dict.fromkeys(("Int", "Float", "UInt32", "ComplexHalf", "QInt32"), 4),
+    **dict.fromkeys(("Long", "Double", "UInt64", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
+
+
+def read_kineto(path: Path, *, comm: CommNames, progress: Callable[[int], None] | None = None) -> Timeline:
+    """The timeline of one Kineto file: one rank, or one for each GPU where a process drove several."""
+    kept = Kept(comm)
+    stream = EventStream(ByteSource(path, progress), EVENTS)
+    with no_collection():
+        for piece in stream.pieces():
+            kept.add(piece)
+            del piece
+        _check(path, kept, stream)
+        return _timeline(path, kept, stream)
+
+
+def _check(path: Path, kept: Kept, stream: EventStream[Event]) -> None:
+    if kept.starts_ns:
+        return
+    damage = ", and is cut short" if stream.cut_short else ""
+    dropped = stream.unreadable + kept.untimed + kept.odd
+    if dropped:
+        damage = f", cannot be read in {dropped:,} events{damage}"
+    raise TraceError(
+        f"{path} holds no GPU activity: {stream.events:,} other events{damage}\n"
+        "Record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
+    )
+
+
+def _timeline(path: Path, kept: Kept, stream: EventStream[Event]) -> Timeline:
+    header, notes = stream.header, _losses(kept, stream)
+    base_ns = _whole(header.get("baseTimeNanoseconds")) or 0
+    ranks = _ranks(path, kept, header, notes)
+    asked_ns = _asked_ns(kept, base_ns)
+    spans = _spans(kept, ranks, asked_ns, base_ns, _group_ranks(header))
+    if left_out := len(kept.starts_ns) - len(spans):
+        notes.append(f"{left_out:,} events are left out: they ran on other GPUs, which do next to nothing here")
+    steps = [
+        Step(number=number, rank=rank.rank, start_ns=start + base_ns, end_ns=end + base_ns)
+        for rank in ranks.values()
+        for number, start, end in sorted(kept.steps, key=lambda step: step[1])
+    ]
+    waits = _waits(kept, ranks, asked_ns, base_ns) if kept.synchronised else None
+    if waits is not None and (lost := len(kept.waits) - len(waits)):
+        notes.append(f"{lost:,} stream waits are left out: what they wait for was recorded before the trace began")
+    names = {rank.device for rank in ranks.values()}
+    return Timeline(
+        spans=tuple(spans),
+        origin="imported",
+        device=names.pop() if len(names) == 1 else None,
+        ranks=tuple(replace(rank, notes=tuple(notes)) for rank in ranks.values()),
+        steps=tuple(steps),
+        waits=None if waits is None else tuple(waits),
+    )
+
+
+def _losses(kept: Kept, stream: EventStream[Event]) -> list[str]:
+    notes = []
+    if stream.cut_short:
+        notes.append(f"the file is cut short or damaged after {stream.events:,} events; what it lacks is not counted")
+    if stream.unreadable:
+        notes.append(f"{stream.unreadable:,} events are left out: they are not valid JSON")
+    if kept.untimed:
+        notes.append(f"{kept.untimed:,} events are left out: they have no time, or a negative duration")
+    if kept.odd:
+        notes.append(f"{kept.odd:,} events are left out: their arguments cannot be read")
+    return notes
+
+
+def _ranks(path: Path, kept: Kept, header: Mapping[str, Any], notes: list[str]) -> dict[int, Rank]:
+    """The rank that each GPU with kernels belongs to."""
+    info = _table(header.get("distributedInfo"))
+    rank = _whole(info.get("rank"))
+    gpus = _gpus(kept, one=rank is not None)
+    if len(gpus) > 1:
+        listed = ", ".join(map(str, gpus))
+        notes.append(f"one file holds the kernels of GPUs {listed}: each is taken for a rank of that number")
+    elif rank is None and (named := _RANK_IN_NAME.search(path.name)):
+        rank = int(named[1])
+        notes.append(f"the trace does not say which rank it is; {rank} is taken from the file's name")
+    elif rank is None:
+        rank = gpus[0]
+        notes.append(f"the trace does not say which rank it is; {rank} is taken from the GPU's number")
+    library = info.get("nccl_version")
+    ranks = {}
+    for gpu in gpus:
+        device, sms = _device(header, gpu)
+        if device is None:
+            notes.append(f"the trace does not describe GPU {gpu}")
+        vendor = "rccl" if "AMD" in (device or "") or "hip_runtime_version" in header else "nccl"
+        ranks[gpu] = Rank(
+            rank=gpu if len(gpus) > 1 or rank is None else rank,
+            device=device,
+            sms=sms,
+            world=_whole(info.get("world_size")),
+            library=f"{vendor}-{library}" if isinstance(library, str) and library else None,
+            source=str(path),
+        )
+    return ranks
+
+
+def _gpus(kept: Kept, *, one: bool) -> list[int]:
+    """The GPUs that ran kernels; of a process that says it is `one` rank, its own, if others ran next to nothing."""
+    kernels: Counter[int] = Counter()
+    for index, count in Counter(kept.shape_of).items():
+        if (shape := kept.shapes[index]).kind in ("compute", "comm"):
+            kernels[shape.device] += count
+    if one and kernels:
+        (gpu, most), *_ = kernels.most_common(1)
+        if most >= OWN_SHARE * kernels.total():
+            return [gpu]
+    return sorted(kernels or {shape.device for shape in kept.shapes})
+
+
+def _device(header: Mapping[str, Any], gpu: int) -> tuple[str | None, int | None]:
+    listed = header.get("deviceProperties")
+    for entry in map(_table, listed if isinstance(listed, list) else []):
+        if _whole(entry.get("id")) == gpu and isinstance(entry.get("name"), str):
+            return entry["name"], _whole(entry.get("numSms"))
+    return None, None
+
+
+def _group_ranks(header: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    groups = _table(header.get("distributedInfo")).get("pg_config")
+    return {
+        str(group.get("pg_name")): _numbers(group.get("ranks"))
+        for group in map(_table, groups if isinstance(groups, list) else [])
+    }
+
+
+def _asked_ns(kept: Kept, base_ns: int) -> dict[int, int]:
+    """When the host made each call, by correlation; the first, where a call was recorded at several levels."""
+    asked: dict[int, int] = {}
+    for correlation, time in zip(kept.asked, kept.asked_ns, strict=True):
+        if (earlier := asked.get(correlation)) is None or time + base_ns < earlier:
+            asked[correlation] = time + base_ns
+    return asked
+
+
+def _spans(
+    kept: Kept,
+    ranks: Mapping[int, Rank],
+    asked_ns: Mapping[int, int],
+    base_ns: int,
+    group_ranks: Mapping[str, tuple[int, ...]],
+) -> list[Span]:
+    in_items = set(kept.in_items)
+    by_name = [_exchange_by_name(kept.comm, shape) for shape in kept.shapes]
+    starts, order = kept.starts_ns, range(len(kept.starts_ns))
+    spans = []
+    for index in sorted(order, key=starts.__getitem__):
+        of, correlation = kept.shape_of[index], kept.correlations[index]
+        shape = kept.shapes[of]
+        if (rank := ranks.get(shape.device)) is None:
+            continue
+        exchange = by_name[of]
+        if (args := kept.collectives.get(index)) is not None:
+            exchange = _exchange(args, exchange, group_ranks)
+        start = starts[index] + base_ns
+        spans.append(
+            Span(
+                name=shape.name,
+                kind=shape.kind,
+                stream=shape.stream,
+                start_ns=start,
+                end_ns=start + kept.durations_ns[index],
+                rank=rank.rank,
+                launch=shape.launch_in_items if correlation in in_items else shape.launch,
+                launched_ns=asked_ns.get(correlation),
+                exchange=exchange,
+                priority=shape.priority,
+            )
+        )
+    return spans
+
+
+def _waits(kept: Kept, ranks: Mapping[int, Rank], asked_ns: Mapping[int, int], base_ns: int) -> list[Wait]:
+    waits = []
+    for time, args in kept.waits:
+        rank = ranks.get(args.device or 0) if len(ranks) > 1 else next(iter(ranks.values()))
+        recorded = asked_ns.get(args.record or NO_CORRELATION)
+        if rank is not None and recorded is not None and args.stream is not None and args.wait_on_stream is not None:
+            asked = asked_ns.get(args.correlation or NO_CORRELATION, time + base_ns)
+            waits.append(
+                Wait(
+                    rank=rank.rank,
+                    stream=str(args.stream),
+                    asked_ns=asked,
+                    on_stream=str(args.wait_on_stream),
+                    recorded_ns=recorded,
+                )
+            )
+    return waits
+
+
+def _exchange_by_name(comm: CommNames, shape: Shape) -> Exchange | None:
+    found = comm.find(shape.name) if shape.kind == "comm" else None
+    return None if found is None else Exchange(kind=found.kind)
+
+
+def _exchange(args: GpuArgs, by_name: Exchange | None, group_ranks: Mapping[str, tuple[int, ...]]) -> Exchange:
+    plain = (args.collective or "").replace("_", "").lower()
+    kind = next((kind for part, kind in _NAME_KINDS if part in plain), by_name.kind if by_name else None)
+    size = _ELEMENT_BYTES.get(args.dtype or "", 1 if (args.dtype or "").startswith("Float8") else None)
+    group = None if args.group is None else str(args.group)
+    return Exchange(
+        kind=kind,
+        in_bytes=None if size is None or args.in_elements is None else size * args.in_elements,
+        out_bytes=None if size is None or args.out_elements is None else size * args.out_elements,
+        group=group,
+        group_ranks=_listed_ranks(args.group_ranks) or group_ranks.get(group or "", ()),
+        sequence=args.sequence,
+    )
+
+
+def _listed_ranks(listed: object) -> tuple[int, ...]:
+    """The ranks in "[0, 1]"; nothing of a list that the profiler shortened ("[0, 1, ...]")."""
+    try:
+        return _numbers(msgspec.json.decode(listed) if isinstance(listed, str) else listed)
+    except (msgspec.DecodeError, RecursionError):
+        return ()
+
+
+def _numbers(value: object) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, list) and all(type(item) is int for item in value) else ()
+
+
+def _table(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int else None

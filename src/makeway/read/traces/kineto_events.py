@@ -1,0 +1,244 @@
+"""What is read of the events of a Kineto trace, and how little of it is kept until the whole file is known.
+
+Field names: pytorch/kineto, libkineto/src/output_json.cpp, CuptiActivity.cpp and RoctracerActivity_inl.h; arguments of
+collectives: pytorch/pytorch, torch/csrc/distributed/c10d/ParamCommsUtils.hpp. Times are microseconds with up to three
+decimals, often more digits than a float holds, so they are read from their text.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import lru_cache, partial
+from typing import Any
+
+import msgspec
+
+from makeway.read.traces.classify import CommNames
+from makeway.values.errors import InvalidKernelError
+from makeway.values.kernel import KernelResources, Launch
+from makeway.values.timeline import SpanKind
+
+# Categories, lower-cased; before 2022 Kineto wrote "Kernel", "Memcpy", "Memset" and "Runtime".
+_GPU = {"kernel": "kernel", "gpu_memcpy": "memcpy", "memcpy": "memcpy", "gpu_memset": "memset", "memset": "memset"}
+_HOST = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", "driver"}
+_ASKS = re.compile(rb"Launch|Memcpy|Memset|EventRecord|StreamWaitEvent")
+# HIP's extended launches give the size of the grid in work-items, not blocks (hip_ext.h: globalWorkSizeX).
+_GRID_IN_ITEMS = (b'"hipExtModuleLaunchKernel"', b'"hipHccModuleLaunchKernel"')
+_STEP = re.compile(rb'"ProfilerStep#(\d{1,15})"')
+_STREAM_WAIT = b'"Stream Wait Event"'
+NO_CORRELATION = 0  # as the profiler writes it
+_LATEST_NS = 2**62
+
+_Size = tuple[int, int, int]
+
+
+class Event(msgspec.Struct, gc=False):
+    cat: str = ""
+    name: msgspec.Raw = msgspec.Raw(b"")
+    ts: msgspec.Raw = msgspec.Raw(b"")
+    dur: msgspec.Raw = msgspec.Raw(b"")
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class GpuArgs(msgspec.Struct, gc=False):
+    device: int | None = None
+    stream: int | str | None = None
+    correlation: int | None = None
+    grid: _Size | None = None
+    block: _Size | None = None
+    registers: int | None = msgspec.field(default=None, name="registers per thread")
+    smem_bytes: int | None = msgspec.field(default=None, name="shared memory")
+    priority: int | None = None
+    collective: str | None = msgspec.field(default=None, name="Collective name")
+    in_elements: int | None = msgspec.field(default=None, name="In msg nelems")
+    out_elements: int | None = msgspec.field(default=None, name="Out msg nelems")
+    dtype: str | None = None
+    group: str | int | None = msgspec.field(default=None, name="Process Group Name")
+    group_ranks: str | list[Any] | None = msgspec.field(default=None, name="Process Group Ranks")
+    sequence: int | None = msgspec.field(default=None, name="Seq")
+
+
+class _HostArgs(msgspec.Struct, gc=False):
+    correlation: int | None = None
+
+
+class WaitArgs(msgspec.Struct, gc=False):
+    stream: int | None = None
+    correlation: int | None = None
+    wait_on_stream: int | None = None
+    record: int | None = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
+    device: int | None = None
+
+
+EVENTS = msgspec.json.Decoder(list[Event])
+_GPU_ARGS = msgspec.json.Decoder(GpuArgs)
+_HOST_ARGS = msgspec.json.Decoder(_HostArgs)
+_WAIT_ARGS = msgspec.json.Decoder(WaitArgs)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What equal launches share."""
+
+    name: str
+    kind: SpanKind
+    device: int
+    stream: str
+    launch: Launch | None
+    launch_in_items: Launch | None  # where the grid counts work-items
+    priority: int | None
+
+
+@dataclass(slots=True)
+class Kept:
+    """What is kept of the events: compact, since a trace has millions."""
+
+    comm: CommNames
+    starts_ns: array[int] = field(default_factory=lambda: array("q"))
+    durations_ns: array[int] = field(default_factory=lambda: array("q"))
+    correlations: array[int] = field(default_factory=lambda: array("q"))
+    shape_of: array[int] = field(default_factory=lambda: array("l"))
+    shapes: list[Shape] = field(default_factory=list)
+    collectives: dict[int, GpuArgs] = field(default_factory=dict)  # by index; only where arguments were recorded
+    asked: array[int] = field(default_factory=lambda: array("q"))  # correlations of host calls ...
+    asked_ns: array[int] = field(default_factory=lambda: array("q"))  # ... and their times
+    in_items: array[int] = field(default_factory=lambda: array("q"))  # those that count a grid in work-items
+    steps: list[tuple[int, int, int]] = field(default_factory=list)
+    waits: list[tuple[int, WaitArgs]] = field(default_factory=list)
+    synchronised: bool = False  # whether synchronisation was recorded at all
+    untimed: int = 0
+    odd: int = 0
+    _shape_ids: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    _uses: dict[str, Callable[[Event], None] | None] = field(default_factory=dict)
+    _asks: dict[bytes, bool] = field(default_factory=dict)
+
+    def add(self, events: list[Event]) -> None:
+        uses = self._uses
+        for event in events:
+            try:
+                use = uses[event.cat]
+            except KeyError:
+                use = uses[event.cat] = self._use(event.cat)
+            if use is not None:
+                try:
+                    use(event)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
+                    self.odd += 1
+
+    def _use(self, category: str) -> Callable[[Event], None] | None:
+        """What is done with events of a category; None: nothing."""
+        lower = category.lower()
+        if lower in _HOST:
+            return self._add_host
+        if lower in ("user_annotation", "operator"):
+            return self._add_step
+        if lower == "cuda_sync":
+            return self._add_sync
+        return partial(self._add_gpu, _GPU[lower]) if lower in _GPU else None
+
+    def _add_gpu(self, what: str, event: Event) -> None:
+        start, duration = _ns(event.ts), _ns(event.dur)
+        if start is None or duration is None or duration < 0:
+            self.untimed += 1
+            return
+        args, name = _GPU_ARGS.decode(event.args), bytes(event.name)
+        size = (args.grid, args.block, args.registers, args.smem_bytes)
+        key = (name, what, args.device, args.stream, args.priority, size)
+        try:
+            shape = self._shape_ids[key]
+        except KeyError:
+            self.shapes.append(self._shape(what, args, _text(name)))
+            shape = self._shape_ids[key] = len(self.shapes) - 1
+        self.correlations.append(args.correlation or NO_CORRELATION)  # first: it alone can be too large
+        if args.collective is not None and self.shapes[shape].kind == "comm":
+            self.collectives[len(self.starts_ns)] = args
+        self.starts_ns.append(start)
+        self.durations_ns.append(duration)
+        self.shape_of.append(shape)
+
+    def _shape(self, what: str, args: GpuArgs, name: str) -> Shape:
+        kind: SpanKind
+        if what == "kernel":
+            kind = "compute" if self.comm.find(name) is None else "comm"
+        else:
+            kind = "copy" if "PtoP" in name or "Peer" in name else "memory"
+        launch = in_items = None
+        if what == "kernel" and args.grid is not None and args.block is not None:
+            launch = _launch(args.grid, args.block, args.registers, args.smem_bytes)
+            in_items = _launch(_blocks(args.grid, args.block), args.block, args.registers, args.smem_bytes)
+        stream = "unknown" if args.stream is None else str(args.stream)
+        return Shape(name, kind, args.device or 0, stream, launch, in_items, args.priority)
+
+    def _add_host(self, event: Event) -> None:
+        name = bytes(event.name)
+        asks = self._asks.get(name)
+        if asks is None:
+            asks = self._asks[name] = _ASKS.search(name) is not None
+        if not asks or (time := _ns(event.ts)) is None:
+            return
+        args = _HOST_ARGS.decode(event.args)
+        if args.correlation:
+            self.asked.append(args.correlation)
+            self.asked_ns.append(time)
+            if name in _GRID_IN_ITEMS:
+                self.in_items.append(args.correlation)
+
+    def _add_step(self, event: Event) -> None:
+        if found := _STEP.fullmatch(bytes(event.name)):
+            start, duration = _ns(event.ts), _ns(event.dur)
+            if start is None or duration is None or duration < 0:
+                self.untimed += 1
+            else:
+                self.steps.append((int(found[1]), start, start + duration))
+
+    def _add_sync(self, event: Event) -> None:
+        self.synchronised = True
+        if bytes(event.name) == _STREAM_WAIT and (time := _ns(event.ts)) is not None:
+            self.waits.append((time, _WAIT_ARGS.decode(event.args)))
+
+
+def _ns(text: msgspec.Raw) -> int | None:
+    """Nanoseconds of a time written in microseconds; None when there is none, or none that can be."""
+    digits = bytes(text)
+    try:
+        ns = int(digits.replace(b".", b"", 1) if digits[-4:-3] == b"." else digits + b"000")
+    except ValueError:
+        try:
+            exact = Decimal(digits.strip(b'"').decode())
+            if not exact.is_finite() or exact.adjusted() > len(str(_LATEST_NS)):
+                return None
+            ns = int((exact * 1000).to_integral_value())
+        except (ArithmeticError, ValueError):
+            return None
+    return ns if -_LATEST_NS < ns < _LATEST_NS else None
+
+
+def _text(written: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(written))
+    except (msgspec.DecodeError, UnicodeDecodeError):  # kernels are named by programs, not all in UTF-8
+        return written.strip(b'"').decode(errors="replace")
+
+
+def _blocks(items: _Size, block: _Size) -> _Size:
+    x, y, z = (-(-count // max(1, threads)) for count, threads in zip(items, block, strict=True))
+    return x, y, z
+
+
+@lru_cache(maxsize=4096)
+def _launch(grid: _Size, block: _Size, registers: int | None, smem_bytes: int | None) -> Launch | None:
+    """Cached: equal launches are one value. None for a size that no GPU can be given."""
+    blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
+    resources = None
+    if registers is not None and smem_bytes is not None:
+        with suppress(InvalidKernelError):
+            resources = KernelResources(threads=threads, registers_per_thread=registers, smem_bytes=smem_bytes)
+    try:
+        return Launch(blocks=blocks, threads=threads, resources=resources, grid=grid)
+    except InvalidKernelError:
+        return None

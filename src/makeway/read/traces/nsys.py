@@ -1,0 +1,393 @@
+"""Nsight Systems SQLite exports: one rank per process and GPU.
+
+Sources: NVIDIA, "SQLite Schema Reference" of the Nsight Systems User Guide (tables, serialised process and thread
+ids), and CUPTI's CUpti_ActivityKernel9, CUpti_ActivityMemcpy5 and CUpti_ActivitySynchronization2 (columns). Columns and
+tables come and go between versions, so whatever is absent is left out and noted.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from makeway.read.traces.classify import CommNames
+from makeway.values.errors import InvalidKernelError, TraceError
+from makeway.values.kernel import KernelResources, Launch
+from makeway.values.timeline import Exchange, Rank, Span, SpanKind, Step, Timeline, Wait
+
+_KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+_MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+_MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+_CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+_EVENT = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+
+_HEADER_BYTES = 100
+_PEER_TO_PEER = 10  # CUpti_ActivityMemcpyKind
+_STREAM_WAIT_EVENT = 2  # CUpti_ActivitySynchronizationType
+_RANGES = (59, 60)  # NVTX push/pop and start/end
+_THREAD_BITS = 24  # a global thread id is machine, process (24 bits), thread (24 bits)
+_PROCESS_MASK = (1 << 24) - 1
+_STEP = re.compile(r"(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|iter))[ _:#]*(\d+)", re.IGNORECASE)
+
+# The shared memory of a block is what it asked for, static and dynamic. sharedMemoryExecuted is the carve-out that the
+# driver chose for the SM: 32 KiB for a kernel that uses none.
+_RESOURCES = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "clusterX", "clusterY", "clusterZ")
+_SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+_PLACE = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
+
+
+def read_nsys(path: Path, *, comm: CommNames) -> Timeline:
+    """The timeline of an SQLite file that `nsys export --type sqlite` wrote. Ranks are numbered by GPU index."""
+    if not path.is_file():
+        raise TraceError(f"cannot read {path}: no such file")
+    _check_length(path)
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            connection.text_factory = lambda text: text.decode(errors="replace")
+            return _Reader(path=path, db=connection, comm=comm).timeline()
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter from a message that quotes damaged text
+        raise TraceError(f"{path}: not an SQLite database, or one that is cut short or damaged ({error})") from None
+
+
+def _check_length(path: Path) -> None:
+    """Nothing, or an error when the file is shorter than its own header says (sqlite.org/fileformat2.html, 1.3)."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+            length = file.seek(0, 2)
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror}") from None
+    if len(header) < _HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
+        raise TraceError(f"{path}: not an SQLite database; make one with `nsys export --type sqlite`")
+    page = int.from_bytes(header[16:18], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    whole = pages * (page if page > 1 else 1 << 16)
+    known = header[24:28] == header[92:96]  # else an old library wrote the file, and the count is stale
+    if known and length < whole:
+        raise TraceError(f"{path}: cut short, {length:,} of {whole:,} bytes; copy or export it again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A GPU as one process sees it."""
+
+    process: int  # machine and process, as the export serialises them
+    device: int
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One open export, and what had to be left out of it so far."""
+
+    path: Path
+    db: sqlite3.Connection
+    comm: CommNames
+    columns: dict[str, frozenset[str]] = field(default_factory=dict)  # by table
+    ranks: dict[_Place, Rank] = field(default_factory=dict)
+    asked: dict[int, tuple[array[int], array[int]]] = field(default_factory=dict)  # by process: correlations and times
+    launches: dict[tuple[Any, ...], Launch | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    untimed: int = 0
+    unfit: int = 0
+    unasked: int = 0
+
+    def timeline(self) -> Timeline:
+        tables = [str(name) for (name,) in self.db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        self.columns = {table: self._columns_of(table) for table in tables}
+        self._check()
+        self.ranks = self._read_ranks()
+        self.asked = self._read_calls()
+        spans = [*self._kernels(), *self._copies(), *self._fills()]
+        if not spans:
+            raise TraceError(f"{self.path}: no kernel has a start, an end, a GPU and a stream; export again")
+        spans.sort(key=lambda span: (span.start_ns, span.end_ns))
+        steps, waits = tuple(self._steps()), self._waits()
+        self._note_losses(len(spans))
+        devices = {rank.device for rank in self.ranks.values()}
+        ranks = sorted(self.ranks.values(), key=lambda rank: rank.rank)
+        return Timeline(
+            spans=tuple(spans),
+            origin="imported",
+            device=devices.pop() if len(devices) == 1 else None,
+            ranks=tuple(replace(rank, notes=tuple(self.notes)) for rank in ranks),
+            steps=steps,
+            waits=waits,
+        )
+
+    # --- the database ---
+
+    def _columns_of(self, table: str) -> frozenset[str]:
+        quoted = table.replace('"', '""')
+        return frozenset(str(row[1]) for row in self.db.execute(f'PRAGMA table_info("{quoted}")'))
+
+    def _check(self) -> None:
+        if _KERNEL not in self.columns or not self.db.execute(f"SELECT 1 FROM {_KERNEL} LIMIT 1").fetchone():
+            raise TraceError(
+                f"{self.path}: an SQLite database without kernels ({len(self.columns):,} tables); record with "
+                "`nsys profile --trace=cuda`, then `nsys export --type sqlite`"
+            )
+        if lacking := [column for column in ("start", "end", "deviceId", "streamId") if not self._has(_KERNEL, column)]:
+            raise TraceError(f"{self.path}: {_KERNEL} lacks {', '.join(lacking)}; export with a newer nsys")
+
+    def _has(self, table: str, *columns: str) -> bool:
+        return table in self.columns and self.columns[table].issuperset(columns)
+
+    def _rows(self, table: str, columns: Sequence[str], where: str = "") -> Iterator[tuple[Any, ...]]:
+        """The rows of a table, None where it lacks the column; nothing when there is no such table."""
+        if table not in self.columns:
+            return
+        chosen = ", ".join(column if self._has(table, column) else f"NULL AS {column}" for column in columns)
+        yield from self.db.execute(f"SELECT {chosen} FROM {table} {where}")
+
+    def _note_losses(self, spans: int) -> None:
+        if self.untimed:
+            self.notes.append(
+                f"{self.untimed:,} records are left out: no time, GPU or stream, or ending before the start"
+            )
+        if self.unfit:
+            self.notes.append(f"{self.unfit:,} kernels have no usable register and shared memory counts")
+        if self.unasked:
+            self.notes.append(
+                f"{self.unasked:,} of {spans:,} activities have no launch time: their call is not recorded"
+            )
+
+    # --- who ---
+
+    def _read_ranks(self) -> dict[_Place, Rank]:
+        places = set()
+        for table in (_KERNEL, _MEMCPY, _MEMSET):
+            for process, device in self._rows(table, ("globalPid", "deviceId"), "GROUP BY 1, 2"):
+                if type(device) is int:
+                    places.add(_Place(_process(process), device))
+        gpus = {
+            _Place(pid, device): gpu
+            for pid, device, gpu in self._rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
+            if type(gpu) is int
+        }
+        kinds = {gpu: (name, sms) for gpu, name, sms in self._rows("TARGET_INFO_GPU", ("id", "name", "smCount"))}
+        if not kinds:
+            self.notes.append("the GPU is not named: the export has no TARGET_INFO_GPU")
+        found = {place: gpus.get(_Place(place.process & _PROCESS_MASK, place.device), place.device) for place in places}
+        ordered = sorted(found, key=lambda place: (found[place], place.process))
+        shared = len(set(found.values())) < len(found)
+        self.notes.append(
+            "several processes used one GPU: ranks are numbered in the order of GPUs and processes"
+            if shared
+            else "ranks are numbered by GPU: the record does not say them"
+        )
+        ranks = {}
+        for number, place in enumerate(ordered):
+            name, sms = kinds.get(found[place], (None, None))
+            ranks[place] = Rank(
+                rank=number if shared else found[place],
+                device=name if isinstance(name, str) and name else None,
+                sms=sms if type(sms) is int and sms > 0 else None,
+                source=str(self.path),
+            )
+        return ranks
+
+    def _read_calls(self) -> dict[int, tuple[array[int], array[int]]]:
+        calls: dict[int, tuple[array[int], array[int]]] = {}
+        if not self._has(_CALLS, "start", "correlationId", "globalTid"):
+            return calls
+        # In the order of correlation ids, so that they can be searched; the outermost call of an id starts first.
+        order = "WHERE typeof(start) = 'integer' AND typeof(correlationId) = 'integer' ORDER BY correlationId, start"
+        for start, correlation, thread in self._rows(_CALLS, ("start", "correlationId", "globalTid"), order):
+            correlations, times = calls.setdefault(_process(thread), (array("q"), array("q")))
+            correlations.append(correlation)
+            times.append(start)
+        return calls
+
+    def _asked_ns(self, process: int, correlation: object) -> int | None:
+        if type(correlation) is int and process in self.asked:
+            correlations, times = self.asked[process]
+            at = bisect_left(correlations, correlation)
+            if at < len(correlations) and correlations[at] == correlation:
+                return times[at]
+        return None
+
+    def _priorities(self) -> dict[tuple[int, int, int], int]:
+        columns = ("processId", "contextId", "streamId", "priority")
+        return {
+            (process, context, stream): priority - (1 << 32) if priority >= 1 << 31 else priority
+            for process, context, stream, priority in self._rows("TARGET_INFO_CUDA_STREAM", columns)
+            if type(priority) is int
+        }
+
+    # --- what ran ---
+
+    def _kernels(self) -> Iterator[Span]:
+        # The short name has no namespace, by which most communication is known.
+        names = [column for column in ("demangledName", "mangledName", "shortName") if self._has(_KERNEL, column)]
+        strings = {key: str(value) for key, value in self._rows("StringIds", ("id", "value"))}
+        priorities = self._priorities()
+        width = len(_PLACE)
+        for row in self._rows(_KERNEL, (*_PLACE, *_SHAPE, *_RESOURCES, *names)):
+            shape = row[width : -len(names)] if names else row[width:]
+            if shape not in self.launches:
+                self.launches[shape] = _launch(*shape)
+            launch = self.launches[shape]
+            self.unfit += launch is None or launch.resources is None
+            name = next(
+                (strings[key] for key in row[width + len(shape) :] if strings.get(key)), "kernel without a name"
+            )
+            found = self.comm.find(name)
+            span = self._span(
+                row[:width],
+                name=name,
+                kind="comm" if found else "compute",
+                launch=launch,
+                exchange=Exchange(kind=found.kind) if found and found.kind else None,
+                priority=priorities.get((_process(row[6]) & _PROCESS_MASK, row[3], row[4])),
+            )
+            if span is not None:
+                yield span
+
+    def _copies(self) -> Iterator[Span]:
+        labels = dict(self._rows("ENUM_CUDA_MEMCPY_OPER", ("id", "label")))
+        for *place, kind, source, target in self._rows(_MEMCPY, (*_PLACE, "copyKind", "srcDeviceId", "dstDeviceId")):
+            between = kind == _PEER_TO_PEER or (source is not None and target is not None and source != target)
+            name = f"Memcpy {labels.get(kind, 'Peer-to-Peer' if between else kind)}"
+            span = self._span(place, name=name, kind="copy" if between else "memory")
+            if span is not None:
+                yield span
+
+    def _fills(self) -> Iterator[Span]:
+        for place in self._rows(_MEMSET, _PLACE):
+            span = self._span(place, name="Memset", kind="memory")
+            if span is not None:
+                yield span
+
+    def _span(
+        self,
+        row: Sequence[Any],
+        *,
+        name: str,
+        kind: SpanKind,
+        launch: Launch | None = None,
+        exchange: Exchange | None = None,
+        priority: int | None = None,
+    ) -> Span | None:
+        start, end, device, _, stream, correlation, pid = row
+        process = _process(pid)
+        timed = type(start) is int and type(end) is int and 0 < start <= end  # CUPTI: 0 is a time it could not take
+        if not timed or type(device) is not int or stream is None:
+            self.untimed += 1
+            return None
+        asked_ns = self._asked_ns(process, correlation)
+        self.unasked += asked_ns is None
+        return Span(
+            name=name,
+            kind=kind,
+            stream=str(stream),
+            start_ns=start,
+            end_ns=end,
+            rank=self.ranks[_Place(process, device)].rank,
+            launch=launch,
+            launched_ns=asked_ns,
+            exchange=exchange,
+            priority=priority,
+        )
+
+    # --- steps and waits ---
+
+    def _steps(self) -> Iterator[Step]:
+        if not self._has("NVTX_EVENTS", "start", "end", "eventType", "text"):
+            return
+        strings = dict(self._rows("StringIds", ("id", "value"), "WHERE value LIKE '%step%' OR value LIKE '%iter%'"))
+        ranks: dict[int, list[int]] = {}
+        for place, rank in self.ranks.items():
+            ranks.setdefault(place.process, []).append(rank.rank)
+        columns = ("start", "end", "globalTid", "text", "textId")
+        likely = "text LIKE '%step%' OR text LIKE '%iter%' OR text IS NULL"
+        ranges = self._rows("NVTX_EVENTS", columns, f"WHERE eventType IN {_RANGES} AND ({likely})")
+        for start, end, thread, text, key in ranges:
+            match = _STEP.fullmatch(str(text or strings.get(key) or ""))
+            if match is None or type(start) is not int or type(end) is not int or end < start:
+                continue
+            for number in ranks.get(_process(thread), ()):
+                yield Step(number=int(match[1]), rank=number, start_ns=start, end_ns=end)
+
+    def _waits(self) -> tuple[Wait, ...] | None:
+        """The stream waits whose event was recorded in the export; None where waiting cannot be followed."""
+        if not self._has(_SYNC, "syncType", "streamId", "correlationId", "globalPid"):
+            return None
+        contexts = {
+            (_process(pid), context): self.ranks[_Place(_process(pid), device)].rank
+            for pid, context, device in self._rows(_KERNEL, ("globalPid", "contextId", "deviceId"), "GROUP BY 1, 2, 3")
+            if type(device) is int
+        }
+        # An event is recorded again and again; each time gets its own eventSyncId.
+        recorded = {
+            (_process(pid), event, sync): (stream, self._asked_ns(_process(pid), correlation))
+            for pid, event, sync, stream, correlation in self._rows(
+                _EVENT, ("globalPid", "eventId", "eventSyncId", "streamId", "correlationId")
+            )
+        }
+        columns = ("globalPid", "contextId", "streamId", "correlationId", "eventId", "eventSyncId")
+        found, lost = [], 0
+        # The device of these rows is that of the calling thread, not the stream's: the context tells.
+        for pid, context, stream, correlation, event, sync in self._rows(
+            _SYNC, columns, f"WHERE syncType = {_STREAM_WAIT_EVENT}"
+        ):
+            process = _process(pid)
+            on_stream, recorded_ns = recorded.get((process, event, sync), (None, None))
+            asked_ns, rank = self._asked_ns(process, correlation), contexts.get((process, context))
+            if on_stream is None or recorded_ns is None or asked_ns is None or rank is None:
+                lost += 1
+                continue
+            found.append(
+                Wait(
+                    rank=rank,
+                    stream=str(stream),
+                    asked_ns=asked_ns,
+                    on_stream=str(on_stream),
+                    recorded_ns=recorded_ns,
+                )
+            )
+        if lost:
+            self.notes.append(
+                f"{lost:,} stream waits cannot be followed: the export does not say where their events were recorded; "
+                "record with --cuda-event-trace=true"
+            )
+        return None if lost and not found else tuple(found)
+
+
+def _process(thread: object) -> int:
+    """Machine and process of a serialised process or thread id; 0 where the export has none."""
+    return thread >> _THREAD_BITS if isinstance(thread, int) else 0
+
+
+def _launch(
+    grid_x: Any, grid_y: Any, grid_z: Any, block_x: Any, block_y: Any, block_z: Any,
+    registers: Any, static_bytes: Any, dynamic_bytes: Any, cluster_x: Any, cluster_y: Any, cluster_z: Any,
+) -> Launch | None:  # fmt: skip
+    """What a kernel's row asks for; without resources, or None, where the row does not say or is out of range."""
+    try:
+        launch = Launch(
+            blocks=grid_x * grid_y * grid_z,
+            threads=block_x * block_y * block_z,
+            grid=(grid_x, grid_y, grid_z),
+        )
+    except (InvalidKernelError, TypeError):
+        return None
+    try:
+        return replace(
+            launch,
+            resources=KernelResources(
+                threads=launch.threads,
+                registers_per_thread=registers,
+                smem_bytes=static_bytes + dynamic_bytes,
+                cluster=(cluster_x or 1) * (cluster_y or 1) * (cluster_z or 1),
+            ),
+        )
+    except (InvalidKernelError, TypeError):
+        return launch

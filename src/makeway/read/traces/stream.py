@@ -1,0 +1,341 @@
+"""The events of a JSON trace of any size, plain or gzip, in decoded pieces and constant memory.
+
+Where to cut a piece off is guessed, and proved by decoding it. A JSON parser reads from left to right, and its state
+depends only on what it has read. A piece starts where an element of the event array starts. If `[`, the piece and `]`
+decode, the parser stood after a complete element when it met that `]`: inside a string the `]` would have been text,
+inside an element it would have closed or broken that element, and either way the outer array would have stayed open.
+A piece ends with `}`, so no number is cut in two. Hence a cut that decodes is a true boundary, whatever braces and
+quotes the names hold, and the next piece again starts where an element starts.
+
+A guess that does not decode, and JSON that is damaged, go to an exact scan, which is slower and counts what it drops.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import zlib
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, Generic, TypeVar
+
+import msgspec
+
+from makeway.values.errors import TraceError
+
+inflate: ModuleType = zlib
+with suppress(ImportError):  # the same interface, three times as fast
+    inflate = import_module("isal.isal_zlib")
+
+EVENTS_KEY = "traceEvents"
+GZIP_MAGIC = b"\x1f\x8b"
+CHUNK_BYTES = 2 << 20  # of JSON, decoded at a time: larger is no faster, and leaves the caches
+READ_BYTES = 1 << 17  # of a compressed file, inflated at a time
+SALVAGE_BYTES = 64  # of a damaged compressed file, inflated at a time
+HEAD_BYTES = 256 << 20  # no trace has more before its events
+GUESSES = 3  # cuts that are tried before the exact scan
+
+GZIP_WINDOW = 31  # zlib: a gzip frame with the largest window
+# One event after another. Inside a string the quote would be escaped, so only a list of objects in an event's own
+# arguments can look like this.
+_BETWEEN_EVENTS = re.compile(rb'\}\s*(,)\s*\{\s*"(?:ph|cat|name|ts|pid|tid|args|dur)"\s*:')
+# Everything that can change where in the document we are. A byte of it is matched by its number: 0x22 is a quote,
+# 0x2C a comma, 0x3A a colon, 0x5B and 0x5D are brackets, 0x7B and 0x7D braces.
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},:]', re.DOTALL)
+# printf's inf and nan are not JSON, but profilers have written them.
+_STRING_OR_INF = re.compile(rb'("(?:[^"\\]++|\\.)*+"?)|[-+]?\b(?:inf|nan|infinity)\b', re.DOTALL | re.IGNORECASE)
+_UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+_COMMA, _CLOSE = b",]"
+
+T = TypeVar("T")
+
+
+# --- bytes -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ByteSource:
+    """The bytes of a file, inflated if it is gzip, and whether it ends too early."""
+
+    path: Path
+    progress: Callable[[int], None] | None = None  # told the bytes of the file that were read so far
+    chunk_bytes: int = CHUNK_BYTES
+    broken: bool = False  # gzip data that end early or are damaged
+
+    def chunks(self) -> Iterator[bytes]:
+        try:
+            with self.path.open("rb") as file:
+                magic = file.read(len(GZIP_MAGIC))
+                file.seek(0)
+                yield from self._inflated(file) if magic == GZIP_MAGIC else self._plain(file)
+        except OSError as error:
+            raise TraceError(f"cannot read {self.path}: {error.strerror or error}") from error
+
+    def _plain(self, file: IO[bytes]) -> Iterator[bytes]:
+        while chunk := file.read(self.chunk_bytes):
+            self._report(file)
+            yield chunk
+
+    def _inflated(self, file: IO[bytes]) -> Iterator[bytes]:
+        done = 0
+        try:
+            for chunk in self._members(file, READ_BYTES):
+                done += len(chunk)
+                yield chunk
+        except inflate.error:
+            # A call that fails keeps what it had inflated so far. Smaller calls lose less.
+            self.broken = True
+            file.seek(0)
+            with suppress(inflate.error):
+                for chunk in self._members(file, SALVAGE_BYTES):
+                    if new := chunk[done:]:
+                        yield new
+                    done = max(0, done - len(chunk))
+
+    def _members(self, file: IO[bytes], read_bytes: int) -> Iterator[bytes]:
+        member, pending = inflate.decompressobj(GZIP_WINDOW), b""
+        while pending or (pending := file.read(read_bytes)):
+            if member.eof:  # another member follows, or the zeros that some tools pad with
+                if not (pending := pending.lstrip(b"\0")):
+                    continue
+                member = inflate.decompressobj(GZIP_WINDOW)
+            chunk = member.decompress(pending, self.chunk_bytes)
+            pending = member.unused_data if member.eof else member.unconsumed_tail
+            self._report(file)
+            if chunk:
+                yield chunk
+        self.broken |= not member.eof
+
+    def _report(self, file: IO[bytes]) -> None:
+        if self.progress is not None:
+            self.progress(file.tell())
+
+
+# --- what comes before the events --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The start of a JSON document: up to the value of a key that was looked for, or into an array."""
+
+    text: bytes
+    rest: bytes  # what was read after it
+    key: str | None = None  # None: the document is an array, or has none of the keys
+    is_array: bool = False
+
+
+def read_head(chunks: Iterator[bytes], keys: Collection[str] = (EVENTS_KEY,)) -> Head:
+    """Reads to the first of these keys of the outermost object that holds an array."""
+    data, wanted = b"", 0
+    for chunk in chunks:
+        data += chunk
+        if len(data) < wanted:
+            continue
+        start = data.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if not start:
+            continue
+        if start[:1] == b"[":
+            return Head(text=b"", rest=start[1:], is_array=True)
+        if start[:1] != b"{":
+            return Head(text=data, rest=b"")
+        if (found := _find_array(start, keys)) is not None:
+            key, at = found
+            return Head(text=start[: at - 1], rest=start[at:], key=key)
+        if len(data) > HEAD_BYTES:
+            break
+        wanted = 2 * len(data)
+    return _unfinished(data, keys)
+
+
+def _unfinished(data: bytes, keys: Collection[str]) -> Head:
+    start = data.removeprefix(b"\xef\xbb\xbf").lstrip()
+    found = _find_array(start, keys) if start[:1] == b"{" else None
+    if found is None:
+        return Head(text=start, rest=b"")
+    return Head(text=start[: found[1] - 1], rest=start[found[1] :], key=found[0])
+
+
+def _find_array(data: bytes, keys: Collection[str]) -> tuple[str, int] | None:
+    """The first of `keys` in the outermost object whose value is an array, and where its first element starts."""
+    depth, name, colon = 0, b"", False
+    for token in _TOKEN.finditer(data):
+        at = token.start()
+        match data[at]:
+            case 0x22:
+                if not token[1]:
+                    return None  # the string goes on in what has not been read
+                name, colon = token[0] if depth == 1 else b"", False
+                continue
+            case 0x3A:
+                colon = bool(name)
+                continue
+            case 0x5B if colon and (key := name[1:-1].decode(errors="replace")) in keys:
+                return key, at + 1
+            case 0x5B | 0x7B:
+                depth += 1
+            case 0x5D | 0x7D:
+                depth -= 1
+        name, colon = b"", False
+    return None
+
+
+def header_entries(text: bytes) -> dict[str, Any]:
+    """Every readable entry of the outermost object of a JSON text that may be damaged or end early."""
+    entries: dict[str, Any] = {}
+    depth, name, begin = 0, b"", None
+    for token in _TOKEN.finditer(text):
+        at = token.start()
+        match text[at]:
+            case 0x22:
+                if not token[1]:
+                    break
+                if depth == 1 and begin is None:
+                    name = token[0]
+            case 0x3A if depth == 1 and begin is None:
+                begin = token.end()
+            case 0x5B | 0x7B:
+                depth += 1
+            case byte:
+                depth -= byte in b"]}"
+                if begin is not None and (depth == 0 or (depth == 1 and byte == _COMMA)):
+                    with suppress(*_UNREADABLE):
+                        entries[str(msgspec.json.decode(name))] = msgspec.json.decode(text[begin:at])
+                    name, begin = b"", None
+    return entries
+
+
+# --- events ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class EventStream(Generic[T]):
+    """The elements of a document's event array and, once they were read, what stands around the array."""
+
+    source: ByteSource
+    decoder: msgspec.json.Decoder[list[T]]
+    header: dict[str, Any] = field(default_factory=dict)
+    events: int = 0
+    unreadable: int = 0  # elements that are no JSON, or no event
+    cut_short: bool = False
+
+    def pieces(self) -> Iterator[list[T]]:
+        """Lists of events, in order: every complete one, even of a file that was cut short."""
+        chunks = self.source.chunks()
+        head = read_head(chunks)
+        if head.key is None and not head.is_array:
+            self.header, self.cut_short = header_entries(head.text), True
+            return
+        tail = yield from self._array(chunks, head.rest)
+        self.cut_short = tail is None
+        if not head.is_array:
+            after = b"}" if tail is None else tail + b"".join(chunks)
+            text = head.text + b"null" + after
+            try:
+                self.header = msgspec.json.decode(text, type=dict[str, Any])
+            except _UNREADABLE:
+                self.header, self.cut_short = header_entries(text), True
+            self.header.pop(EVENTS_KEY, None)
+        self.cut_short |= self.source.broken
+
+    def _array(self, chunks: Iterator[bytes], rest: bytes) -> Generator[list[T], None, bytes | None]:
+        """The pieces of the array; returns what follows its end, or None when the end is missing."""
+        data, wanted = bytearray(b"[" + rest), 0
+        while True:
+            if len(data) >= wanted:
+                done, ended = yield from self._cut(data)
+                data = bytearray(b"[") + memoryview(data)[done:]
+                if ended:
+                    return bytes(data[1:])
+                # Nothing to cut off: an event is larger than this. Twice as much next time keeps the cost linear.
+                wanted = 2 * len(data) if done == 1 else 0
+            if (chunk := next(chunks, None)) is None:
+                break
+            data += chunk
+        slices, done, ended = _scan(data, to_the_end=True)
+        yield from self._one_by_one(data, slices)
+        return bytes(data[done:]) if ended else None
+
+    def _cut(self, data: bytearray) -> Generator[list[T], None, tuple[int, bool]]:
+        """The events that are complete in `data`; returns where the next one starts, and whether the array ended."""
+        for comma in _likely_cuts(data):
+            data[comma] = _CLOSE
+            try:
+                piece = self.decoder.decode(memoryview(data)[: comma + 1])
+            except _UNREADABLE:
+                data[comma] = _COMMA
+            else:
+                self.events += len(piece)
+                yield piece
+                return comma + 1, False
+        slices, done, ended = _scan(data)
+        yield from self._one_by_one(data, slices)
+        return done, ended
+
+    def _one_by_one(self, data: bytearray, slices: list[tuple[int, int]]) -> Iterator[list[T]]:
+        piece: list[T] = []
+        for begin, end in slices:
+            text = b"[" + data[begin:end] + b"]"
+            try:
+                piece += self.decoder.decode(text)
+            except _UNREADABLE:
+                try:
+                    piece += self.decoder.decode(_STRING_OR_INF.sub(lambda found: found[1] or b"null", text))
+                except _UNREADABLE:
+                    self.unreadable += 1
+        self.events += len(piece)
+        if piece:
+            yield piece
+
+
+def _likely_cuts(data: bytearray) -> list[int]:
+    """Commas that seem to stand between events, the last first."""
+    for window in (1 << 16, len(data)):
+        found = [match.start(1) for match in _BETWEEN_EVENTS.finditer(data, max(0, len(data) - window))]
+        if found:
+            return found[: -GUESSES - 1 : -1]
+    return []
+
+
+def _scan(data: bytearray, *, to_the_end: bool = False) -> tuple[list[tuple[int, int]], int, bool]:
+    """The complete elements of an array that opens `data`, where the next one starts, and whether the array ended.
+
+    With `to_the_end` an element counts as complete without a comma after it.
+    """
+    slices: list[tuple[int, int]] = []
+    depth, begin = 0, 1
+    for token in _TOKEN.finditer(data, 1):
+        at = token.start()
+        match data[at]:
+            case 0x22:
+                if not token[1]:
+                    return slices, begin, False
+            case 0x5B | 0x7B:
+                depth += 1
+            case 0x2C if depth == 0:
+                slices.append((begin, at))
+                begin = at + 1
+            case 0x5D if depth == 0:
+                if data[begin:at].strip():
+                    slices.append((begin, at))
+                return slices, at + 1, True
+            case 0x5D | 0x7D:
+                depth = max(0, depth - 1)
+    if to_the_end and depth == 0 and data[begin:].rstrip().endswith(b"}"):
+        slices.append((begin, len(data)))
+    return slices, begin, False
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """No cycle is made while events are decoded, and looking for some would double the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

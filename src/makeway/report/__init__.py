@@ -1,1 +1,0 @@
-"""Renderers: they draw what the library computed, and compute nothing."""

@@ -1,0 +1,1 @@
+"""Renderers: format what the library computed, and compute nothing."""

@@ -1,0 +1,162 @@
+"""Charts of a page: bars and heat maps, drawn by Plotly where it is installed, and readable without it.
+
+What Plotly draws is also there as plain markup: bars of styled spans, a table of shaded cells. That is what a screen
+reader reads, and what a page shows that was made without the `report` extra.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from importlib.util import find_spec
+
+from makeway.show.blocks import Bar, Bars, Block, HeatMap
+from makeway.show.markup import Html, badge, embedded, joined, legend
+
+_MS = 1e6
+_SHADES = 9  # of the plain heat map
+
+
+def plotly_script(blocks: Iterable[Block]) -> Html:
+    """Plotly's own script, where a block wants it and it is installed; else nothing. It needs nothing from outside."""
+    if not any(_plotted(block) for block in blocks) or find_spec("plotly") is None:
+        return Html("")
+    return Html(f"<script>\n{_plotly()}\n</script>\n")
+
+
+def _plotted(block: Block) -> bool:
+    """Charts with spread, a mark or two axes; plain stacks of time are as good without a script of 5 MB."""
+    match block:
+        case HeatMap():
+            return True
+        case Bars(bars=bars, mark_ns=mark_ns):
+            return mark_ns is not None or any(bar.spread_ns is not None for bar in bars)
+        case _:
+            return False
+
+
+@cache
+def _plotly() -> str:
+    return (
+        (files("plotly") / "package_data" / "plotly.min.js")
+        .read_text(encoding="utf-8")
+        .replace("</script", "<\\/script")
+    )
+
+
+# --- bars ----------------------------------------------------------------------------------------
+
+
+def bars_view(data: Bars) -> Html:
+    """Bars on one scale, with a legend; their parts are named the same in every bar."""
+    longest = max((*(bar.time_ns for bar in data.bars), data.mark_ns or 0.0)) or 1.0
+    names = {part.name: part.colour for bar in data.bars for part in bar.parts}
+    drawn = "".join(
+        f"<span>{escape(bar.label)}</span>{_bar(bar, longest)}<span class='soft'>{escape(_note(bar))}</span>"
+        for bar in data.bars
+    )
+    mark = f'<p class="soft">{escape(data.mark)}: {data.mark_ns / _MS:,.3f} ms</p>' if data.mark_ns is not None else ""
+    plain = joined(
+        legend(list(names.items())) if len(names) > 1 else Html(""),
+        Html(f'<div class="bars">{drawn}</div>{mark}'),
+    )
+    return _figure(data.name, data.caption, data.origin, plain, _bar_traces(data) if _plotted(data) else None)
+
+
+def _bar(bar: Bar, longest: float) -> str:
+    words = ", ".join(f"{part.name} {part.time_ns / _MS:,.3f} ms" for part in bar.parts)
+    parts = "".join(
+        f'<span style="--colour: var(--{escape(part.colour)}); width: {100 * part.time_ns / longest:.4f}%" '
+        f'title="{escape(part.name)}: {part.time_ns / _MS:,.3f} ms, {100 * part.time_ns / (bar.time_ns or 1):.1f} %">'
+        "</span>"
+        for part in bar.parts
+        if part.time_ns > 0
+    )
+    return f'<div class="bar" role="img" aria-label="{escape(bar.label)}: {escape(words)}">{parts}</div>'
+
+
+def _note(bar: Bar) -> str:
+    told = []
+    if bar.spread_ns is not None:
+        told.append(f"{bar.time_ns / _MS:,.3f} ms ± {bar.spread_ns / _MS:,.3f}, n = {bar.samples}")
+    if bar.note:
+        told.append(bar.note)
+    return "; ".join(told)
+
+
+def _bar_traces(data: Bars) -> object:
+    names = dict.fromkeys(part.name for bar in data.bars for part in bar.parts)
+    labels = [bar.label for bar in data.bars]
+    traces = []
+    for name in names:
+        found = [next((part for part in bar.parts if part.name == name), None) for bar in data.bars]
+        colours = [part.colour if part else "idle" for part in found]
+        traces.append({"name": name, "colours": colours, "ms": [part.time_ns / _MS if part else 0 for part in found]})
+    return {
+        "kind": "bars",
+        "labels": labels,
+        "traces": traces,
+        "spread_ms": [None if bar.spread_ns is None else bar.spread_ns / _MS / 2 for bar in data.bars],
+        "notes": [bar.note for bar in data.bars],
+        "mark_ms": None if data.mark_ns is None else data.mark_ns / _MS,
+        "mark": data.mark,
+    }
+
+
+# --- heat maps -----------------------------------------------------------------------------------
+
+
+def heat_view(data: HeatMap) -> Html:
+    """A heat map; darker is larger, a dash was not run."""
+    known = [value for row in data.values for value in row if value is not None]
+    low, high = data.reach or ((min(known), max(known)) if known else (0.0, 0.0))
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in data.columns)
+    corner = escape(f"{data.row_title} \\ {data.column_title}" if data.row_title else "")
+    body = "".join(
+        _heat_row(name, row, (low, high), data.digits) for name, row in zip(data.rows, data.values, strict=True)
+    )
+    plain = Html(
+        f'<div class="scroll" tabindex="0"><table class="heat" aria-label="{escape(data.caption)}">'
+        f"<thead><tr><td>{corner}</td>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+    traces = {
+        "kind": "heat",
+        "columns": data.columns,
+        "rows": data.rows,
+        "values": data.values,
+        "column_title": data.column_title,
+        "row_title": data.row_title,
+        "digits": data.digits,
+        "reach": (low, high),
+    }
+    return _figure(data.name, data.caption, data.origin, plain, traces, style="half")
+
+
+def _heat_row(name: str, row: Sequence[float | None], reach: tuple[float, float], digits: int) -> str:
+    cells = "".join(_heat_cell(value, reach, digits) for value in row)
+    return f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>'
+
+
+def _heat_cell(value: float | None, reach: tuple[float, float], digits: int) -> str:
+    if value is None:
+        return "<td>–</td>"
+    low, high = reach
+    share = 0.0 if high - low < 1e-12 else (value - low) / (high - low)
+    shade = round(min(max(share, 0.0), 1.0) * _SHADES)
+    return f'<td style="--shade: {100 * shade // _SHADES}%">{value:.{digits}f}</td>'
+
+
+def _figure(name: str, caption: str, origin: str | None, plain: Html, data: object | None, *, style: str = "") -> Html:
+    words = escape(caption) + (f" {badge(origin)}" if origin else "")
+    drawing = ""
+    if data is not None:
+        chart = embedded(f"{name}-data", json.dumps(data, separators=(",", ":"), ensure_ascii=False))
+        drawing = f'<div class="chart" data-chart="{escape(name)}-data" aria-hidden="true" hidden></div>{chart}'
+    return Html(
+        f'<figure id="{escape(name)}" class="{style}"><figcaption>{words}</figcaption>{drawing}'
+        f'<div class="plain-chart">{plain}</div></figure>\n'
+    )

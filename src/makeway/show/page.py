@@ -1,0 +1,102 @@
+"""A report as one HTML file: it shows what the report holds, and fetches nothing from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import assert_never
+
+from makeway.show.blocks import Bars, Block, Facts, HeatMap, Lines, Notes, Report, Room, Table, Words
+from makeway.show.chart_view import bars_view, heat_view, plotly_script
+from makeway.show.markup import Html, badge, joined, notes, text
+from makeway.show.room_view import room_view
+from makeway.show.table_view import table_view
+from makeway.show.timeline_view import TimelineView, timeline_view
+
+# The page may run its own script and style, and load nothing.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+def page(report: Report) -> str:
+    """The whole page."""
+    blocks = [block for section in report.sections for block in section.blocks]
+    views = {block.name: timeline_view(block.ranks, name=block.name) for block in blocks if isinstance(block, Lines)}
+    links = "".join(f'<a href="#{escape(part.name)}">{escape(part.title)}</a>' for part in report.sections)
+    body = "".join(
+        f'<section id="{escape(part.name)}"><h2>{escape(part.title)}</h2>'
+        f"{''.join(_block(block, views) for block in part.blocks)}</section>\n"
+        for part in report.sections
+    )
+    headline = joined(text(report.headline.sentence), text(" "), badge(report.headline.origin))
+    lead = "".join(_words(words) for words in report.lead)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
+        f"<title>{escape(f'makeway: {report.headline.sentence}')}</title>\n"
+        f"<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n"
+        f'<header><div class="over">{escape(report.over)}</div><h1>{headline}</h1>{lead}<nav>{links}</nav></header>\n'
+        f'<main>{body}</main>\n<div id="tip" role="status" hidden></div>\n'
+        f"{''.join(_scripts(blocks))}"
+        "</body>\n</html>\n"
+    )
+
+
+def _scripts(blocks: list[Block]) -> Iterator[str]:
+    """The scripts that these blocks need; Plotly takes a second to start, so all that can do without it comes first."""
+    room = _asset("room.js") if any(isinstance(block, Room) for block in blocks) else ""
+    yield f"<script>\n{_asset('page.js')}{_asset('timeline.js')}{room}</script>\n"
+    if plotly := plotly_script(blocks):
+        yield plotly
+        yield f"<script>\n{_asset('charts.js')}</script>\n"
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files("makeway.show") / "assets" / name).read_text(encoding="utf-8")
+
+
+# --- blocks --------------------------------------------------------------------------------------
+
+
+def _block(block: Block, views: Mapping[str, TimelineView]) -> Html:
+    match block:
+        case Words():
+            return _words(block)
+        case Notes(sentences=sentences):
+            return notes(sentences)
+        case Facts():
+            return _facts(block)
+        case Table():
+            return table_view(block, _origins(views))
+        case Bars():
+            return bars_view(block)
+        case HeatMap():
+            return heat_view(block)
+        case Lines():
+            return views[block.name].html
+        case Room():
+            return room_view(block)
+        case _:
+            assert_never(block)
+
+
+def _origins(views: Mapping[str, TimelineView]) -> dict[tuple[str, int], int]:
+    return {(name, rank): origin_ns for name, view in views.items() for rank, origin_ns in view.origin_ns.items()}
+
+
+def _words(words: Words) -> Html:
+    origin = f" {badge(words.origin)}" if words.origin else ""
+    return Html(f"<p>{escape(words.text)}{origin}</p>")
+
+
+def _facts(facts: Facts) -> Html:
+    pairs = "".join(f"<dt>{escape(term)}</dt><dd>{_fact(term, value, facts)}</dd>" for term, value in facts.pairs)
+    return Html(f'<dl class="facts">{pairs}</dl>')
+
+
+def _fact(term: str, value: str, facts: Facts) -> str:
+    lines = [escape(line) for line in value.splitlines()] or [""]
+    return "<br>".join(f"<code>{line}</code>" if term in facts.code else line for line in lines)

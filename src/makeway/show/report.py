@@ -1,0 +1,20 @@
+"""`report_of`: any result as a report that `text`, `page` and `json` render."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from makeway.show.blocks import Report
+
+# Result type -> the module of this band that shows it. Names, so that showing one result loads no other.
+_SHOWN_BY = {
+    "Prediction": "prediction",
+    "Sweep": "prediction",
+}
+
+
+def report_of(result: object, *, arguments: str = "") -> Report:
+    """What `result` shows a reader; `arguments` is the command line that asked for it."""
+    module = import_module(f"makeway.show.{_SHOWN_BY[type(result).__name__]}")
+    report: Report = module.report(result, arguments=arguments)
+    return report

@@ -1,5 +1,0 @@
-"""Predict what happens when compute kernels and collectives share a GPU."""
-
-from makeway.simulate.predict import Prediction, Settings, simulate
-
-__all__ = ["Prediction", "Settings", "simulate"]

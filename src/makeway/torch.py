@@ -1,0 +1,61 @@
+"""Plans in a PyTorch program: the same calls on CUDA, ROCm, and CPUs with Gloo.
+
+Names are looked up when they are asked for: the start hook is loaded while torch itself is being imported,
+and may load nothing that needs more of torch than is there by then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING
+
+from makeway.values.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from makeway.act.torch.ddp import prepare_ddp
+    from makeway.act.torch.fsdp import prepare_fsdp2
+    from makeway.act.torch.graphs import shaped_graph
+    from makeway.act.torch.groups import init_process_group, process_group_options
+    from makeway.act.torch.in_force import Applied, overlap
+    from makeway.act.torch.kernels import padded, tiled
+    from makeway.act.torch.streams import comm_stream, compute_partition
+
+__all__ = [
+    "Applied",
+    "comm_stream",
+    "compute_partition",
+    "init_process_group",
+    "overlap",
+    "padded",
+    "prepare_ddp",
+    "prepare_fsdp2",
+    "process_group_options",
+    "shaped_graph",
+    "tiled",
+]
+
+_HOMES = {
+    "Applied": "in_force",
+    "comm_stream": "streams",
+    "compute_partition": "streams",
+    "init_process_group": "groups",
+    "overlap": "in_force",
+    "padded": "kernels",
+    "prepare_ddp": "ddp",
+    "prepare_fsdp2": "fsdp",
+    "process_group_options": "groups",
+    "shaped_graph": "graphs",
+    "tiled": "kernels",
+}
+
+if importlib.util.find_spec("torch") is None:
+    raise MissingExtraError("makeway.torch applies plans to torch programs, and torch is not installed.", "torch")
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'makeway.torch' has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"makeway.act.torch.{_HOMES[name]}"), name)
+    globals()[name] = found  # the next time without this function
+    return found

@@ -1,6 +1,0 @@
-"""Published results beside the model's, good and bad."""
-
-from makeway.validate.rows import Row, Summary
-from makeway.validate.run import PARTS, Validation, validate, validate_table
-
-__all__ = ["PARTS", "Row", "Summary", "Validation", "validate", "validate_table"]

@@ -1,0 +1,1 @@
+"""Values: devices, kernels, workloads, controls, plans, timelines. Frozen, checked once, no side effects."""

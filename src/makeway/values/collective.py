@@ -1,0 +1,206 @@
+"""Collectives: what is exchanged, and what one block of the exchange occupies, by library, version and path.
+
+A footprint is named "LIBRARY-VERSION/PATH", for example "nccl-2.32.3/ring-simple"; the part before
+the slash is a file in data/footprints. A block of one's own (DeepEP, a custom all-reduce) is
+written out: "threads=768,registers=64,smem=160KiB".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal, assert_never, get_args
+
+from makeway.values.errors import DataFileError, InputError, UnknownNameError, UnsupportedError, suggestion
+from makeway.values.facts import Fact, data_files, parse_toml, read_facts, refuse_unknown, texts
+from makeway.values.kernel import KernelResources, parse_resources
+
+CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send-recv"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """An exchange between ranks.
+
+    `size_bytes` is counted as nccl-tests counts it: the buffer of one rank for all-reduce and all-to-all, the
+    gathered buffer for all-gather, the buffer before scattering for reduce-scatter, the message for send-recv.
+    """
+
+    kind: CollectiveKind
+    size_bytes: int
+    ranks: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(CollectiveKind):
+            raise InputError(f"unknown collective {self.kind!r}{suggestion(self.kind, get_args(CollectiveKind))}")
+        if type(self.size_bytes) is not int or self.size_bytes < 1:
+            raise InputError(f"a collective needs at least 1 byte, got {self.size_bytes!r}")
+        if type(self.ranks) is not int or self.ranks < 2:
+            raise InputError(f"a collective needs at least 2 ranks, got {self.ranks!r}")
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes that one rank sends, and receives, with bandwidth-optimal algorithms.
+
+        2(n-1)/n of the buffer for all-reduce, (n-1)/n for gather, scatter and all-to-all: nccl-tests' bus
+        bandwidth is this over the time.
+        """
+        share = (self.ranks - 1) / self.ranks
+        match self.kind:
+            case "all-reduce":
+                return 2 * share * self.size_bytes
+            case "all-gather" | "reduce-scatter" | "all-to-all":
+                return share * self.size_bytes
+            case "send-recv":
+                return float(self.size_bytes)
+            case _:
+                assert_never(self.kind)
+
+    @property
+    def needs_arithmetic(self) -> bool:
+        """Whether values are added on the way: copy engines cannot."""
+        return self.kind in ("all-reduce", "reduce-scatter")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadChoice:
+    """A block size that a collective can be given, and the setting that gives it."""
+
+    threads: int
+    setting: str | None  # None: what the library does by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommFootprint:
+    """What one block of a collective occupies on an SM, and the block sizes it can be given.
+
+    `block` is None for a path that uses no SM at all (copy engines).
+    """
+
+    name: str
+    arch: str
+    block: KernelResources | None
+    choices: tuple[ThreadChoice, ...] = ()
+    max_blocks: int | None = None  # of one collective on one device; None when not known
+    notes: tuple[str, ...] = ()
+    facts: Mapping[str, Fact]
+
+    @property
+    def unconfirmed(self) -> dict[str, str]:
+        """The facts behind this footprint that could not be confirmed, and why."""
+        return {key: fact.unconfirmed for key, fact in self.facts.items() if fact.unconfirmed}
+
+    def with_threads(self, threads: int) -> CommFootprint:
+        """The same footprint at another of its block sizes."""
+        if self.block is None or threads not in [choice.threads for choice in self.choices]:
+            sizes = ", ".join(str(choice.threads) for choice in self.choices) or "none"
+            raise InputError(f"{self.name} cannot be given {threads} threads; its block sizes: {sizes}")
+        return replace(self, block=replace(self.block, threads=threads))
+
+
+def library_names() -> tuple[str, ...]:
+    """All "LIBRARY-VERSION" names with known footprints."""
+    names = [entry.name.removesuffix(".toml") for entry in data_files("footprints").iterdir()]
+    return tuple(sorted(name for name in names if not name.startswith("_")))
+
+
+def path_names(library: str) -> tuple[str, ...]:
+    """The paths (algorithm and protocol) of one library version, as "LIBRARY-VERSION/PATH"."""
+    return tuple(f"{library}/{path}" for path in _load(library)["path"])
+
+
+@cache
+def load_footprint(asked: str, arch: str) -> CommFootprint:
+    """The footprint of that name on `arch`, or of a block written out as key=value pairs.
+
+    A name may carry a block size: "nccl-2.32.3/ring-simple,threads=288".
+    """
+    name, comma, extra = asked.partition(",")
+    if "=" in name:
+        return CommFootprint(name="user-given block", arch=arch, block=parse_resources(asked), facts={})
+    library, slash, path = name.partition("/")
+    document = _load(library)
+    known = path_names(library)
+    if not slash or path not in document["path"]:
+        raise UnknownNameError(f"no footprint {name!r}{suggestion(name, known)}\nKnown paths: {', '.join(known)}")
+    footprint = _footprint(document, library, path, arch)
+    if not comma:
+        return footprint
+    key, _, value = extra.partition("=")
+    if key != "threads" or not value.isdigit():
+        raise InputError(f"cannot read {extra!r} in {asked!r}; only threads=N may follow the name")
+    return footprint.with_threads(int(value))
+
+
+def _load(library: str) -> dict[str, Any]:
+    known = library_names()
+    if library not in known:
+        raise UnknownNameError(
+            f"no footprints known for library {library!r}{suggestion(library, known)}\n"
+            f"Known: {', '.join(known)}; or write the block out: threads=512,registers=96,smem=80KiB"
+        )
+    where = f"{library}.toml"
+    document = parse_toml(data_files("footprints").joinpath(where).read_bytes(), where=where)
+    refuse_unknown(document, ("sources", "facts", "arch", "path", "notes"), where=where)
+    if not isinstance(document.get("arch"), dict) or not isinstance(document.get("path"), dict):
+        raise DataFileError(f"{where}: [arch.*] and [path.*] are missing")
+    return document
+
+
+def _footprint(document: Mapping[str, Any], library: str, path: str, arch: str) -> CommFootprint:
+    where, table = f"{library}.toml", document["path"][path]
+    refuse_unknown(table, ("facts", "choice", "no_block", "notes"), where=f"{where}: path.{path}")
+    notes = (*texts(document, "notes", where=where), *texts(table, "notes", where=where))
+    code = _code_for(document, arch, library)
+    sourced = {"sources": document.get("sources", {})}
+    facts = {
+        **read_facts(document, "facts", where=where),
+        **read_facts({**sourced, "facts": code}, "facts", where=f"{where}: arch"),
+        **read_facts({**sourced, "facts": table.get("facts", {})}, "facts", where=f"{where}: path.{path}"),
+    }
+    if table.get("no_block"):
+        return CommFootprint(name=f"{library}/{path}", arch=arch, block=None, notes=notes, facts={})
+    choices = tuple(
+        ThreadChoice(threads=int(entry["threads"]), setting=entry.get("setting")) for entry in table["choice"]
+    )
+    return CommFootprint(
+        name=f"{library}/{path}",
+        arch=arch,
+        block=KernelResources(
+            threads=choices[0].threads,
+            registers_per_thread=_whole(facts, "registers_per_thread", where),
+            smem_bytes=_whole(facts, "smem_static_bytes", where) + _whole(facts, "smem_dynamic_bytes", where),
+            cluster=_whole(facts, "cluster", where) if "cluster" in facts else 1,
+            barriers=_whole(facts, "barriers", where) if "barriers" in facts else 1,
+            scalar_registers=_whole(facts, "scalar_registers", where) if "scalar_registers" in facts else None,
+        ),
+        choices=choices,
+        max_blocks=_whole(facts, "max_blocks", where) if "max_blocks" in facts else None,
+        notes=notes,
+        facts=facts,
+    )
+
+
+def _code_for(document: Mapping[str, Any], arch: str, library: str) -> dict[str, Any]:
+    """The facts of the code that runs on `arch`; binaries of an older architecture may serve it."""
+    name = _serving(document, arch)
+    if name is not None:
+        return {key: entry for key, entry in document["arch"][name].items() if key != "serves"}
+    others = [other for other in library_names() if _serving(_load(other), arch)]
+    raise UnsupportedError(
+        f"{library} has no code for {arch}; it has: {', '.join(document['arch'])}\n"
+        f"Libraries that have it: {', '.join(others) or 'none known; write the block out: threads=...,registers=...'}"
+    )
+
+
+def _serving(document: Mapping[str, Any], arch: str) -> str | None:
+    """The architecture whose code runs on `arch`, if the library has any."""
+    tables = document["arch"].items()
+    return next((name for name, table in tables if arch == name or arch in table.get("serves", [])), None)
+
+
+def _whole(facts: Mapping[str, Fact], key: str, where: str) -> int:
+    if key not in facts or not isinstance(facts[key].value, int):
+        raise DataFileError(f"{where}: {key} is missing or not a whole number")
+    return int(facts[key].value)  # type: ignore[arg-type]

@@ -1,0 +1,338 @@
+"""Workloads: kernels and collectives on streams, with dependencies, on one or more ranks.
+
+A workload knows no device. A kernel says what one block occupies and how much work there is: by a
+matrix product's shape, by flops and bytes per block, or by a measured time. Streams keep their order;
+`after` names operations of other streams that must have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from makeway.values.collective import Collective, CollectiveKind
+from makeway.values.errors import DataFileError, InputError, suggestion
+from makeway.values.facts import parse_toml, read_file, refuse_unknown
+from makeway.values.kernel import KernelResources
+from makeway.values.units import parse_bytes
+
+DataType = Literal["fp32", "tf32", "fp16", "bf16"]
+ELEMENT_BYTES: dict[DataType, int] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+
+# Library kernels on large shapes reach 0.6 to 0.8 of peak; ConCCL's MI300X GEMMs about 0.55 (arXiv 2412.14335).
+DEFAULT_EFFICIENCY = 0.6
+
+# The host needs 2 to 5 microseconds for one launch. Assumed.
+HOST_LAUNCH_NS = 4_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm:
+    """C[m,n] = A[m,k] B[k,n], one block per tile, or `grid` blocks that loop over the tiles."""
+
+    m: int
+    n: int
+    k: int
+    dtype: DataType = "bf16"
+    tile: tuple[int, int, int] = (128, 128, 32)
+    grid: tuple[int, int] | None = None
+    efficiency: float = DEFAULT_EFFICIENCY  # of the device's peak, with all SMs full
+
+    def __post_init__(self) -> None:
+        for what, value in (("m", self.m), ("n", self.n), ("k", self.k), *zip("xy", self.grid or (1, 1), strict=True)):
+            _positive(f"gemm {what}", value)
+        for value in self.tile:
+            _positive("gemm tile", value)
+        if self.dtype not in ELEMENT_BYTES:
+            raise InputError(f"unknown data type {self.dtype!r}; known: {', '.join(ELEMENT_BYTES)}")
+        if not 0 < self.efficiency <= 1:
+            raise InputError(f"gemm efficiency must be above 0 and at most 1, got {self.efficiency!r}")
+
+    @property
+    def blocks(self) -> int:
+        down, across = -(-self.m // self.tile[0]), -(-self.n // self.tile[1])
+        if self.grid is None:
+            return down * across
+        return min(self.grid[0], across) * min(self.grid[1], down)
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def min_bytes(self) -> float:
+        """Each matrix read or written once."""
+        return float(self.m * self.k + self.k * self.n + self.m * self.n) * ELEMENT_BYTES[self.dtype]
+
+    @property
+    def l2_bytes(self) -> float:
+        """What the tiles read through L2: each its rows of A and columns of B."""
+        tiles = -(-self.m // self.tile[0]) * -(-self.n // self.tile[1])
+        return float(tiles * (self.tile[0] + self.tile[1]) * self.k) * ELEMENT_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockWork:
+    """So many blocks, each with so many operations and HBM bytes."""
+
+    blocks: int
+    flops_per_block: float = 0.0
+    hbm_bytes_per_block: float = 0.0
+    dtype: DataType = "fp32"
+
+    def __post_init__(self) -> None:
+        _positive("blocks", self.blocks)
+        if self.flops_per_block < 0 or self.hbm_bytes_per_block < 0:
+            raise InputError("flops and bytes per block cannot be negative")
+        if not self.flops_per_block and not self.hbm_bytes_per_block:
+            raise InputError("a kernel needs flops_per_block or hbm_bytes_per_block above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """So many blocks that together took so long when the kernel ran alone."""
+
+    time_ns: float
+    blocks: int
+    hbm_bytes: float = 0.0  # of the whole kernel
+
+    def __post_init__(self) -> None:
+        _positive("blocks", self.blocks)
+        if not self.time_ns > 0:
+            raise InputError(f"a measured time must be above 0, got {self.time_ns!r}")
+        if self.hbm_bytes < 0:
+            raise InputError("hbm_bytes cannot be negative")
+
+
+Work = Gemm | BlockWork | Measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelOp:
+    """One launch of a compute kernel."""
+
+    name: str
+    resources: KernelResources
+    work: Work
+    stream: str = "compute"
+    after: tuple[str, ...] = ()
+    share: float | None = None  # of an SM that one block can use; None: by its warps
+    persistent: bool = False  # as many blocks as fit, the work divided among them
+    measured_as: KernelResources | None = None  # what a block occupied when its time was measured; None: as now
+    launched_ns: float | None = None  # by the host, since the workload began; None: by its place in the order
+
+    def __post_init__(self) -> None:
+        if self.share is not None and not 0 < self.share <= 1:
+            raise InputError(f"{self.name}: share must be above 0 and at most 1, got {self.share!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveOp:
+    """One collective."""
+
+    name: str
+    collective: Collective
+    library: str  # a footprint: "nccl-2.32.3/ring-simple", or a block written out
+    stream: str = "comm"
+    after: tuple[str, ...] = ()
+    blocks: int | None = None  # None: what the library would take
+    time_ns: float | None = None  # measured alone; None: from the device's links
+    launched_ns: float | None = None  # as of a kernel
+
+    def __post_init__(self) -> None:
+        if self.blocks is not None:
+            _positive(f"{self.name}: blocks", self.blocks)
+        if self.time_ns is not None and not self.time_ns > 0:
+            raise InputError(f"{self.name}: a measured time must be above 0, got {self.time_ns!r}")
+
+
+Operation = KernelOp | CollectiveOp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Operations in the order the host launches them; every rank runs all of them."""
+
+    name: str
+    operations: tuple[Operation, ...]
+    ranks: int = 1
+    assumed: tuple[str, ...] = ()  # what the description takes for granted, in plain sentences
+    host_launch_ns: float = HOST_LAUNCH_NS  # from one launch to the next; 0: the host is far ahead of the device
+
+    def __post_init__(self) -> None:
+        if not self.operations:
+            raise InputError(f"workload {self.name!r} has no operations")
+        _positive("ranks", self.ranks)
+        names = [operation.name for operation in self.operations]
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(f"workload {self.name!r} has two operations named {name!r}")
+        for operation in self.operations:
+            for earlier in operation.after:
+                if earlier not in names:
+                    raise InputError(
+                        f"{operation.name} waits for unknown operation {earlier!r}{suggestion(earlier, names)}"
+                    )
+        _refuse_cycles(self.operations)
+
+    @property
+    def kernels(self) -> tuple[KernelOp, ...]:
+        return tuple(operation for operation in self.operations if isinstance(operation, KernelOp))
+
+    @property
+    def collectives(self) -> tuple[CollectiveOp, ...]:
+        return tuple(operation for operation in self.operations if isinstance(operation, CollectiveOp))
+
+
+def _positive(what: str, value: object) -> None:
+    if type(value) is not int or value < 1:
+        raise InputError(f"{what} must be a whole number of 1 or more, got {value!r}")
+
+
+def _refuse_cycles(operations: tuple[Operation, ...]) -> None:
+    """Nothing, or an error with the circle of operations that wait for each other."""
+    waits: dict[str, list[str]] = {}
+    last: dict[str, str] = {}
+    for operation in operations:
+        before = [last[operation.stream]] if operation.stream in last else []
+        waits[operation.name] = [*operation.after, *before]
+        last[operation.stream] = operation.name
+    done: set[str] = set()
+    for start in waits:
+        path: list[str] = []
+        stack = [(start, iter(waits[start]))]
+        while stack:
+            name, rest = stack[-1]
+            if name not in path:
+                path.append(name)
+            following = next((item for item in rest if item not in done), None)
+            if following is None:
+                done.add(name)
+                path.remove(name)
+                stack.pop()
+            elif following in path:
+                circle = [*path[path.index(following) :], following]
+                raise InputError(f"operations wait for each other in a circle: {' waits for '.join(circle)}")
+            else:
+                stack.append((following, iter(waits[following])))
+
+
+@dataclass
+class WorkloadBuilder:
+    """Builds a workload operation by operation; `after` may name operations or hand over what was returned."""
+
+    name: str
+    ranks: int = 1
+    operations: list[Operation] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+
+    def kernel(self, name: str, resources: KernelResources, work: Work, **options: Any) -> str:
+        self.operations.append(KernelOp(name=name, resources=resources, work=work, **options))
+        return name
+
+    def collective(self, name: str, kind: CollectiveKind, size_bytes: int, library: str, **options: Any) -> str:
+        exchange = Collective(kind=kind, size_bytes=size_bytes, ranks=self.ranks)
+        self.operations.append(CollectiveOp(name=name, collective=exchange, library=library, **options))
+        return name
+
+    def done(self) -> Workload:
+        return Workload(
+            name=self.name, operations=tuple(self.operations), ranks=self.ranks, assumed=tuple(self.assumed)
+        )
+
+
+# --- workload files ----------------------------------------------------------------------------
+
+_KERNEL_KEYS = (
+    "name", "stream", "after", "threads", "registers", "smem", "cluster", "gemm", "blocks", "flops_per_block",
+    "hbm_bytes_per_block", "dtype", "time_ms", "hbm_bytes", "share", "persistent",
+)  # fmt: skip
+_COLLECTIVE_KEYS = ("name", "stream", "after", "kind", "size", "library", "blocks", "time_ms")
+
+
+def load_workload(path: Path) -> Workload:
+    """The workload in a TOML file (docs/workloads.md)."""
+    return parse_workload(read_file(path, "workload"), where=str(path))
+
+
+def parse_workload(content: bytes, *, where: str) -> Workload:
+    """The workload that a file's content describes; the error of a bad file names the operation."""
+    document = parse_toml(content, where=where)
+    refuse_unknown(document, ("name", "ranks", "streams", "operation"), where=where)
+    tables = document.get("operation", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise DataFileError(f"{where}: write each operation as an [[operation]] table")
+    ranks = document.get("ranks", 1)
+    streams = document.get("streams")
+    try:
+        operations = tuple(_operation(table, ranks, where) for table in tables)
+        for operation in operations:
+            if streams is not None and operation.stream not in streams:
+                raise InputError(
+                    f"{operation.name} is on unknown stream {operation.stream!r}{suggestion(operation.stream, streams)}"
+                )
+        return Workload(name=str(document.get("name", Path(where).stem)), operations=operations, ranks=ranks)
+    except (InputError, TypeError, ValueError) as error:
+        raise error if isinstance(error, DataFileError) else DataFileError(f"{where}: {error}") from None
+
+
+def _operation(table: Mapping[str, Any], ranks: int, where: str) -> Operation:
+    name = str(table.get("name", "?"))
+    shared: dict[str, Any] = {"name": name, "after": tuple(table.get("after", ()))}
+    if "stream" in table:
+        shared["stream"] = table["stream"]
+    if "kind" in table:
+        refuse_unknown(table, _COLLECTIVE_KEYS, where=f"{where}: {name}")
+        for key in ("size", "library"):
+            if key not in table:
+                raise InputError(f"{name}: {key} is missing")
+        if table["kind"] not in get_args(CollectiveKind):
+            raise InputError(
+                f"{name}: unknown collective {table['kind']!r}; known: {', '.join(get_args(CollectiveKind))}"
+            )
+        exchange = Collective(kind=table["kind"], size_bytes=_size(table["size"]), ranks=ranks)
+        time_ns = float(table["time_ms"]) * 1e6 if "time_ms" in table else None
+        return CollectiveOp(
+            **shared, collective=exchange, library=table["library"], blocks=table.get("blocks"), time_ns=time_ns
+        )
+    refuse_unknown(table, _KERNEL_KEYS, where=f"{where}: {name}")
+    for key in ("threads", "registers"):
+        if key not in table:
+            raise InputError(f"{name}: {key} is missing (a collective needs kind=)")
+    resources = KernelResources(
+        threads=table["threads"],
+        registers_per_thread=table["registers"],
+        smem_bytes=_size(table.get("smem", 0)),
+        cluster=table.get("cluster", 1),
+    )
+    persistent = bool(table.get("persistent", False))
+    return KernelOp(**shared, resources=resources, work=_work(table), share=table.get("share"), persistent=persistent)
+
+
+def _work(table: Mapping[str, Any]) -> Work:
+    if "gemm" in table:
+        options = dict(table["gemm"])
+        for key in ("tile", "grid"):
+            if key in options:
+                options[key] = tuple(options[key])
+        return Gemm(**options)
+    if "blocks" not in table:
+        raise InputError(
+            f"{table.get('name')}: give gemm, or blocks with flops_per_block, hbm_bytes_per_block or time_ms"
+        )
+    if "time_ms" in table:
+        return Measured(
+            time_ns=float(table["time_ms"]) * 1e6, blocks=table["blocks"], hbm_bytes=float(table.get("hbm_bytes", 0))
+        )
+    return BlockWork(
+        blocks=table["blocks"],
+        flops_per_block=float(table.get("flops_per_block", 0)),
+        hbm_bytes_per_block=float(table.get("hbm_bytes_per_block", 0)),
+        dtype=table.get("dtype", "fp32"),
+    )
+
+
+def _size(value: object) -> int:
+    return value if type(value) is int else parse_bytes(str(value))
