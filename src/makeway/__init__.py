@@ -9,19 +9,22 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from makeway.decide.planning.difference import PlanDifference, compare_plans
+    from makeway.decide.planning.planner import plan
+    from makeway.decide.planning.recorded import NothingToPlan, plan_recorded
     from makeway.model.presets import load_preset
     from makeway.model.residency import blocks_beside, pad_range, resident_blocks
     from makeway.model.room import RoomAnswer, make_room, verdict
     from makeway.model.simulate.predict import Prediction, simulate
     from makeway.model.simulate.sweep import Sweep, sweep
-    from makeway.read.plan_file import load_plan
+    from makeway.read.plan_file import dump_plan, load_plan
     from makeway.show.report import report_of
     from makeway.values.collective import CommFootprint, load_footprint
     from makeway.values.control import Control, parse_control
     from makeway.values.device import Device, SmLimits, load_device
     from makeway.values.errors import MakewayError
     from makeway.values.kernel import KernelResources, parse_resources
-    from makeway.values.plan import Plan
+    from makeway.values.plan import Plan, Search
     from makeway.values.timeline import Timeline
     from makeway.values.workload import Workload, WorkloadBuilder, load_workload
 
@@ -33,15 +36,20 @@ _HOMES = {
     "Device": "values.device",
     "KernelResources": "values.kernel",
     "MakewayError": "values.errors",
+    "NothingToPlan": "decide.planning.recorded",
     "Plan": "values.plan",
+    "PlanDifference": "decide.planning.difference",
     "Prediction": "model.simulate.predict",
     "RoomAnswer": "model.room",
+    "Search": "values.plan",
     "SmLimits": "values.device",
     "Sweep": "model.simulate.sweep",
     "Timeline": "values.timeline",
     "Workload": "values.workload",
     "WorkloadBuilder": "values.workload",
     "blocks_beside": "model.residency",
+    "compare_plans": "decide.planning.difference",
+    "dump_plan": "read.plan_file",
     "load_device": "values.device",
     "load_footprint": "values.collective",
     "load_plan": "read.plan_file",
@@ -51,6 +59,8 @@ _HOMES = {
     "pad_range": "model.residency",
     "parse_control": "values.control",
     "parse_resources": "values.kernel",
+    "plan": "decide.planning.planner",
+    "plan_recorded": "decide.planning.recorded",
     "report_of": "show.report",
     "resident_blocks": "model.residency",
     "simulate": "model.simulate.predict",
@@ -64,9 +74,12 @@ __all__ = [
     "Device",
     "KernelResources",
     "MakewayError",
+    "NothingToPlan",
     "Plan",
+    "PlanDifference",
     "Prediction",
     "RoomAnswer",
+    "Search",
     "SmLimits",
     "Sweep",
     "Timeline",
@@ -74,6 +87,8 @@ __all__ = [
     "WorkloadBuilder",
     "__version__",
     "blocks_beside",
+    "compare_plans",
+    "dump_plan",
     "load_device",
     "load_footprint",
     "load_plan",
@@ -83,6 +98,8 @@ __all__ = [
     "pad_range",
     "parse_control",
     "parse_resources",
+    "plan",
+    "plan_recorded",
     "report_of",
     "resident_blocks",
     "simulate",
