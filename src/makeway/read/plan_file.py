@@ -7,7 +7,7 @@ repeat what the tables say; they are not read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def _check_version(version: object, where: str) -> None:
     if type(version) is int and 1 <= version <= PLAN_VERSION:
         return
     newer = type(version) is int and version > PLAN_VERSION
-    next_step = "a newer makeway wrote it: use that one" if newer else f"write version = {PLAN_VERSION}"
+    next_step = "it comes from a newer makeway: use that one" if newer else f"write version = {PLAN_VERSION}"
     given = "missing" if version is None else repr(version)
     raise DataFileError(f"{where}: version is {given}; this makeway reads versions 1 to {PLAN_VERSION}; {next_step}")
 
@@ -102,9 +102,11 @@ def _control(table: dict[str, Any], where: str) -> Control:
     name = _OLD_NAMES.get(kind, kind) if isinstance(kind, str) else ""
     if name not in KINDS:
         raise DataFileError(f"{where}: unknown control kind {kind!r}{suggestion(str(kind), KINDS)}")
-    keys = [field.name for field in fields(KINDS[name])]
-    refuse_unknown(table, ("kind", "reason", *keys), where=f"{where}: {name}")
-    given = {key: table[key] for key in keys if key in table}
+    known = {field.name: field.default is MISSING for field in fields(KINDS[name])}
+    refuse_unknown(table, ("kind", "reason", *known), where=f"{where}: {name}")
+    if missing := [key for key, required in known.items() if required and key not in table]:
+        raise DataFileError(f"{where}: {name}: {missing[0]} is missing")
+    given = {key: table[key] for key in known if key in table}
     for key, value in given.items():
         if key in _TEXT_FIELDS and not isinstance(value, str):
             raise DataFileError(f"{where}: {name}: {key} must be a string, got {value!r}")
@@ -112,7 +114,7 @@ def _control(table: dict[str, Any], where: str) -> Control:
             raise DataFileError(f"{where}: {name}: prelaunch must be true or false, got {value!r}")
     try:
         return KINDS[name](**given)
-    except (TypeError, InputError) as error:
+    except InputError as error:
         raise DataFileError(f"{where}: {name}: {error}") from None
 
 

@@ -155,8 +155,8 @@ def _check_pad(workload: Workload, device: Device, control: SmemPad) -> None:
         if bigger != kernel and short > 0:
             raise InputError(
                 f"{describe(control)}: required, but cannot work on {device.name}: {kernel.name} uses "
-                f"{format_bytes(kernel.resources.smem_bytes)} itself, which with the pad is {short:,} bytes of shared "
-                f"memory above the limit of {format_bytes(device.sm.smem_block_bytes)} per block"
+                f"{format_bytes(kernel.resources.smem_bytes)} itself and with the pad exceeds the "
+                f"{format_bytes(device.sm.smem_block_bytes)} of shared memory per block by {short:,} bytes"
             )
 
 
