@@ -266,7 +266,11 @@ print(plan(load_preset("tp-llama-70b", device), device, budget_ms=100))
 def test_a_plan_is_the_same_to_the_byte_in_every_process() -> None:
     printed = [
         subprocess.run(
-            [sys.executable, "-c", SCRIPT], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", SCRIPT],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("1", "2")
     ]

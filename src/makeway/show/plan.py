@@ -195,11 +195,17 @@ def _nothing_report(nothing: NothingToPlan, arguments: str) -> Report:
 
 def _difference_report(difference: PlanDifference, arguments: str) -> Report:
     a_ns, b_ns = difference.t_a_ns, difference.t_b_ns
-    if a_ns is None or b_ns is None:
-        sentence, value = "The cost of the change is not known: give the workload and --device", None
-    else:
+    headline = Headline(
+        sentence="The cost of the change is not known: give the workload and --device", origin="predicted"
+    )
+    times: tuple[Section, ...] = ()
+    if a_ns is not None and b_ns is not None:
         change = percent(100 * (b_ns / a_ns - 1), "+.1f")
-        sentence, value = f"{time_text(a_ns)} with A, {time_text(b_ns)} with B: {change}", b_ns / _MS
+        sentence = f"{time_text(a_ns)} with A, {time_text(b_ns)} with B: {change}"
+        headline = Headline(sentence=sentence, origin="predicted", value=b_ns / _MS, unit="ms")
+        bars = (time_bar("plan A", a_ns, "compute"), time_bar("plan B", b_ns, "overlapped"))
+        chart = Bars(name="times", caption="Predicted times", bars=bars, origin="predicted")
+        times = (Section(name="time", title="Time", blocks=(chart,), detail=True),)
     changes = [
         (sign, control)
         for sign, controls in (("-", difference.removed), ("+", difference.added))
@@ -215,9 +221,10 @@ def _difference_report(difference: PlanDifference, arguments: str) -> Report:
     return Report(
         result="plan-difference",
         over="makeway plan --compare",
-        headline=Headline(sentence=sentence, origin="predicted", value=value, unit=None if value is None else "ms"),
+        headline=headline,
         sections=(
             Section(name="difference", title="Difference", blocks=(table,)),
+            *times,
             provenance(arguments, numbers=_NUMBERS),
         ),
         data=record(difference) | {"origin": "predicted"},
