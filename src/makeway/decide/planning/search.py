@@ -106,8 +106,8 @@ class _Explorer:
         for score in sorted(self.scores.values(), key=fastest):
             self._descend(score)
         for corner in self._corners():
-            if (score := self._score(corner)) is not None:
-                self._descend(score)
+            if (corner_score := self._score(corner)) is not None:
+                self._descend(corner_score)
         self._pairs()
 
     def pruned(self, plan: Score, floor: Sequence[Score]) -> Score:
