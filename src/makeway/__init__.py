@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from makeway.read.plan_file import load_plan
     from makeway.show.report import report_of
     from makeway.values.collective import CommFootprint, load_footprint
-    from makeway.values.control import Control, Plan, parse_control
+    from makeway.values.control import Control, parse_control
     from makeway.values.device import Device, SmLimits, load_device
     from makeway.values.errors import MakewayError
     from makeway.values.kernel import KernelResources, parse_resources
+    from makeway.values.plan import Plan
     from makeway.values.timeline import Timeline
     from makeway.values.workload import Workload, WorkloadBuilder, load_workload
 
@@ -32,7 +33,7 @@ _HOMES = {
     "Device": "values.device",
     "KernelResources": "values.kernel",
     "MakewayError": "values.errors",
-    "Plan": "values.control",
+    "Plan": "values.plan",
     "Prediction": "model.simulate.predict",
     "RoomAnswer": "model.room",
     "SmLimits": "values.device",

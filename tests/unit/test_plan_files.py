@@ -22,11 +22,7 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     DmaVariant,
-    Forecast,
     LaunchOrder,
-    MadeFor,
-    Plan,
-    Rejected,
     SmemPad,
     SmPartition,
     TileChoice,
@@ -34,6 +30,7 @@ from makeway.values.control import (
     parse_control,
 )
 from makeway.values.errors import DataFileError, InputError, MakewayError
+from makeway.values.plan import Forecast, MadeFor, Plan, Rejected
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -11,9 +11,9 @@ from makeway.model.simulate.policies import DISPATCHES, HBM_RULES
 from makeway.model.simulate.predict import Settings, simulate
 from makeway.model.simulate.sweep import sweep, with_alternatives
 from makeway.read.plan_file import load_plan
-from makeway.values.control import parse_controls
 from makeway.values.device import load_device
 from makeway.values.errors import InputError
+from makeway.values.plan import parse_controls
 
 EXAMPLES = """\
 examples:

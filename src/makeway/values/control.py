@@ -1,10 +1,8 @@
-"""Controls: the closed set of run-time knobs, how they are written in words, and the plan that holds them."""
+"""Controls: the closed set of run-time knobs, and the word that names each of them everywhere."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, assert_never, get_args
 
@@ -14,7 +12,8 @@ from makeway.values.units import KIB, format_bytes, parse_bytes
 DmaVariant = Literal["parallel-copy", "broadcast", "one-engine", "swap"]
 
 
-def _whole(what: str, value: object, low: int) -> None:
+def check_whole(what: str, value: object, low: int) -> None:
+    """Refuse anything but a whole number of `low` or more."""
     if type(value) is not int or value < low:
         raise InputError(f"{what} must be a whole number of {low} or more, got {value!r}")
 
@@ -27,7 +26,7 @@ class SmemPad:
     kernel: str = "*"
 
     def __post_init__(self) -> None:
-        _whole("pad_bytes", self.pad_bytes, 1)
+        check_whole("pad_bytes", self.pad_bytes, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class TileChoice:
 
     def __post_init__(self) -> None:
         for what in ("tile_m", "tile_n", "tile_k"):
-            _whole(what, getattr(self, what), 1)
+            check_whole(what, getattr(self, what), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class CommBlocks:
     blocks: int
 
     def __post_init__(self) -> None:
-        _whole("blocks", self.blocks, 1)
+        check_whole("blocks", self.blocks, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class CommThreads:
     threads: int
 
     def __post_init__(self) -> None:
-        _whole("threads", self.threads, 32)
+        check_whole("threads", self.threads, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class SmPartition:
     comm_sms: int
 
     def __post_init__(self) -> None:
-        _whole("comm_sms", self.comm_sms, 0)
+        check_whole("comm_sms", self.comm_sms, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ class Chunks:
     pieces: int
 
     def __post_init__(self) -> None:
-        _whole("pieces", self.pieces, 1)
+        check_whole("pieces", self.pieces, 1)
 
 
 Control = (
@@ -189,11 +188,6 @@ def parse_control(text: str) -> Control:
             raise InputError(f"unknown control {text!r}{suggestion(word, _WORDS)}\nKnown: {'; '.join(_WORDS.values())}")
 
 
-def parse_controls(texts: Iterable[str]) -> tuple[Control, ...]:
-    """The controls of a command line; two that contradict or repeat each other are an error."""
-    return Plan(controls=tuple(parse_control(text) for text in texts)).controls
-
-
 def control_word(control: Control) -> str:
     """The word of the command line that names a control: `parse_control` gives the control back."""
     match control:
@@ -232,101 +226,3 @@ def _number(value: str, word: str) -> int:
     if not value.isdigit():
         raise InputError(f"{word} needs a whole number; write {_WORDS[word]}")
     return int(value)
-
-
-# --- the plan ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MadeFor:
-    """What a plan was made for; None where that is not known."""
-
-    workload: str | None = None
-    device: str | None = None
-    gpus: int | None = None
-    library: str | None = None  # a footprint: "nccl-2.32.3/ring-simple"
-
-    def __post_init__(self) -> None:
-        if self.gpus is not None:
-            _whole("gpus", self.gpus, 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """Simulated times of a workload without and with a plan: predicted, never measured."""
-
-    t_naive_ms: float
-    t_plan_ms: float
-    t_ideal_ms: float
-    share_of_ideal_naive: float | None = None  # None: nothing to gain
-    share_of_ideal_plan: float | None = None
-    dispatchers: tuple[str, ...] = ()  # the times are the worst of these rules
-
-    def __post_init__(self) -> None:
-        for what in ("t_naive_ms", "t_plan_ms", "t_ideal_ms"):
-            value = float(getattr(self, what))
-            if not (math.isfinite(value) and value > 0):
-                raise InputError(f"{what} must be a number above 0, got {value!r}")
-            object.__setattr__(self, what, value)
-        for what in ("share_of_ideal_naive", "share_of_ideal_plan"):
-            share = getattr(self, what)
-            if share is None:
-                continue
-            if not math.isfinite(share):
-                raise InputError(f"{what} must be a number, got {share!r}")
-            object.__setattr__(self, what, float(share))
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A control that was looked at and turned down, and why."""
-
-    control: Control
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """An ordered set of controls, each with the reason for it ("" where none is given).
-
-    Controls that cannot hold together are an error. Controls that only make each other needless are not:
-    CopyEngine goes with CommBlocks, CommThreads and SmPartition, since collectives that add still need blocks, and
-    CommPriority goes with SmPartition, where it has nobody to overtake.
-    """
-
-    controls: tuple[Control, ...]
-    reasons: tuple[str, ...] = ()
-    made_for: MadeFor | None = None
-    predicted: Forecast | None = None
-    rejected: tuple[Rejected, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.reasons:
-            object.__setattr__(self, "reasons", ("",) * len(self.controls))
-        if len(self.reasons) != len(self.controls):
-            raise InputError(f"a plan of {len(self.controls)} controls has {len(self.reasons)} reasons; give each one")
-        _refuse_two_of_a_kind(self.controls)
-        _refuse_comm_without_a_place(self.controls)
-
-
-def _refuse_two_of_a_kind(controls: tuple[Control, ...]) -> None:
-    """One kernel cannot have two pads or two tiles, nor communication two numbers of blocks."""
-    kernels: dict[type[Control], list[str]] = {}
-    for control in controls:
-        kernels.setdefault(type(control), []).append(getattr(control, "kernel", "*"))
-    for kind, patterns in kernels.items():
-        if len(set(patterns)) < len(patterns):
-            raise InputError(f"a plan sets {kind.__name__} twice for the same kernels")
-        if "*" in patterns and len(patterns) > 1:
-            other = next(pattern for pattern in patterns if pattern != "*")
-            raise InputError(
-                f"a plan sets {kind.__name__} for every kernel and again for kernels named {other!r}; name both sets"
-            )
-
-
-def _refuse_comm_without_a_place(controls: tuple[Control, ...]) -> None:
-    if SmPartition(0) in controls and not any(isinstance(control, CopyEngine) for control in controls):
-        raise InputError(
-            "a plan sets 0 SMs apart for communication and none of it on copy engines: it could run nowhere; "
-            "give SmPartition at least 1 SM or add CopyEngine"
-        )

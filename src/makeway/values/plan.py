@@ -1,0 +1,110 @@
+"""The plan: an ordered set of controls that can hold together, what it was made for and what it is predicted to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from makeway.values.control import Control, CopyEngine, SmPartition, check_whole, parse_control
+from makeway.values.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeFor:
+    """What a plan was made for; None where that is not known."""
+
+    workload: str | None = None
+    device: str | None = None
+    gpus: int | None = None
+    library: str | None = None  # a footprint: "nccl-2.32.3/ring-simple"
+
+    def __post_init__(self) -> None:
+        if self.gpus is not None:
+            check_whole("gpus", self.gpus, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Simulated times of a workload without and with a plan: predicted, never measured."""
+
+    t_naive_ms: float
+    t_plan_ms: float
+    t_ideal_ms: float
+    share_of_ideal_naive: float | None = None  # None: nothing to gain
+    share_of_ideal_plan: float | None = None
+    dispatchers: tuple[str, ...] = ()  # the times are the worst of these rules
+
+    def __post_init__(self) -> None:
+        for what in ("t_naive_ms", "t_plan_ms", "t_ideal_ms"):
+            value = float(getattr(self, what))
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{what} must be a number above 0, got {value!r}")
+            object.__setattr__(self, what, value)
+        for what in ("share_of_ideal_naive", "share_of_ideal_plan"):
+            share = getattr(self, what)
+            if share is None:
+                continue
+            if not math.isfinite(share):
+                raise InputError(f"{what} must be a number, got {share!r}")
+            object.__setattr__(self, what, float(share))
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A control that was looked at and turned down, and why."""
+
+    control: Control
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """An ordered set of controls, each with the reason for it ("" where none is given).
+
+    Controls that cannot hold together are an error. Controls that only make each other needless are not:
+    CopyEngine goes with CommBlocks, CommThreads and SmPartition, since collectives that add still need blocks, and
+    CommPriority goes with SmPartition, where it has nobody to overtake.
+    """
+
+    controls: tuple[Control, ...]
+    reasons: tuple[str, ...] = ()
+    made_for: MadeFor | None = None
+    predicted: Forecast | None = None
+    rejected: tuple[Rejected, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.reasons:
+            object.__setattr__(self, "reasons", ("",) * len(self.controls))
+        if len(self.reasons) != len(self.controls):
+            raise InputError(f"a plan of {len(self.controls)} controls has {len(self.reasons)} reasons; give each one")
+        _refuse_two_of_a_kind(self.controls)
+        _refuse_comm_without_a_place(self.controls)
+
+
+def _refuse_two_of_a_kind(controls: tuple[Control, ...]) -> None:
+    """One kernel cannot have two pads or two tiles, nor communication two numbers of blocks."""
+    kernels: dict[type[Control], list[str]] = {}
+    for control in controls:
+        kernels.setdefault(type(control), []).append(getattr(control, "kernel", "*"))
+    for kind, patterns in kernels.items():
+        if len(set(patterns)) < len(patterns):
+            raise InputError(f"a plan sets {kind.__name__} twice for the same kernels")
+        if "*" in patterns and len(patterns) > 1:
+            other = next(pattern for pattern in patterns if pattern != "*")
+            raise InputError(
+                f"a plan sets {kind.__name__} for every kernel and again for kernels named {other!r}; name both sets"
+            )
+
+
+def _refuse_comm_without_a_place(controls: tuple[Control, ...]) -> None:
+    if SmPartition(0) in controls and not any(isinstance(control, CopyEngine) for control in controls):
+        raise InputError(
+            "a plan sets 0 SMs apart for communication and none of it on copy engines: it could run nowhere; "
+            "give SmPartition at least 1 SM or add CopyEngine"
+        )
+
+
+def parse_controls(texts: Iterable[str]) -> tuple[Control, ...]:
+    """The controls of a command line; two that contradict or repeat each other are an error."""
+    return Plan(controls=tuple(parse_control(text) for text in texts)).controls
