@@ -11,7 +11,7 @@ import pytest
 from makeway.cli.main import main
 from makeway.model.simulate.policies import DISPATCHES
 from makeway.model.simulate.predict import Settings
-from makeway.model.validate import validate, validate_table
+from makeway.model.validate import validate
 from makeway.model.validate.conccl import PUBLISHED, ladder, without_fit
 from makeway.model.validate.grid import run_experiment, time_ratio
 from makeway.model.validate.headlines import priority_gain
@@ -23,12 +23,12 @@ A40, A100, H100, MI250X = (load_device(name) for name in ("A40", "A100-SXM4-40GB
 
 def test_the_grid_of_2606_09200_is_met_with_two_numbers_per_device() -> None:
     found = validate(["grid"])
-    errors = {summary.device: summary.mae for summary in found.summaries}
+    errors = {summary.device: summary.mae for summary in found.summary}
     assert len(found.rows) == 300
     assert errors["A100"] <= 0.02
     assert errors["A40"] <= 0.025
     assert errors["MI250X"] <= 0.035
-    for summary in found.summaries:
+    for summary in found.summary:
         names = list(summary.baselines)
         assert summary.baselines[names[0]] <= summary.mae  # the floor: nothing that sees X*Y only does better
         assert summary.mae < summary.baselines["constant mean"] / 3
@@ -44,7 +44,7 @@ def test_fitted_numbers_live_in_device_files_and_there_are_two() -> None:
 def test_a_device_without_fitted_numbers_borrows_them_and_says_so(tmp_path: Path) -> None:
     table = tmp_path / "h100.csv"
     table.write_text("device,grid_y,grid_x,time_ratio\nH100,2,2,0.3\nH100,64,64,0.94\n")
-    found = validate_table(table)
+    found = validate(data=table)
     assert {row.status for row in found.rows} == {"borrowed"}
     assert "A100-SXM4-40GB's" in found.rows[0].assumed[0]
     assert 0.25 < found.rows[0].predicted < 0.35
@@ -90,7 +90,7 @@ def test_conccls_ladder_is_met_within_five_points_by_three_fitted_numbers() -> N
 
 
 def test_dma_variants_are_within_20_percent_at_16_mib_and_above() -> None:
-    (summary,) = validate(["dma"]).summaries
+    (summary,) = validate(["dma"]).summary
     assert summary.baselines["ours, largest at 16 MiB and above"] <= 0.20
 
 
@@ -113,7 +113,7 @@ def test_validate_prints_every_part_as_one_document(capsys: pytest.CaptureFixtur
 def test_a_table_of_all_to_all_variants_is_recognised_by_its_swap_column(tmp_path: Path) -> None:
     table = tmp_path / "dma_alltoall_variants.csv"
     table.write_text("bytes,parallel_copy_prelaunch,swap,one_engine\n16777216,1.5,0.7,0.3\n")
-    found = validate_table(table)
+    found = validate(data=table)
     assert len(found.rows) == 3
     assert found.rows[0].source.endswith("all-to-all")
     assert found.rows[0].status == "predicted"
@@ -133,7 +133,7 @@ def test_a_table_that_cannot_be_used_says_why(text: str, error: type[Exception],
     table = tmp_path / "mine.csv"
     table.write_text(text)
     with pytest.raises(error, match=said):
-        validate_table(table)
+        validate(data=table)
 
 
 def test_the_same_numbers_come_out_every_time() -> None:

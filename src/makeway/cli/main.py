@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from makeway import __version__
 from makeway.show.new_file import check_place
@@ -43,10 +43,45 @@ exit codes: 0 done, 1 ran and missed a threshold you set, 2 could not run
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that answers a wrong option with one line and where to look, not a page of usage."""
+    """argparse that answers a wrong option in two lines: what is wrong, and the command's usage."""
+
+    _unknown: tuple[str, ...] = ()  # options of the command line that this command does not have
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        given = list(sys.argv[1:] if args is None else args)
+        self._unknown = tuple(word for word in _options(given) if not self._knows(word))
+        options, rest = super().parse_known_args(given, namespace)
+        if rest:
+            self.error(f"unexpected argument {rest[0]!r}")
+        return options, rest
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_CANNOT_RUN, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
+        if self._unknown and message.startswith(("unexpected argument", "the following arguments are required")):
+            names = [name[2:] for name in self._option_string_actions if name.startswith("--")]
+            near = suggestion(self._unknown[0][2:], names).replace("'", "'--", 1)
+            message = f"unknown option {self._unknown[0]!r}{near}"
+        usage = f"usage: {self._usage()} [options]; see `{self.prog} --help`"
+        self.exit(EXIT_CANNOT_RUN, f"{self.prog}: {message}\n{usage}\n")
+
+    def _knows(self, word: str) -> bool:
+        return word in self._option_string_actions or bool(self._get_option_tuples(word))
+
+    def _usage(self) -> str:
+        """The command with what it cannot do without."""
+        needed = []
+        for action in self._actions:
+            value = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+            if not action.option_strings and action.nargs not in ("?", "*"):
+                needed.append(value)
+            elif action.option_strings and action.required:
+                needed.append(f"{action.option_strings[-1]} {value}")
+        return " ".join([self.prog, *needed])
+
+
+def _options(arguments: Sequence[str]) -> list[str]:
+    """The long options of a command line, up to a bare --."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return [word.partition("=")[0] for word in own if word.startswith("--")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name is not None and name not in COMMANDS:
         parser.error(f"unknown command {name!r}{suggestion(name, COMMANDS)}")
     try:
-        options = parser.parse_args(arguments)  # options such as --help and --presets print, too
+        options = parser.parse_args(arguments)  # options such as --help and --list print, too
     except BrokenPipeError:
         return _reader_gone()
     if options.command is None:

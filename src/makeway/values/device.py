@@ -1,8 +1,8 @@
 """Devices: what one GPU (or CPU host) can hold and how fast it is, as cited facts.
 
 A device file holds what is peculiar to the device and names its architecture; limits that all
-devices of an architecture share come from that architecture's file. Names match exactly, or by a
-listed alias (the names that drivers and profilers write).
+devices of an architecture share come from that architecture's file. A device is found by its whole
+name or a listed alias (the names that drivers and profilers write), in any case; never by a part of one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SmLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Limits and rates of one GPU, or of one CPU host. A rate that nobody told us is None."""
+    """Limits and rates of one GPU, or of one CPU host. An unknown rate is None."""
 
     name: str
     vendor: Vendor
@@ -134,21 +134,41 @@ _FACT_KEYS = ("sms", *_LIMIT_KEYS, *_WHOLE_RATES, *_RATES, *_MODEL_KEYS, *_HOST_
 _TOP_KEYS = ("name", "vendor", "arch", "aliases", "link", "notes", "sources", "facts")
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceList:
+    """All devices that makeway knows."""
+
+    devices: tuple[Device, ...]
+
+
+def known_devices() -> DeviceList:
+    """Every device of the package, by name."""
+    return DeviceList(_known_devices())
+
+
 def device_names() -> tuple[str, ...]:
     """Names of all devices that makeway knows."""
     return tuple(device.name for device in _known_devices())
 
 
 def load_device(name_or_path: str) -> Device:
-    """The device of that exact name or alias, or of that TOML file (a path ending in .toml)."""
+    """The device of that name or alias, in any case, or of that TOML file (a path ending in .toml)."""
     if name_or_path.endswith(".toml"):
         return load_device_file(Path(name_or_path))
-    for device in _known_devices():
-        if name_or_path == device.name or name_or_path in device.aliases:
+    wanted = name_or_path.lower()
+    names = {name: device for device in _known_devices() for name in (device.name, *device.aliases)}
+    for name, device in names.items():
+        if name.lower() == wanted:
             return device
-    names = [name for device in _known_devices() for name in (device.name, *device.aliases)]
+    matches = tuple({device.name: None for name, device in names.items() if name.lower().startswith(wanted)})
+    if len(matches) == 1:
+        hint = f"; did you mean {matches[0]!r}?"
+    elif wanted and matches:
+        hint = f"; it could be {', '.join(matches)}: name one"
+    else:
+        hint = suggestion(name_or_path, names)
     raise UnknownNameError(
-        f"no limits known for device {name_or_path!r}{suggestion(name_or_path, names)}\n"
+        f"no limits known for device {name_or_path!r}{hint}\n"
         "List devices with `makeway devices`, or pass your own with `--device FILE.toml`."
     )
 

@@ -260,6 +260,8 @@ def load_workload(path: Path) -> Workload:
 def parse_workload(content: bytes, *, where: str) -> Workload:
     """The workload that a file's content describes; the error of a bad file names the operation."""
     document = parse_toml(content, where=where)
+    if "operation" not in document and ("control" in document or "version" in document):
+        raise DataFileError(f"{where}: this is a plan file, not a workload; pass it with --plan")
     refuse_unknown(document, ("name", "ranks", "streams", "operation"), where=where)
     tables = document.get("operation", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):

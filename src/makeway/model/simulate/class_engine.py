@@ -52,10 +52,10 @@ class ClassSms:
 
     def _deal(self, op: int, wanted: int) -> int:
         """One block to each shader engine in turn, until one has no room."""
-        engines = self._layout.engines[op]
+        gpcs = self._layout.gpcs[op]
         for placed in range(wanted):
             turn = self._turn.get(op, 0)
-            if not self._fill(op, self._sites(op, engines[turn % len(engines)]), 1):
+            if not self._fill(op, self._sites(op, gpcs[turn % len(gpcs)]), 1):
                 return placed
             self._turn[op] = turn + 1
         return wanted
@@ -64,17 +64,17 @@ class ClassSms:
         """Whole clusters, each inside one GPC, the emptiest GPC first."""
         placed = 0
         while placed < wanted:
-            rooms = {engine: self._room(op, self._sites(op, engine)) for engine in self._layout.engines[op]}
-            best = max(rooms, key=lambda engine: (rooms[engine], -engine))
+            rooms = {gpc: self._room(op, self._sites(op, gpc)) for gpc in self._layout.gpcs[op]}
+            best = max(rooms, key=lambda gpc: (rooms[gpc], -gpc))
             size = min(cluster, wanted - placed)
             if rooms[best] < size:
                 break
             placed += self._fill(op, self._sites(op, best), size)
         return placed
 
-    def _sites(self, op: int, engine: int) -> set[int]:
+    def _sites(self, op: int, gpc: int) -> set[int]:
         sites = self._layout.program.sites
-        return {index for index in self._layout.sites[op] if sites[index].engine == engine}
+        return {index for index in self._layout.sites[op] if sites[index].gpc == gpc}
 
     def _room(self, op: int, sites: set[int]) -> int:
         layout = self._layout

@@ -14,7 +14,7 @@ from typing import TypeVar, assert_never
 from makeway.model.residency import check_launch, need, resident_blocks
 from makeway.model.simulate.dma import dma_cost
 from makeway.model.simulate.driver import run
-from makeway.model.simulate.network import PATHS, CollectiveCost, collective_cost, default_blocks
+from makeway.model.simulate.network import PATHS, CollectiveCost, check_one_node, collective_cost, default_blocks
 from makeway.model.simulate.policies import Dispatch
 from makeway.model.simulate.program import EngineOp, Interference, Program, Saturation, Site
 from makeway.model.simulate.rewrite import idle_controls, rewritten
@@ -137,15 +137,15 @@ class _Compiler:
 
     def _sites(self, ops: list[EngineOp]) -> tuple[Site, ...]:
         """SMs by part and, where it matters, by GPC (neighbours, for clusters) or shader engine (in turn)."""
-        engines = self.dispatch.engines
+        gpcs = self.dispatch.gpcs
         clusters = any(op.block and op.block.cluster > 1 for op in ops)
         per_gpc = int(model_number(self.device, "sms_per_gpc", DEFAULT_SMS_PER_GPC)) if clusters else self.device.sms
         parts = [part for part, sms in self._parts() for _ in range(sms)]
         counts: dict[tuple[str | None, int], int] = {}
         for index, part in enumerate(parts):
-            key = (part, index % engines if engines > 1 else index // per_gpc)
+            key = (part, index % gpcs if gpcs > 1 else index // per_gpc)
             counts[key] = counts.get(key, 0) + 1
-        return tuple(Site(part=part, engine=engine, sms=sms) for (part, engine), sms in counts.items())
+        return tuple(Site(part=part, gpc=gpc, sms=sms) for (part, gpc), sms in counts.items())
 
     # --- kernels -------------------------------------------------------------------------------
 
@@ -227,6 +227,8 @@ class _Compiler:
     # --- collectives ---------------------------------------------------------------------------
 
     def _collective(self, op: CollectiveOp) -> EngineOp:
+        if op.time_ns is None:
+            check_one_node(self.device, op.collective)
         footprint = load_footprint(op.library, self.device.arch)
         path = self._priced_path(op.library)
         plain = self._cost(op, footprint, path, None)
@@ -237,7 +239,7 @@ class _Compiler:
         if footprint.block is None or (self.copy and not op.collective.needs_arithmetic):
             return self._copy(op, scale)
         if self.copy:
-            self.without_effect.append(f"CopyEngine on {op.name}: copy engines cannot add")
+            self.without_effect.append(f"copy-engine on {op.name}: copy engines cannot add")
         if self.threads:
             footprint = footprint.with_threads(self.threads.threads)
         block = footprint.block
@@ -351,7 +353,7 @@ def model_number(device: Device, key: str, default: float) -> float:
 def _alone_ns(device: Device, op: EngineOp) -> float:
     program = Program(
         sm=device.sm,
-        sites=(Site(part=None, engine=0, sms=device.sms),),
+        sites=(Site(part=None, gpc=0, sms=device.sms),),
         ranks=1,
         ops=(op,),
         saturation=saturation(device),

@@ -36,7 +36,7 @@ class DmaCost:
     copy_ns: float
     sync_ns: float
     hbm_bytes_per_s: float  # read and written on one device while copying
-    engines: int
+    copy_engines: int
     assumed: tuple[str, ...]
 
     @property
@@ -51,7 +51,7 @@ class _Commands:
     commands: int
     submissions: int  # doorbells
     flags: int  # completions the host waits for
-    engines: int
+    copy_engines: int
     chunks: int  # written by the busiest engine
     two_way: bool  # each command writes two places
     reads_per_write: float  # HBM reads for each byte sent
@@ -86,7 +86,7 @@ def dma_cost(
         copy_ns=number(facts, "start_ns") * scale + moving_s * 1e9,
         sync_ns=(number(facts, "sync_ns") + (plan.flags - 1) * number(facts, "poll_ns")) * scale,
         hbm_bytes_per_s=(1 + plan.reads_per_write) * collective.wire_bytes / moving_s,
-        engines=plan.engines,
+        copy_engines=plan.copy_engines,
         assumed=(
             *wire.assumed,
             *assumptions(facts, [key for key in ("command_scale", "peer_engines", "host_engines") if key in facts]),
@@ -136,13 +136,13 @@ def _commands(variant: DmaVariant, peers: int, available: int) -> _Commands:
             assert_never(variant)
 
 
-def _spread(commands: int, engines: int, *, two_way: bool, reads_per_write: float) -> _Commands:
+def _spread(commands: int, copy_engines: int, *, two_way: bool, reads_per_write: float) -> _Commands:
     return _Commands(
         commands=commands,
         submissions=commands,
         flags=commands,
-        engines=engines,
-        chunks=-(-commands // engines) * (2 if two_way else 1),
+        copy_engines=copy_engines,
+        chunks=-(-commands // copy_engines) * (2 if two_way else 1),
         two_way=two_way,
         reads_per_write=reads_per_write,
     )

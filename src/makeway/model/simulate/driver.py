@@ -14,7 +14,7 @@ from typing import Literal
 
 from makeway.model.simulate.block_engine import BlockSms
 from makeway.model.simulate.class_engine import ClassSms
-from makeway.model.simulate.policies import Dispatch, HbmRule, Proportional, StrictHeadOfLine
+from makeway.model.simulate.policies import Dispatch, SharingPolicy, Proportional, StrictHeadOfLine
 from makeway.model.simulate.program import Program
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout, Sms
 from makeway.values.errors import InputError
@@ -70,7 +70,7 @@ def run(
     *,
     engine: Engine,
     dispatch: Dispatch | None = None,
-    hbm: HbmRule | None = None,
+    hbm: SharingPolicy | None = None,
     record: bool = False,
 ) -> RunResult:
     """Run a program to its end, or say which operation can never become resident."""
@@ -82,7 +82,7 @@ class _Run:
     program: Program
     engine: Engine
     policy: Dispatch
-    hbm: HbmRule
+    hbm: SharingPolicy
     record: bool
     now: float = 0.0
     events: int = 0
@@ -338,13 +338,13 @@ def check_residency(program: Program, layout: Layout) -> None:
         if op.kind == "copy":
             continue
         each = layout.fitting.capacity(layout.kind[index], ())
-        by_engine: Counter[int] = Counter()
+        by_gpc: Counter[int] = Counter()
         for site in layout.sites[index]:
-            by_engine[program.sites[site].engine] += each * program.sites[site].sms
-        room = sum(by_engine.values())
+            by_gpc[program.sites[site].gpc] += each * program.sites[site].sms
+        room = sum(by_gpc.values())
         cluster = op.block.cluster if op.block else 1
         needed = op.blocks if op.kind == "collective" else min(cluster, op.blocks)
-        if room < needed or max(by_engine.values(), default=0) < min(cluster, op.blocks):
+        if room < needed or max(by_gpc.values(), default=0) < min(cluster, op.blocks):
             where = f"part {op.part!r} of the device" if op.part else "the device"
             raise InputError(
                 f"{op.name} can never become resident: it needs {needed} block{'' if needed == 1 else 's'} at once"

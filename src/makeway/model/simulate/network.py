@@ -22,6 +22,8 @@ PATHS = ("ring-simple", "ring-ll", "ring-ll128", "tree-simple", "nvls-simple", "
 _RCCL_PATHS = ("ring-simple", "sendrecv", "generic")
 _DIRECT_KINDS = ("all-to-all", "send-recv")  # sent to each peer as it is: no ring, no tree
 _REDUCE_ONLY = ("tree-simple", "nvls-simple")
+_NODE_RANKS = 8  # GPUs of one DGX, HGX or OAM board
+_NVL72_RANKS = 72  # of a GB200 NVL72 rack, whose switches join all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,16 @@ def collective_cost(
             *assumptions(traffic, ["nvls_passes" if path == "nvls-simple" else kind]),
         ),
     )
+
+
+def check_one_node(device: Device, collective: Collective) -> None:
+    """Refuse more ranks than one node's links join: the simulator models collectives inside a node."""
+    most = _NVL72_RANKS if device.arch == "sm_100" and device.link == "nvlink-switch" else _NODE_RANKS
+    if collective.ranks > most:
+        raise UnsupportedError(
+            f"{collective.kind} over {collective.ranks:,} ranks; the simulator models one node, at most {most} "
+            f"{device.name}.\nAsk for 2 to {most} ranks, or give each collective its measured time_ms in a workload file."
+        )
 
 
 def default_blocks(device: Device, collective: Collective) -> int:

@@ -24,8 +24,8 @@ class Dispatch(Protocol):
     def name(self) -> str: ...
 
     @property
-    def engines(self) -> int:
-        """Shader engines that blocks are dealt to in turn; 1 when placement is free."""
+    def gpcs(self) -> int:
+        """GPCs (AMD: shader engines) that blocks are dealt to in turn; 1 when placement is free."""
         ...
 
     def dispatch(self, levels: Levels[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
@@ -41,7 +41,7 @@ class StrictHeadOfLine:
     """
 
     name: str = "strict"
-    engines: int = 1
+    gpcs: int = 1
 
     def dispatch(self, levels: Levels[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
         for op in chain.from_iterable(levels):
@@ -55,7 +55,7 @@ class BackFill:
     """The same order, but an operation whose next block does not fit lets the following ones try."""
 
     name: str = "backfill"
-    engines: int = 1
+    gpcs: int = 1
 
     def dispatch(self, levels: Levels[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
         for op in chain.from_iterable(levels):
@@ -72,7 +72,7 @@ class CutAhead:
     both; whether hardware does that is not known.
     """
 
-    engines: int = 1
+    gpcs: int = 1
     turns: bool = False
     name: str = "cut-ahead"
 
@@ -94,7 +94,7 @@ class HeldQueue:
     """
 
     hold: float
-    engines: int = 1
+    gpcs: int = 1
     name: str = "held-queue"
 
     def dispatch(self, levels: Levels[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
@@ -104,7 +104,7 @@ class HeldQueue:
                 place(op, None)
 
 
-class HbmRule(Protocol):
+class SharingPolicy(Protocol):
     """What share of its wish each operation gets when all together want more than there is."""
 
     def __hash__(self) -> int: ...
@@ -150,6 +150,6 @@ DISPATCHES: dict[str, Dispatch] = {
     "strict": StrictHeadOfLine(),
     "backfill": BackFill(),
     "cut-ahead": CutAhead(),
-    "shader-engines": CutAhead(engines=4, turns=True, name="shader-engines"),
+    "shader-engines": CutAhead(gpcs=4, turns=True, name="shader-engines"),
 }
-HBM_RULES: dict[str, HbmRule] = {"proportional": Proportional(), "max-min": MaxMin()}
+HBM_POLICIES: dict[str, SharingPolicy] = {"proportional": Proportional(), "max-min": MaxMin()}

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from makeway.model.residency import capacity, room_left
 from makeway.model.simulate.compile import Compiled, compile_program, model_number
 from makeway.model.simulate.driver import Engine, RunResult, run
-from makeway.model.simulate.policies import DISPATCHES, HBM_RULES, Dispatch, HbmRule, HeldQueue
+from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES, Dispatch, SharingPolicy, HeldQueue
 from makeway.model.simulate.program import EngineOp, Program
 from makeway.values.control import Control
 from makeway.values.device import Device
@@ -28,7 +28,7 @@ class Settings:
 
     engine: Literal["auto", "class", "block"] = "auto"
     dispatch: Dispatch | None = None  # None: the vendor's
-    hbm: HbmRule = HBM_RULES["proportional"]
+    hbm: SharingPolicy = HBM_POLICIES["proportional"]
     jitter: float = 0.0
     seed: int = 0
     skew_ns: float = 0.0  # the last rank starts so much later than the first
@@ -170,7 +170,7 @@ class _Baseline:
 
 
 @lru_cache(maxsize=512)
-def _baseline(program: Program, engine: Engine, dispatch: Dispatch, hbm: HbmRule) -> _Baseline:
+def _baseline(program: Program, engine: Engine, dispatch: Dispatch, hbm: SharingPolicy) -> _Baseline:
     """All kernels alone, all collectives alone, and every operation by itself; a sweep asks again and again."""
 
     def alone(ops: tuple[EngineOp, ...]) -> float:

@@ -40,10 +40,10 @@ class EngineOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """SMs that are alike in what may be placed there: same part of the device, same GPC or shader engine."""
+    """SMs that are alike in what may be placed there: same part of the device, same GPC (AMD: shader engine)."""
 
     part: str | None
-    engine: int
+    gpc: int
     sms: int
 
 

@@ -33,14 +33,13 @@ def idle_controls(workload: Workload, controls: Sequence[Control]) -> list[str]:
     """Controls that cannot change anything in this workload, and why: a knob that silently does nothing misleads."""
     idle = []
     for control in controls:
-        name = type(control).__name__
         if isinstance(control, SmemPad | TileChoice):
             if isinstance(control, TileChoice) and rewritten(workload, (control,)) == workload:
-                idle.append(f"{name}: no kernel offers another tile, or it has this one already")
+                idle.append(f"{control.name}: no kernel offers another tile, or it has this one already")
         elif not workload.collectives:
-            idle.append(f"{name}: the workload has no collective")
+            idle.append(f"{control.name}: the workload has no collective")
         elif isinstance(control, LaunchOrder) and rewritten(workload, (control,)) == workload:
-            idle.append(f"{name}: every collective waits for a kernel, or is launched first already")
+            idle.append(f"{control.name}: every collective waits for a kernel, or is launched first already")
     return idle
 
 

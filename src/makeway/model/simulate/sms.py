@@ -63,14 +63,14 @@ class Layout:
         self.ops: tuple[EngineOp, ...] = program.ops
         self.fitting = Fitting(program.sm, needs)
         self.kind = [needs.index(op.block) if op.block is not None else -1 for op in program.ops]
-        self.dealt = dispatch.engines > 1
+        self.dealt = dispatch.gpcs > 1
         self.soft = program.saturation == "soft"
         self.sites = [
             tuple(index for index, site in enumerate(program.sites) if op.part is None or site.part == op.part)
             for op in program.ops
         ]
-        # the GPCs or shader engines an operation may use: one without any of its SMs is skipped
-        self.engines = [tuple(sorted({program.sites[index].engine for index in sites})) for sites in self.sites]
+        # the GPCs that an operation may use: one without any of its SMs is skipped
+        self.gpcs = [tuple(sorted({program.sites[index].gpc for index in sites})) for sites in self.sites]
         # blocks of a cluster at once, inside one GPC; 1: each block by itself
         self.cluster = [op.block.cluster if op.block else 1 for op in program.ops]
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from makeway.model.residency import pad_range, resident_blocks
 from makeway.model.simulate.driver import run
-from makeway.model.simulate.policies import DISPATCHES, HBM_RULES
+from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES
 from makeway.model.simulate.predict import Alternative, Prediction, Settings, compile_for, simulate, vendor_dispatch
 from makeway.values.control import CommBlocks, CommPriority, Control, SmemPad
 from makeway.values.device import Device
@@ -116,7 +116,7 @@ def _alternatives(prediction: Prediction, settings: Settings) -> Iterator[Altern
     spread = replace(settings, engine="block", jitter=max(settings.jitter, HONEST_JITTER))
     for rule in dict.fromkeys((settings.dispatch or vendor_dispatch(device), vendor_dispatch(device), other)):
         compiled = compile_for(workload, device, prediction.controls, rule, spread)
-        for hbm in HBM_RULES.values():
+        for hbm in HBM_POLICIES.values():
             time_ns = run(compiled.program, engine="block", dispatch=rule, hbm=hbm).end_ns
             share = share_of_ideal(
                 t_sequential=prediction.t_sequential_ns,
