@@ -15,6 +15,10 @@ from makeway.model.validate import validate
 from makeway.model.validate.conccl import PUBLISHED, ladder, without_fit
 from makeway.model.validate.grid import run_experiment, time_ratio
 from makeway.model.validate.headlines import priority_gain
+from makeway.show.json import json as as_json
+from makeway.show.page import page
+from makeway.show.report import report_of
+from makeway.show.text import text
 from makeway.values.device import load_device
 from makeway.values.errors import DataFileError, InputError
 
@@ -110,6 +114,33 @@ def test_validate_prints_every_part_as_one_document(capsys: pytest.CaptureFixtur
     assert {"source", "device", "mae", "baselines"} <= set(document["summary"][0])
 
 
+def test_text_page_and_json_show_the_same_figures() -> None:
+    validation = validate(["dma"])
+    report = report_of(validation)
+    shown, drawn, document = text(report, verbose=True), page(report), json.loads(as_json(report))
+    assert document["verdict"].startswith(
+        f"The model is within 10 % of {validation.all.close} of {validation.all.rows}"
+    )
+    assert document["all"] == {"rows": validation.all.rows, "close": validation.all.close}
+    for row, data in zip(validation.rows, document["rows"], strict=True):
+        assert data["predicted"] == round(row.predicted, 6)
+        assert data["size_bytes"] == row.size_bytes
+        for figure in (f"{data['published']:.3g} x", f"{data['predicted']:.3g} x", f"{data['error']:+.3g}"):
+            assert figure in shown
+            assert figure in drawn
+    for summary in document["summary"]:
+        for figure in (f"{summary['mae']:.4f}", f"{summary['largest']:.3f}"):
+            assert figure in shown
+            assert figure in drawn
+
+
+def test_parts_and_a_table_are_not_mixed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not both"):
+        validate(["grid"], data=tmp_path / "mine.csv")
+    with pytest.raises(InputError, match="no part 'gird'; did you mean 'grid'"):
+        validate(["gird"])
+
+
 def test_a_table_of_all_to_all_variants_is_recognised_by_its_swap_column(tmp_path: Path) -> None:
     table = tmp_path / "dma_alltoall_variants.csv"
     table.write_text("bytes,parallel_copy_prelaunch,swap,one_engine\n16777216,1.5,0.7,0.3\n")
@@ -120,7 +151,7 @@ def test_a_table_of_all_to_all_variants_is_recognised_by_its_swap_column(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "said"),
+    ("content", "error", "said"),
     [
         ("", DataFileError, "the table is empty"),
         ("a,b\n1,2\n", InputError, "columns a, b"),
@@ -129,9 +160,9 @@ def test_a_table_of_all_to_all_variants_is_recognised_by_its_swap_column(tmp_pat
         ("bytes,teleport\n1024,3\n", InputError, "unknown column 'teleport'"),
     ],
 )
-def test_a_table_that_cannot_be_used_says_why(text: str, error: type[Exception], said: str, tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_used_says_why(content: str, error: type[Exception], said: str, tmp_path: Path) -> None:
     table = tmp_path / "mine.csv"
-    table.write_text(text)
+    table.write_text(content)
     with pytest.raises(error, match=said):
         validate(data=table)
 

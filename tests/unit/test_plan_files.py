@@ -200,8 +200,8 @@ def test_a_wrong_file_says_which_key_and_what_to_write(text: str, said: str) -> 
 @pytest.mark.parametrize(
     ("controls", "said"),
     [
-        ((CommBlocks(8), CommBlocks(9)), "sets CommBlocks twice"),
-        ((CommPriority(), CommPriority()), "sets CommPriority twice"),
+        ((CommBlocks(8), CommBlocks(9)), "comm-blocks is set twice; keep one"),
+        ((CommPriority(), CommPriority()), "priority is set twice; keep one"),
         ((SmemPad(1024, "a"), SmemPad(2048, "a")), "pad is set twice for the same kernels"),
         ((SmemPad(1024), SmemPad(2048, "gemm*")), "for every kernel and again for kernels named 'gemm\\*'"),
         ((TileChoice(64, 64, 32, "a"), TileChoice(64, 64, 64)), "for every kernel and again"),
@@ -239,5 +239,5 @@ def test_reasons_belong_to_controls() -> None:
 
 
 def test_a_control_for_nameless_kernels_has_no_word() -> None:
-    with pytest.raises(MakewayError, match="without a name"):
+    with pytest.raises(MakewayError, match="needs a kernel name"):
         control_word(SmemPad(1024, ""))

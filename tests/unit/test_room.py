@@ -96,7 +96,7 @@ def test_when_registers_bind_the_verdict_says_that_no_pad_helps() -> None:
     said = verdict(answer)
     assert [shortage.key for shortage in answer.short_of] == ["registers", "smem_bytes"]
     assert "No pad and no thread count" in said
-    assert "SmPartition" in said
+    assert "partition" in said
     assert "clusters of 4" in said
 
 

@@ -169,7 +169,7 @@ def test_a_plan_file_gives_its_controls(tmp_path: Path) -> None:
         ('version = 1\n[[control]]\nkind = "CommPriority"\nlevel = 3', "unknown key 'level'"),
         (
             'version = 1\n[[control]]\nkind = "CommBlocks"\nblocks = 8\n[[control]]\nkind = "CommBlocks"\nblocks = 9',
-            "sets CommBlocks twice",
+            "comm-blocks is set twice",
         ),
     ],
 )
@@ -216,8 +216,8 @@ def test_a_pad_for_no_kernel_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("control", "said"),
     [
-        (LaunchOrder(), "LaunchOrder: every collective waits"),
-        (TileChoice(128, 128, 32), "TileChoice: no kernel offers another tile, or it has this one"),
+        (LaunchOrder(), "comm-first: every collective waits"),
+        (TileChoice(128, 128, 32), "tile: no kernel offers another tile, or it has this one"),
         (CommPriority(), None),
         (TileChoice(128, 64, 32), None),
     ],

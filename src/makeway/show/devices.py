@@ -88,12 +88,10 @@ def _device(device: Device, arguments: str) -> Report:
         ),
         lead=(Words(text=f"Also known as {', '.join(device.aliases)}."),) if device.aliases else (),
         sections=(
-            Section(name="facts", title="Facts", blocks=(table, cited)),
-            Section(name="notes", title="Notes", blocks=(Notes(sentences=device.notes),), detail=True),
+            Section(name="facts", title="Facts", blocks=(table, Notes(sentences=device.notes), cited)),
             provenance(arguments, numbers="facts from device files, each with its source"),
         ),
         data=_data(device),
-        notes=device.notes,
         arguments=arguments,
     )
 

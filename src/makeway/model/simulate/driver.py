@@ -14,7 +14,7 @@ from typing import Literal
 
 from makeway.model.simulate.block_engine import BlockSms
 from makeway.model.simulate.class_engine import ClassSms
-from makeway.model.simulate.policies import Dispatch, SharingPolicy, Proportional, StrictHeadOfLine
+from makeway.model.simulate.policies import Dispatch, Proportional, SharingPolicy, StrictHeadOfLine
 from makeway.model.simulate.program import Program
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout, Sms
 from makeway.values.errors import InputError

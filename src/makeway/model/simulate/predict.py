@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from makeway.model.residency import capacity, room_left
 from makeway.model.simulate.compile import Compiled, compile_program, model_number
 from makeway.model.simulate.driver import Engine, RunResult, run
-from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES, Dispatch, SharingPolicy, HeldQueue
+from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES, Dispatch, HeldQueue, SharingPolicy
 from makeway.model.simulate.program import EngineOp, Program
 from makeway.values.control import Control
 from makeway.values.device import Device
