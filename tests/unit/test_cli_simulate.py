@@ -101,7 +101,7 @@ def test_a_plan_file_and_options_reach_the_simulator(capsys: pytest.CaptureFixtu
         ([*PAIR, "--control", "partition=132"], "leave none"),
         ([*PAIR, "--grid", "2by2"], "write for example --grid 64x64"),
         ([*PAIR, "--jitter", "-1"], "jitter must be at least 0"),
-        ([*PAIR, "--engine", "class", "--jitter", "0.1"], "class engine knows no jitter"),
+        ([*PAIR, "--engine", "class", "--jitter", "0.1"], "class engine has no jitter"),
         ([*PAIR, "--ranks", "1"], "ranks must be a whole number of 2 or more"),
         ([*PAIR, "--ranks", "4096"], "4,096 ranks; the simulator models one node, at most 8 H100-SXM5-80GB"),
         ([*PAIR, "--skew-us", "-5"], "--skew-us cannot be negative, got -5"),

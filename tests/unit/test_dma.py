@@ -230,10 +230,10 @@ def test_at_most_six_constants_carry_the_model() -> None:
     [
         (MI300X, "all-reduce", "parallel-copy", "copy and cannot add"),
         (MI300X, "reduce-scatter", "parallel-copy", "copy and cannot add"),
-        (MI300X, "all-to-all", "broadcast", "exists for all-gather only"),
-        (MI300X, "all-gather", "swap", "exists for all-to-all only"),
-        (replace(MI300X, copy_engines=None), "all-gather", "parallel-copy", "how many MI300X has is not known"),
-        (load_device("CPU-host"), "all-gather", "parallel-copy", "rates of x86_64"),
+        (MI300X, "all-to-all", "broadcast", "works for all-gather only"),
+        (MI300X, "all-gather", "swap", "works for all-to-all only"),
+        (replace(MI300X, copy_engines=None), "all-gather", "parallel-copy", "how many copy engines MI300X has is unknown"),
+        (load_device("CPU-host"), "all-gather", "parallel-copy", "no communication rates for x86_64"),
     ],
 )
 def test_what_copy_engines_cannot_do_is_refused(

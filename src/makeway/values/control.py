@@ -10,15 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, assert_never, get_args
 
 from makeway.values.errors import InputError, suggestion
-from makeway.values.units import KIB, format_bytes, parse_bytes
+from makeway.values.units import KIB, check_whole, format_bytes, parse_bytes
 
 DmaVariant = Literal["parallel-copy", "broadcast", "one-engine", "swap"]
-
-
-def check_whole(what: str, value: object, low: int) -> None:
-    """Refuse anything but a whole number of `low` or more."""
-    if type(value) is not int or value < low:
-        raise InputError(f"{what} must be a whole number of {low} or more, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

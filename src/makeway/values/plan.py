@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from makeway.values.control import Control, CopyEngine, SmemPad, SmPartition, TileChoice, check_whole, parse_control
+from makeway.values.control import Control, CopyEngine, SmemPad, SmPartition, TileChoice, parse_control
 from makeway.values.errors import InputError
+from makeway.values.units import check_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

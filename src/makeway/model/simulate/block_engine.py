@@ -1,6 +1,6 @@
-"""The per-block engine: every SM and every block by itself.
+"""The per-block engine: every SM and every block on its own.
 
-The check of the class engine, and the one that knows jitter: each block's work is drawn around the
+It checks the class engine, and it has jitter: each block's work is drawn around the
 kernel's. Blocks of an operation wait in a heap ordered by their end in the operation's virtual time.
 """
 
@@ -16,7 +16,7 @@ from makeway.model.simulate.sms import NEVER, SAME_NS, Layout
 
 SHORTEST_DRAW = 0.05  # of a block's mean time
 ANY_GPC = -1
-NO_RATE = 1e-9  # what sums of rates leave behind when all blocks have gone
+NO_RATE = 1e-9  # what rounding leaves of a rate once all blocks have ended
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _Sm:
     site: int
     blocks: list[_Block] = field(default_factory=list)
     held: Held = ()
-    wanted: float = 0.0  # SMs that its blocks could use, as far as their ends are true to it
+    wanted: float = 0.0  # SMs that its blocks could use, as their ends assume
     rates: dict[int, float] = field(default_factory=dict)  # of its blocks, by operation
 
 
@@ -133,15 +133,16 @@ class BlockSms:
         )
 
     def _add(self, op: int, index: int, sm: _Sm) -> None:
-        one = self._layout.ops[op]
-        work = one.work_ns / one.share if one.kind == "kernel" else NEVER
-        if self._layout.program.jitter and one.kind == "kernel":
+        operation = self._layout.ops[op]
+        kernel = operation.kind == "kernel"
+        work = operation.work_ns / operation.share if kernel else NEVER
+        if self._layout.program.jitter and kernel:
             work *= max(self._draw.gauss(1.0, self._layout.program.jitter), SHORTEST_DRAW)
         sm.blocks.append(_Block(op, index, work))
         self._changed(op, 1, index, sm)
 
     def _changed(self, op: int, blocks: int, index: int, sm: _Sm) -> None:
-        """Note that an SM has so many more, or fewer, blocks of an operation."""
+        """Note that an SM has `blocks` more (below 0: fewer) blocks of an operation."""
         sm.held = plus(sm.held, self._layout.kind[op], blocks)
         self._changes.append(index)
         self._dirty.add(index)

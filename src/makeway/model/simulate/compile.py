@@ -1,6 +1,6 @@
-"""From a workload, a device and controls to what the engines run.
+"""Compiles a workload, a device and controls into what the engines run.
 
-All constants of the model that are not a device's facts are here, named; docs/model.md explains each.
+The constants of the model that are not facts of a device are here; docs/model.md explains each.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from makeway.values.facts import Fact
 from makeway.values.kernel import KernelResources
 from makeway.values.workload import BlockWork, CollectiveOp, DataType, Gemm, KernelOp, Measured, Workload
 
-# How often a tiled product moves each matrix: once is the least, L2 misses repeat part of it. Assumed.
+# How often a tiled product moves each matrix: at least once; L2 misses repeat part of it. Assumed.
 GEMM_TRAFFIC = 2.0
-# All SMs together can ask HBM for so much more than it has: what makes a kernel memory-bound. Assumed.
+# All SMs together can demand this much more than HBM delivers: what makes a kernel memory-bound. Assumed.
 MEMORY_OVERDRIVE = 1.5
 DEFAULT_SMS_PER_GPC = 16
 DEFAULT_SATURATING_WARPS = 16.0
-# Numbers that a device without one of its own takes from another; the others are then left out of the model.
+# Numbers that a device without its own takes from another; without the others the model leaves the effect out.
 BORROWED = ("saturating_warps", "soft_saturation", "comm_over_compute", "sms_per_gpc")
 _UNIT_WORK_NS = 1e6
 
@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """A program, and what had to be assumed or could not be honoured to get it."""
+    """A program, what it assumes, and which controls have no effect."""
 
     program: Program
     assumed: tuple[str, ...]
@@ -60,7 +60,7 @@ def compile_program(
 ) -> Compiled:
     """The program of `workload` on `device` under `controls`; one simulated rank per entry of `skew_ns`.
 
-    All ranks run the same operations, so ranks that start together behave alike and one stands for all.
+    All ranks run the same operations, so ranks that start together behave alike and one represents them all.
     """
     compiler = _Compiler(device, tuple(controls), dispatch)
     compiler.without_effect += idle_controls(workload, controls)
@@ -210,7 +210,7 @@ class _Compiler:
         return max(arithmetic, memory)
 
     def _measured_work(self, op: KernelOp, share: float) -> float:
-        """Work of all blocks together that makes the kernel, as it was measured, take its time on the whole device."""
+        """Work of all blocks together for which the kernel, as measured, takes its time on the whole device."""
         assert isinstance(op.work, Measured)
         resources = op.measured_as or op.resources
         blocks = resident_blocks(self.device, resources) * self.device.sms if op.persistent else op.work.blocks
@@ -248,7 +248,7 @@ class _Compiler:
         if footprint.max_blocks is not None and blocks > footprint.max_blocks:
             raise InputError(f"{op.name}: {blocks} blocks; {footprint.name} has at most {footprint.max_blocks}")
         if blocks % block.cluster:
-            block = replace(block, cluster=1)  # NCCL's own rule
+            block = replace(block, cluster=1)  # as NCCL does
         check_launch(self.device, block)
         cost = self._cost(op, footprint, path, self.threads.threads if self.threads else None)
         time_ns = cost.alone_ns(blocks) * scale
@@ -269,15 +269,15 @@ class _Compiler:
         )
 
     def _priced_path(self, library: str) -> str:
-        """The algorithm and protocol whose rates a library's path has; ring-simple's where none are known."""
+        """The algorithm and protocol whose rates a library's path takes; ring-simple where none are known."""
         path = library.partition("/")[2].partition(",")[0]
         if path in PATHS:
             return path
-        self.assumed.append(f"no rates known for {library}; those of ring-simple are taken")
+        self.assumed.append(f"no rates known for {library}; those of ring-simple are used")
         return "ring-simple"
 
     def _blocks_in_part(self, wanted: int, block: KernelResources) -> int:
-        """The library's own number of blocks, or as many as the part set apart for it holds."""
+        """The library's own number of blocks, or as many as its partition holds."""
         if self.partition is None:
             return wanted
         return max(min(wanted, resident_blocks(self.device, block) * self.partition.comm_sms), 1)
@@ -325,8 +325,8 @@ def warp_share(device: Device, op: KernelOp) -> float:
 def model_fact(device: Device, key: str) -> tuple[Fact, str] | None:
     """A number of the model and the name of the device it belongs to.
 
-    A device without one of its own borrows it: from a device of the same vendor that holds as many warps per SM,
-    else from any of the same vendor, the first by name. A vendor without any has none.
+    A device without its own borrows it: from a device of the same vendor with as many warps per SM, else from any
+    of the same vendor, the first by name. None where the vendor has none.
     """
     if key in device.facts:
         return device.facts[key], device.name
@@ -340,14 +340,14 @@ def model_fact(device: Device, key: str) -> tuple[Fact, str] | None:
 
 @cache
 def fitted_devices(key: str) -> tuple[Device, ...]:
-    """The known devices with a number of their own."""
+    """The known devices that have this number of their own."""
     return tuple(device for device in map(load_device, device_names()) if device.limits and key in device.facts)
 
 
 def model_number(device: Device, key: str, default: float) -> float:
-    """The value of a number of the model, or the default where neither the device nor its vendor has one."""
-    found = model_fact(device, key)
-    return float(found[0].value) if found and not isinstance(found[0].value, tuple) else default
+    """A number of the model; the default where neither the device nor its vendor has one."""
+    owned = model_fact(device, key)
+    return float(owned[0].value) if owned and not isinstance(owned[0].value, tuple) else default
 
 
 def _alone_ns(device: Device, op: EngineOp) -> float:
@@ -363,5 +363,5 @@ def _alone_ns(device: Device, op: EngineOp) -> float:
 
 @lru_cache(maxsize=4096)
 def _end_ns(program: Program) -> float:
-    """A planner compiles the same measured kernels hundreds of times."""
+    """Cached: a planner compiles the same measured kernels hundreds of times."""
     return run(program, engine="class").end_ns

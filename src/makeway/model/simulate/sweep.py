@@ -1,4 +1,4 @@
-"""Sweeps: one knob over its values, everything else as it is; and the answers that hinge on what is not known."""
+"""Sweeps: one knob over its values; and the same run under each unconfirmed hardware policy."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from makeway.values.timeline import share_of_ideal
 from makeway.values.workload import Gemm, KernelOp, Workload
 
 SweepKind = Literal["pad", "priority", "comm-blocks", "grid"]
-HONEST_JITTER = 0.05  # equal block times hide starvation: back-fill is judged with spread
+HONEST_JITTER = 0.05  # equal block times hide starvation, so back-fill is judged with spread
 _BLOCK_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _GRID_SIDES = (2, 4, 8, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One setting of a sweep, not yet run."""
+    """One value of a sweep, before its run."""
 
     label: str
     workload: Workload
@@ -32,7 +32,7 @@ class Point:
 
 
 def sweep_points(kind: SweepKind, workload: Workload, device: Device, controls: Sequence[Control]) -> list[Point]:
-    """The settings of a sweep."""
+    """The values of a sweep."""
     base = tuple(controls)
     match kind:
         case "pad":
@@ -62,7 +62,7 @@ def sweep_points(kind: SweepKind, workload: Workload, device: Device, controls: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One setting of a sweep: its prediction, or why it cannot run."""
+    """One value of a sweep: its prediction, or why it cannot run."""
 
     label: str
     prediction: Prediction | None
@@ -71,7 +71,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """One knob over its values, everything else as it is."""
+    """One knob over its values, everything else fixed."""
 
     kind: SweepKind
     workload: Workload
@@ -106,7 +106,7 @@ def _outcome(point: Point, device: Device, settings: Settings | None) -> Outcome
 
 
 def with_alternatives(prediction: Prediction, settings: Settings) -> Prediction:
-    """The prediction beside the same run under each dispatch policy and HBM policy, with spread block times."""
+    """The prediction with the same run under each dispatch and sharing policy, block times spread."""
     return replace(prediction, alternatives=tuple(_alternatives(prediction, settings)))
 
 
@@ -114,10 +114,10 @@ def _alternatives(prediction: Prediction, settings: Settings) -> Iterator[Altern
     workload, device = prediction.workload, prediction.device
     other = DISPATCHES["backfill" if device.vendor == "nvidia" else "shader-engines"]
     spread = replace(settings, engine="block", jitter=max(settings.jitter, HONEST_JITTER))
-    for rule in dict.fromkeys((settings.dispatch or vendor_dispatch(device), vendor_dispatch(device), other)):
-        compiled = compile_for(workload, device, prediction.controls, rule, spread)
+    for dispatch in dict.fromkeys((settings.dispatch or vendor_dispatch(device), vendor_dispatch(device), other)):
+        compiled = compile_for(workload, device, prediction.controls, dispatch, spread)
         for hbm in HBM_POLICIES.values():
-            time_ns = run(compiled.program, engine="block", dispatch=rule, hbm=hbm).end_ns
+            time_ns = run(compiled.program, engine="block", dispatch=dispatch, hbm=hbm).end_ns
             share = share_of_ideal(
                 t_sequential=prediction.t_sequential_ns,
                 t=time_ns,
@@ -125,7 +125,7 @@ def _alternatives(prediction: Prediction, settings: Settings) -> Iterator[Altern
                 t_comm=prediction.t_comm_ns,
             )
             yield Alternative(
-                dispatch=rule.name, hbm=hbm.name, jitter=spread.jitter, t_ns=time_ns, share_of_ideal=share
+                dispatch=dispatch.name, hbm=hbm.name, jitter=spread.jitter, t_ns=time_ns, share_of_ideal=share
             )
 
 
@@ -138,12 +138,12 @@ def _pad(pad: int) -> tuple[Control, ...]:
 
 
 def _pads(workload: Workload, device: Device) -> list[int]:
-    """No pad, and the smallest pad for each residency of each kernel that still lets every kernel launch."""
+    """No pad, and for each residency of each kernel the smallest pad that still lets every kernel launch."""
     pads = {0}
     for kernel in workload.kernels:
         for blocks in range(1, resident_blocks(device, kernel.resources)):
-            if found := pad_range(device, kernel.resources, blocks):
-                pads.add(found.smallest_bytes)
+            if pad := pad_range(device, kernel.resources, blocks):
+                pads.add(pad.smallest_bytes)
     most = min((device.sm.smem_block_bytes - kernel.resources.smem_bytes for kernel in workload.kernels), default=0)
     return sorted(pad for pad in pads if pad <= most)
 

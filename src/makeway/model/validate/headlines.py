@@ -24,7 +24,7 @@ _JITTER = Settings(engine="block", jitter=0.02)
 
 
 def headline_rows() -> Iterator[Row]:
-    """All rows, one after another: some take a second."""
+    """All rows, computed as they are asked for: some take a second."""
     for rows in (_priority_rows, _dispatcher_rows, _slowdown_rows, _channel_rows, _field_rows):
         yield from rows()
 
@@ -33,7 +33,7 @@ def headline_rows() -> Iterator[Row]:
 
 
 def priority_gain(device: Device, blocks: int, settings: Settings | None = None) -> float:
-    """The part of the time that priority for communication saves in the published experiment."""
+    """The share of the time that priority for communication saves in the published experiment."""
     plain = run_experiment(device, blocks, settings=settings)
     return 1.0 - run_experiment(device, blocks, priority=True, settings=settings).t_ns / plain.t_ns
 
@@ -198,7 +198,7 @@ def _field_rows() -> Iterator[Row]:
 
 
 def _slowdown_under_gather(device: str, gemm: KernelResources, work: Measured) -> float:
-    """How much longer a GEMM takes that is launched behind a long all-gather of 24 blocks."""
+    """How much longer a GEMM takes when it is launched behind a long all-gather of 24 blocks."""
     builder = WorkloadBuilder("GEMM under all-gather", ranks=8)
     builder.collective("gather", "all-gather", 2**30, "nccl-2.21.5/ring-simple", blocks=24, time_ns=10 * work.time_ns)
     builder.kernel("gemm", gemm, work)
