@@ -55,9 +55,8 @@ def test_a_plan_file_in_place_of_a_workload_says_where_it_belongs(
     assert "priority is set twice" in capsys.readouterr().err
 
 
-def test_presets_are_listed_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_presets_are_listed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     for flags in (["--list", "--json"], ["--json", "--list"]):
-        monkeypatch.setattr("sys.argv", ["makeway", "simulate", *flags])
         with pytest.raises(SystemExit) as stopped:
             main(["simulate", *flags])
         assert stopped.value.code == 0

@@ -219,7 +219,7 @@ def test_few_engines_serve_several_peers_each() -> None:
 
 def test_at_most_six_constants_carry_the_model() -> None:
     facts = comm_facts("dma", "gfx942")
-    assert sorted(set(facts) - {"host_engines", "command_scale"}) == [
+    assert sorted(set(facts) - {"host_copy_engines", "command_scale"}) == [
         "control_ns", "poll_ns", "schedule_ns", "start_ns", "sync_ns", "two_way_share",
     ]  # fmt: skip
     assert number(facts, "command_scale") == 1
@@ -232,7 +232,12 @@ def test_at_most_six_constants_carry_the_model() -> None:
         (MI300X, "reduce-scatter", "parallel-copy", "copy and cannot add"),
         (MI300X, "all-to-all", "broadcast", "works for all-gather only"),
         (MI300X, "all-gather", "swap", "works for all-to-all only"),
-        (replace(MI300X, copy_engines=None), "all-gather", "parallel-copy", "how many copy engines MI300X has is unknown"),
+        (
+            replace(MI300X, copy_engines=None),
+            "all-gather",
+            "parallel-copy",
+            "how many copy engines MI300X has is unknown",
+        ),
         (load_device("CPU-host"), "all-gather", "parallel-copy", "no communication rates for x86_64"),
     ],
 )

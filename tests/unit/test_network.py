@@ -197,7 +197,7 @@ def test_every_path_of_an_all_reduce_has_a_cost_on_nvlink() -> None:
         (load_device("CPU-host"), "all-reduce", "ring-simple", "CPU host"),
         (replace(H100, links=None), "all-reduce", "ring-simple", "needs the fact links"),
         (replace(L40S, pcie_bytes_per_s=None), "all-reduce", "ring-simple", "needs the fact pcie_bytes_per_s"),
-        (replace(H100, arch="sm_61"), "all-reduce", "ring-simple", "rates for sm_61 .* has sm_70"),
+        (replace(H100, arch="sm_61"), "all-reduce", "ring-simple", "rates for sm_61; .* has sm_70"),
         (H100, "all-gather", "tree-simple", "all-gather on H100-SXM5-80GB has no path tree-simple"),
         (A100, "all-reduce", "nvls-simple", "switches that add"),
         (MI300X, "all-reduce", "ring-ll", "use ring-simple"),

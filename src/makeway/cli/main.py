@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,7 +31,7 @@ COMMANDS = {
 }
 
 EXIT_CANNOT_RUN = 2
-_OUTPUTS = ("html", "report", "perfetto", "out")
+_OUTPUTS = ("html", "perfetto", "out")
 _EXAMPLES = """\
 examples:
   makeway devices H100-SXM5-80GB
@@ -45,26 +46,31 @@ exit codes: 0 done, 1 ran and missed a threshold you set, 2 could not run
 class Parser(argparse.ArgumentParser):
     """argparse that answers a wrong option in two lines: what is wrong, and the command's usage."""
 
-    _unknown: tuple[str, ...] = ()  # options of the command line that this command does not have
+    given: Sequence[str] = ()  # the words of the command line that this parser reads
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        given = list(sys.argv[1:] if args is None else args)
-        self._unknown = tuple(word for word in _options(given) if not self._knows(word))
-        options, rest = super().parse_known_args(given, namespace)
+        self.given = list(sys.argv[1:] if args is None else args)
+        options, rest = super().parse_known_args(self.given, namespace)
         if rest:
             self.error(f"unexpected argument {rest[0]!r}")
         return options, rest
 
     def error(self, message: str) -> NoReturn:
-        if self._unknown and message.startswith(("unexpected argument", "the following arguments are required")):
+        unknown = self._unknown_option()
+        if unknown and message.startswith(("unexpected argument", "the following arguments are required")):
             names = [name[2:] for name in self._option_string_actions if name.startswith("--")]
-            near = suggestion(self._unknown[0][2:], names).replace("'", "'--", 1)
-            message = f"unknown option {self._unknown[0]!r}{near}"
+            nearest = suggestion(unknown[2:], names).replace("'", "'--", 1)
+            message = f"unknown option {unknown!r}{nearest}"
         usage = f"usage: {self._usage()} [options]; see `{self.prog} --help`"
         self.exit(EXIT_CANNOT_RUN, f"{self.prog}: {message}\n{usage}\n")
 
-    def _knows(self, word: str) -> bool:
-        return word in self._option_string_actions or bool(self._get_option_tuples(word))
+    def _unknown_option(self) -> str | None:
+        """The first long option, before a bare --, that this command does not have."""
+        for word in takewhile(lambda word: word != "--", self.given):
+            name = word.partition("=")[0]
+            if name.startswith("--") and not self._get_option_tuples(name) and name not in self._option_string_actions:
+                return name
+        return None
 
     def _usage(self) -> str:
         """The command with what it cannot do without."""
@@ -76,12 +82,6 @@ class Parser(argparse.ArgumentParser):
             elif action.option_strings and action.required:
                 needed.append(f"{action.option_strings[-1]} {value}")
         return " ".join([self.prog, *needed])
-
-
-def _options(arguments: Sequence[str]) -> list[str]:
-    """The long options of a command line, up to a bare --."""
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return [word.partition("=")[0] for word in own if word.startswith("--")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_command(commands: argparse._SubParsersAction[Parser], command: str, summary: str, *, load: bool) -> None:
-    """Declare a command; only the one that was asked for is imported, so that start-up stays short."""
+    """Declare a command; only the one to run is imported, so that start-up stays short."""
     parser = commands.add_parser(command, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
     if not load:
         return
@@ -142,13 +142,13 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    """Files that are asked for can be written: known now, not after the work."""
+    """Refuse output files that cannot be written now, not after the work."""
     for name in _OUTPUTS:
         if isinstance(path := getattr(options, name, None), Path):
             check_place(path)
 
 
 def _reader_gone() -> int:
-    """The reader of our output (head, less) has gone: not an error."""
+    """The reader of our output (head, less) has closed it: not an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -74,7 +74,7 @@ def dma_cost(
     direct = collective if collective.kind == "send-recv" else replace(collective, kind="all-to-all")
     wire = node_wire(device, direct, ranks=collective.ranks)
     peers = 1 if collective.kind == "send-recv" else collective.ranks - 1
-    plan = _commands(variant, peers, _peer_engines(device, facts))
+    plan = _commands(variant, peers, _peer_copy_engines(device, facts))
     chunk_bytes = collective.wire_bytes / peers
     copy_rate = wire.peer_bytes_per_s * (number(facts, "two_way_share") if plan.two_way else 1.0)
     moving_s = max(plan.chunks * chunk_bytes / copy_rate, collective.wire_bytes / wire.bytes_per_s)
@@ -89,7 +89,9 @@ def dma_cost(
         copy_engines=plan.copy_engines,
         assumed=(
             *wire.assumed,
-            *assumptions(facts, [key for key in ("command_scale", "peer_engines", "host_engines") if key in facts]),
+            *assumptions(
+                facts, [key for key in ("command_scale", "peer_copy_engines", "host_copy_engines") if key in facts]
+            ),
         ),
     )
 
@@ -107,15 +109,15 @@ def _check(collective: Collective, variant: str) -> None:
         raise UnsupportedError(f"copy-engine={variant} works for {only} only, not for {collective.kind}.")
 
 
-def _peer_engines(device: Device, facts: Mapping[str, Fact]) -> int:
+def _peer_copy_engines(device: Device, facts: Mapping[str, Fact]) -> int:
     if device.copy_engines is None:
         raise UnsupportedError(
             f"how many copy engines {device.name} has is unknown.\n"
             "Give copy_engines in a device file of your own, with `--device FILE.toml`."
         )
-    if "peer_engines" in facts:
-        return min(device.copy_engines, int(number(facts, "peer_engines")))
-    return max(1, device.copy_engines - int(number(facts, "host_engines")))
+    if "peer_copy_engines" in facts:
+        return min(device.copy_engines, int(number(facts, "peer_copy_engines")))
+    return max(1, device.copy_engines - int(number(facts, "host_copy_engines")))
 
 
 def _commands(variant: DmaVariant, peers: int, available: int) -> _Commands:

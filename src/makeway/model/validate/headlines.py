@@ -24,7 +24,7 @@ _JITTER = Settings(engine="block", jitter=0.02)
 
 
 def headline_rows() -> Iterator[Row]:
-    """All rows, computed as they are asked for: some take a second."""
+    """All rows, computed one at a time: some take a second."""
     for rows in (_priority_rows, _dispatcher_rows, _slowdown_rows, _channel_rows, _field_rows):
         yield from rows()
 
