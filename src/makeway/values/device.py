@@ -150,14 +150,18 @@ class DeviceList:
     devices: tuple[Device, ...]
 
 
+@cache
 def known_devices() -> DeviceList:
     """Every device of the package, by name."""
-    return DeviceList(_known_devices())
+    entries = sorted(data_files("devices").iterdir(), key=lambda entry: entry.name)
+    return DeviceList(
+        tuple(parse_device(entry.read_bytes(), where=entry.name) for entry in entries if entry.name.endswith(".toml"))
+    )
 
 
 def device_names() -> tuple[str, ...]:
     """Names of all devices that makeway knows."""
-    return tuple(device.name for device in _known_devices())
+    return tuple(device.name for device in known_devices().devices)
 
 
 def load_device(name_or_path: str) -> Device:
@@ -165,7 +169,7 @@ def load_device(name_or_path: str) -> Device:
     if name_or_path.endswith(".toml"):
         return load_device_file(Path(name_or_path))
     wanted = name_or_path.lower()
-    names = {name: device for device in _known_devices() for name in (device.name, *device.aliases)}
+    names = {name: device for device in known_devices().devices for name in (device.name, *device.aliases)}
     for name, device in names.items():
         if name.lower() == wanted:
             return device
@@ -185,14 +189,6 @@ def load_device(name_or_path: str) -> Device:
 def load_device_file(path: Path) -> Device:
     """The device that a user's TOML file describes."""
     return parse_device(read_file(path, "device file"), where=str(path))
-
-
-@cache
-def _known_devices() -> tuple[Device, ...]:
-    entries = sorted(data_files("devices").iterdir(), key=lambda entry: entry.name)
-    return tuple(
-        parse_device(entry.read_bytes(), where=entry.name) for entry in entries if entry.name.endswith(".toml")
-    )
 
 
 def parse_device(content: bytes, *, where: str) -> Device:

@@ -196,14 +196,11 @@ class _Compiler:
         device = self.device
         key: str = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16", "bf16": "fp16"}[dtype]
         peak = getattr(device, f"{key}_flops_per_s")
-        if flops and not peak:
-            raise UnsupportedError(
-                f"{device.name} has no {key}_flops_per_s fact; give the kernel a measured time instead"
-            )
-        if hbm_bytes and not device.hbm_bytes_per_s:
-            raise UnsupportedError(
-                f"{device.name} has no hbm_bytes_per_s fact; give the kernel a measured time instead"
-            )
+        for needed, rate, fact in ((flops, peak, key + "_flops"), (hbm_bytes, device.hbm_bytes_per_s, "hbm_bytes")):
+            if needed and not rate:
+                raise UnsupportedError(
+                    f"{device.name} has no fact {fact}_per_s; give the kernel a measured time"
+                )
         arithmetic = flops / (peak / device.sms) * 1e9 if flops else 0.0
         most = MEMORY_OVERDRIVE * (device.hbm_bytes_per_s or 0.0) / device.sms
         memory = hbm_bytes / most * 1e9 if hbm_bytes else 0.0

@@ -123,12 +123,9 @@ def node_wire(device: Device, collective: Collective, *, ranks: int) -> Wire:
     if ranks == 1:  # one rank per node: all traffic is on the network
         return Wire(bytes_per_s=math.inf, peer_bytes_per_s=math.inf, hop="pcie")
     match device.link:
-        case "nvlink-switch":
-            whole = _links(device) * number(facts, "nvlink_bytes_per_s")
-            return Wire(bytes_per_s=whole, peer_bytes_per_s=whole, hop="nvlink")
         case "nvlink-mesh":
             return _nvlink_mesh(device, facts, ranks)
-        case "nvlink-bridge" if ranks == 2:
+        case "nvlink-switch" | "nvlink-bridge" if device.link == "nvlink-switch" or ranks == 2:
             whole = _links(device) * number(facts, "nvlink_bytes_per_s")
             return Wire(bytes_per_s=whole, peer_bytes_per_s=whole, hop="nvlink")
         case "nvlink-bridge" | "pcie":

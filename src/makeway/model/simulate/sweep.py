@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from makeway.model.residency import pad_range, resident_blocks
@@ -20,44 +21,7 @@ SweepKind = Literal["pad", "priority", "comm-blocks", "grid"]
 HONEST_JITTER = 0.05  # equal block times hide starvation, so back-fill is judged with spread
 _BLOCK_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _GRID_SIDES = (2, 4, 8, 16, 32, 64, 128)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One value of a sweep, before its run."""
-
-    label: str
-    workload: Workload
-    controls: tuple[Control, ...]
-
-
-def sweep_points(kind: SweepKind, workload: Workload, device: Device, controls: Sequence[Control]) -> list[Point]:
-    """The values of a sweep."""
-    base = tuple(controls)
-    match kind:
-        case "pad":
-            return [
-                Point(label=f"pad {pad:,} B", workload=workload, controls=(*_without(base, SmemPad), *_pad(pad)))
-                for pad in _pads(workload, device)
-            ]
-        case "priority":
-            plain = _without(base, CommPriority)
-            return [
-                Point(label="equal priority", workload=workload, controls=plain),
-                Point(label="comm priority", workload=workload, controls=(*plain, CommPriority())),
-            ]
-        case "comm-blocks":
-            rest = _without(base, CommBlocks)
-            return [
-                Point(label=f"{count} blocks", workload=workload, controls=(*rest, CommBlocks(count)))
-                for count in _BLOCK_COUNTS
-            ]
-        case "grid":
-            return [
-                Point(label=f"{x}x{y}", workload=_with_grid(workload, x, y), controls=base)
-                for y in _GRID_SIDES
-                for x in _GRID_SIDES
-            ]
+_Point = tuple[str, Workload, tuple[Control, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,20 +53,34 @@ def sweep(
     progress: Callable[[str], None] | None = None,
 ) -> Sweep:
     """The workload's predictions over the values of one knob."""
-    points = sweep_points(kind, workload, device, controls)
+    points = list(_points(kind, workload, device, tuple(controls)))
     outcomes = []
-    for at, point in enumerate(points, start=1):
+    for at, (label, changed, chosen) in enumerate(points, start=1):
         if progress:
-            progress(f"simulating {at} of {len(points)}: {point.label}")
-        outcomes.append(_outcome(point, device, settings))
+            progress(f"simulating {at} of {len(points)}: {label}")
+        try:
+            outcomes.append(Outcome(label=label, prediction=simulate(changed, device, chosen, settings)))
+        except InputError as error:
+            outcomes.append(Outcome(label=label, prediction=None, error=str(error)))
     return Sweep(kind=kind, workload=workload, device=device, outcomes=tuple(outcomes))
 
 
-def _outcome(point: Point, device: Device, settings: Settings | None) -> Outcome:
-    try:
-        return Outcome(label=point.label, prediction=simulate(point.workload, device, point.controls, settings))
-    except InputError as error:
-        return Outcome(label=point.label, prediction=None, error=str(error))
+def _points(kind: SweepKind, workload: Workload, device: Device, base: tuple[Control, ...]) -> Iterator[_Point]:
+    """The values of the knob: a label, the workload and its controls."""
+    match kind:
+        case "pad":
+            for pad in _pads(workload, device):
+                yield f"pad {pad:,} B", workload, (*_without(base, SmemPad), *((SmemPad(pad),) if pad else ()))
+        case "priority":
+            plain = _without(base, CommPriority)
+            yield "equal priority", workload, plain
+            yield "comm priority", workload, (*plain, CommPriority())
+        case "comm-blocks":
+            for count in _BLOCK_COUNTS:
+                yield f"{count} blocks", workload, (*_without(base, CommBlocks), CommBlocks(count))
+        case "grid":
+            for y, x in product(_GRID_SIDES, _GRID_SIDES):
+                yield f"{x}x{y}", _with_grid(workload, x, y), base
 
 
 def with_alternatives(prediction: Prediction, settings: Settings) -> Prediction:
@@ -131,10 +109,6 @@ def _alternatives(prediction: Prediction, settings: Settings) -> Iterator[Altern
 
 def _without(controls: tuple[Control, ...], kind: type[Control]) -> tuple[Control, ...]:
     return tuple(control for control in controls if not isinstance(control, kind))
-
-
-def _pad(pad: int) -> tuple[Control, ...]:
-    return (SmemPad(pad),) if pad else ()
 
 
 def _pads(workload: Workload, device: Device) -> list[int]:
