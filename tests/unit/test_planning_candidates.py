@@ -140,7 +140,7 @@ def test_a_workload_without_collectives_offers_nothing() -> None:
             "exceeds the 163 KiB of shared memory per block by 46,080 bytes",
         ),
         (CopyEngine(), "cannot add"),
-        (CommThreads(96), "cannot be given 96 threads; its block sizes: 544, 288, 160, 128"),
+        (CommThreads(96), "cannot have 96 threads; its block sizes: 544, 288, 160, 128"),
         (CommBlocks(65), "65 blocks; nccl-2.32.3/ring-simple has at most 64"),
         (SmPartition(108), "leave none of 108"),
     ],

@@ -13,6 +13,11 @@ _SHOWN_BY = {
     "PlanDifference": "plan",
     "Prediction": "prediction",
     "Sweep": "prediction",
+    "Validation": "validation",
+    "RoomAnswer": "residency",
+    "DeviceList": "devices",
+    "Device": "devices",
+    "Inspection": "inspection",
 }
 
 

@@ -1,27 +1,25 @@
-"""Controls: the closed set of run-time knobs, and the word that names each of them everywhere."""
+"""Controls: the closed set of run-time knobs.
+
+A control has one name, on the command line, in plan files, in JSON and in prose: `SmemPad.name` is "pad".
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, assert_never, get_args
+from typing import ClassVar, Literal, assert_never, get_args
 
 from makeway.values.errors import InputError, suggestion
-from makeway.values.units import KIB, format_bytes, parse_bytes
+from makeway.values.units import KIB, check_whole, format_bytes, parse_bytes
 
 DmaVariant = Literal["parallel-copy", "broadcast", "one-engine", "swap"]
-
-
-def check_whole(what: str, value: object, low: int) -> None:
-    """Refuse anything but a whole number of `low` or more."""
-    if type(value) is not int or value < low:
-        raise InputError(f"{what} must be a whole number of {low} or more, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class SmemPad:
     """Extra dynamic shared memory per block of the compute kernels whose name matches."""
 
+    name: ClassVar[str] = "pad"
     pad_bytes: int
     kernel: str = "*"
 
@@ -33,6 +31,7 @@ class SmemPad:
 class TileChoice:
     """Another tile for kernels that offer one."""
 
+    name: ClassVar[str] = "tile"
     tile_m: int
     tile_n: int
     tile_k: int
@@ -47,16 +46,21 @@ class TileChoice:
 class CommPriority:
     """Communication at a higher stream priority than compute."""
 
+    name: ClassVar[str] = "priority"
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchOrder:
     """Communication launched before the compute that does not feed it."""
+
+    name: ClassVar[str] = "comm-first"
 
 
 @dataclass(frozen=True, slots=True)
 class CommBlocks:
     """Blocks (channels, CTAs) of each collective."""
 
+    name: ClassVar[str] = "comm-blocks"
     blocks: int
 
     def __post_init__(self) -> None:
@@ -67,6 +71,7 @@ class CommBlocks:
 class CommThreads:
     """Threads of each block of a collective."""
 
+    name: ClassVar[str] = "comm-threads"
     threads: int
 
     def __post_init__(self) -> None:
@@ -75,8 +80,9 @@ class CommThreads:
 
 @dataclass(frozen=True, slots=True)
 class SmPartition:
-    """SMs set apart for communication; compute gets the rest."""
+    """SMs reserved for communication; compute gets the rest."""
 
+    name: ClassVar[str] = "partition"
     comm_sms: int
 
     def __post_init__(self) -> None:
@@ -87,6 +93,7 @@ class SmPartition:
 class CopyEngine:
     """Collectives that need no arithmetic on copy engines."""
 
+    name: ClassVar[str] = "copy-engine"
     variant: DmaVariant = "parallel-copy"
     prelaunch: bool = False
 
@@ -99,8 +106,9 @@ class CopyEngine:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Each collective, and the kernel that feeds it, in so many pieces."""
+    """Each collective, and the kernel that feeds it, split into pieces."""
 
+    name: ClassVar[str] = "chunks"
     pieces: int
 
     def __post_init__(self) -> None:
@@ -114,7 +122,7 @@ CONTROL_KINDS: dict[str, type[Control]] = {kind.__name__: kind for kind in get_a
 
 
 def describe(control: Control) -> str:
-    """A control in plain words."""
+    """A control in prose."""
     match control:
         case SmemPad(pad, kernel):
             return f"pad {format_bytes(pad)} of shared memory per block of {_kernels(kernel)}"
@@ -142,7 +150,7 @@ def _kernels(pattern: str) -> str:
     return "every compute kernel" if pattern == "*" else f"kernels named {pattern}"
 
 
-_WORDS = {
+_EXAMPLES = {
     "pad": "pad=48KiB or pad=48KiB:gemm*",
     "tile": "tile=64x64x32",
     "priority": "priority",
@@ -156,17 +164,17 @@ _WORDS = {
 
 
 def parse_control(text: str) -> Control:
-    """The control that a word of the command line names, for example "priority" or "pad=48KiB"."""
+    """The control that a command-line word names, for example "priority" or "pad=48KiB"."""
     word, _, value = text.partition("=")
     value, _, kernel = value.partition(":")
     match word:
         case "pad":
             return SmemPad(parse_bytes(value), kernel or "*")
         case "tile":
-            found = re.fullmatch(r"(\d+)x(\d+)x(\d+)", value)
-            if not found:
-                raise InputError(f"cannot read tile {value!r}; write {_WORDS['tile']}")
-            return TileChoice(int(found[1]), int(found[2]), int(found[3]), kernel or "*")
+            sides = re.fullmatch(r"(\d+)x(\d+)x(\d+)", value)
+            if not sides:
+                raise InputError(f"cannot read tile {value!r}; write {_EXAMPLES['tile']}")
+            return TileChoice(int(sides[1]), int(sides[2]), int(sides[3]), kernel or "*")
         case "priority" if not value:
             return CommPriority()
         case "comm-first" if not value:
@@ -180,16 +188,18 @@ def parse_control(text: str) -> Control:
         case "copy-engine":
             variant, _, rest = value.partition(",")
             if rest not in ("", "prelaunch"):
-                raise InputError(f"cannot read {rest!r} in {text!r}; write {_WORDS['copy-engine']}")
+                raise InputError(f"cannot read {rest!r} in {text!r}; write {_EXAMPLES['copy-engine']}")
             return CopyEngine(variant or "parallel-copy", rest == "prelaunch")  # type: ignore[arg-type]
         case "chunks":
             return Chunks(_number(value, word))
         case _:
-            raise InputError(f"unknown control {text!r}{suggestion(word, _WORDS)}\nKnown: {'; '.join(_WORDS.values())}")
+            raise InputError(
+                f"unknown control {text!r}{suggestion(word, _EXAMPLES)}\nKnown: {'; '.join(_EXAMPLES.values())}"
+            )
 
 
 def control_word(control: Control) -> str:
-    """The word of the command line that names a control: `parse_control` gives the control back."""
+    """The word that names a control everywhere; `parse_control` reads it back."""
     match control:
         case SmemPad(pad, kernel):
             size = f"{pad // KIB}KiB" if pad % KIB == 0 else str(pad)
@@ -218,11 +228,11 @@ def control_word(control: Control) -> str:
 
 def _for_kernels(pattern: str) -> str:
     if not pattern:
-        raise InputError("a control for kernels without a name cannot be written; name them, or use * for every kernel")
+        raise InputError("a control needs a kernel name; use * for every kernel")
     return "" if pattern == "*" else f":{pattern}"
 
 
 def _number(value: str, word: str) -> int:
     if not value.isdigit():
-        raise InputError(f"{word} needs a whole number; write {_WORDS[word]}")
+        raise InputError(f"{word} needs a whole number; write {_EXAMPLES[word]}")
     return int(value)

@@ -6,16 +6,17 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from makeway.values.control import Control, CopyEngine, SmPartition, check_whole, parse_control
+from makeway.values.control import Control, CopyEngine, SmemPad, SmPartition, TileChoice, parse_control
 from makeway.values.device import Device
 from makeway.values.errors import InputError
 from makeway.values.timeline import Timeline
+from makeway.values.units import check_whole
 from makeway.values.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeFor:
-    """What a plan was made for; None where that is not known."""
+    """What a plan was made for; None where unknown."""
 
     workload: str | None = None
     device: str | None = None
@@ -87,11 +88,11 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """An ordered set of controls, each with its reason ("" where none is given).
+    """An ordered set of controls, each with the reason for it ("" where none is given).
 
-    Contradictory controls are an error; redundant ones are not. CopyEngine goes with CommBlocks, CommThreads and
-    SmPartition, since collectives that add still need blocks. CommPriority goes with SmPartition, where it has
-    nobody to overtake.
+    Controls that contradict or repeat each other are an error. Redundant ones are not: copy-engine goes with
+    comm-blocks, comm-threads and partition, since collectives that add still need blocks, and priority goes with
+    partition, where it has nothing to overtake.
     """
 
     controls: tuple[Control, ...]
@@ -106,30 +107,31 @@ class Plan:
             object.__setattr__(self, "reasons", ("",) * len(self.controls))
         if len(self.reasons) != len(self.controls):
             raise InputError(f"a plan of {len(self.controls)} controls has {len(self.reasons)} reasons; give each one")
-        _refuse_two_of_a_kind(self.controls)
-        _refuse_comm_without_a_place(self.controls)
+        _refuse_repeats(self.controls)
+        _refuse_comm_without_sms(self.controls)
 
 
-def _refuse_two_of_a_kind(controls: tuple[Control, ...]) -> None:
+def _refuse_repeats(controls: tuple[Control, ...]) -> None:
     """One kernel cannot have two pads or two tiles, nor communication two numbers of blocks."""
     kernels: dict[type[Control], list[str]] = {}
     for control in controls:
         kernels.setdefault(type(control), []).append(getattr(control, "kernel", "*"))
     for kind, patterns in kernels.items():
         if len(set(patterns)) < len(patterns):
-            raise InputError(f"a plan sets {kind.__name__} twice for the same kernels")
+            per_kernel = " for the same kernels" if kind in (SmemPad, TileChoice) else ""
+            raise InputError(f"{kind.name} is set twice{per_kernel}; keep one")
         if "*" in patterns and len(patterns) > 1:
             other = next(pattern for pattern in patterns if pattern != "*")
             raise InputError(
-                f"a plan sets {kind.__name__} for every kernel and again for kernels named {other!r}; name both sets"
+                f"{kind.name} is set for every kernel and again for kernels named {other!r}; name both sets"
             )
 
 
-def _refuse_comm_without_a_place(controls: tuple[Control, ...]) -> None:
+def _refuse_comm_without_sms(controls: tuple[Control, ...]) -> None:
     if SmPartition(0) in controls and not any(isinstance(control, CopyEngine) for control in controls):
         raise InputError(
-            "a plan sets 0 SMs apart for communication and none of it on copy engines: it could run nowhere; "
-            "give SmPartition at least 1 SM or add CopyEngine"
+            "partition=0 leaves communication no SM, and nothing moves it to copy engines; "
+            "give partition at least 1 SM, or add copy-engine"
         )
 
 

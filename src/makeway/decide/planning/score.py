@@ -116,7 +116,7 @@ class Scorer:
     def _scored(self, controls: tuple[Control, ...], compiled: Compiled) -> Score:
         times = []
         for policy in self.policies:
-            same = policy.engines == self.policies[0].engines
+            same = policy.gpcs == self.policies[0].gpcs
             program = compiled.program if same else self._compiled(controls, policy).program
             times.append((policy.name, self._time_ns(program, policy)))
         self.evaluations += 1

@@ -22,7 +22,7 @@ class SpreadOut:
     """
 
     def __init__(self, policy: Dispatch, program: Program) -> None:
-        self.name, self.engines = policy.name, policy.engines
+        self.name, self.gpcs = policy.name, policy.gpcs
         self._policy = policy
         layout = Layout(program, policy)
         self._kind = layout.kind
