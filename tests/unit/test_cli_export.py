@@ -106,7 +106,7 @@ def test_a_plan_without_controls_is_no_warning(capsys: pytest.CaptureFixture[str
         (["PLAN", "--to", "megatron", "--groups", ""], "is no name of a Megatron process group"),
         (["PLAN", "--to", "env", "--out", "/nowhere/at/all"], "cannot write '/nowhere/at/all'"),
         (["NEWER", "--to", "env"], "it comes from a newer makeway"),
-        (["TWICE", "--to", "env"], "sets CommPriority twice"),
+        (["TWICE", "--to", "env"], "priority is set twice"),
     ],
 )
 def test_wrong_input_gets_one_clear_message_and_exit_2(
