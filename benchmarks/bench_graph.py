@@ -36,7 +36,8 @@ def rounds(kernels: Path) -> None:
     from tests.oracle.test_graph_standin import COMM, FILES, Program
 
     from makeway.act.cuda.graph import shape_graph, undo
-    from makeway.values.control import CommPriority, Plan, SmemPad
+    from makeway.values.control import CommPriority, SmemPad
+    from makeway.values.plan import Plan
 
     figures = json.loads((kernels / "figures.json").read_text())
     found = {

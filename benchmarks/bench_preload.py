@@ -25,7 +25,7 @@ from tests.standin.build import cuda_driver, environment  # noqa: E402
 from makeway.act.preload.build import library  # noqa: E402
 from makeway.act.preload.receipts import read_receipts  # noqa: E402
 from makeway.act.preload.rules import LaunchRule, Rules, encode_rules, rules_of  # noqa: E402
-from makeway.values.control import Plan  # noqa: E402
+from makeway.values.plan import Plan  # noqa: E402
 
 KERNEL, ARCH, DEVICE = "gemm", "sm_90", "H100-SXM5-80GB"
 THREADS = 16

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from makeway.read.plan_file import dump_plan
-from makeway.values.control import Plan, parse_control
+from makeway.values.control import parse_control
+from makeway.values.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "tests" / "ranks" / "programs" / "ddp_train.py"

@@ -32,7 +32,7 @@ def program() -> Program:
     gemm = need(device.sm, parse_resources("threads=256,registers=98,smem=48KiB"))
     return Program(
         sm=device.sm,
-        sites=(Site(part=None, engine=0, sms=SMS),),
+        sites=(Site(part=None, gpc=0, sms=SMS),),
         ranks=1,
         hbm_per_ns=3350.0,
         ops=(

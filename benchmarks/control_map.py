@@ -24,7 +24,7 @@ from makeway.model.simulate.compile import compile_program, saturation
 from makeway.model.simulate.driver import RunResult, run
 from makeway.model.simulate.fitting import Fitting
 from makeway.model.simulate.network import collective_cost
-from makeway.model.simulate.policies import DISPATCHES, HBM_RULES, Dispatch, HbmRule
+from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES, Dispatch, SharingPolicy
 from makeway.model.simulate.predict import vendor_dispatch
 from makeway.model.simulate.program import Program
 from makeway.values.collective import Collective, load_footprint
@@ -157,7 +157,7 @@ class Runs:
     known: dict[object, RunResult] = field(default_factory=dict)
     asked: int = 0
 
-    def result(self, program: Program, dispatch: Dispatch, hbm: HbmRule) -> RunResult:
+    def result(self, program: Program, dispatch: Dispatch, hbm: SharingPolicy) -> RunResult:
         self.asked += 1
         key = _decisive(program, dispatch, hbm)
         if key not in self.known:
@@ -165,11 +165,11 @@ class Runs:
         return self.known[key]
 
 
-def _decisive(program: Program, dispatch: Dispatch, hbm: HbmRule) -> object:
+def _decisive(program: Program, dispatch: Dispatch, hbm: SharingPolicy) -> object:
     """All that a run depends on: no dispatch rule where nobody shares SMs, no HBM rule where there is always enough."""
     ops, sms = program.ops, sum(site.sms for site in program.sites)
     placed = [op.block for op in ops if op.block]
-    alone = dispatch.engines == 1 and len({op.part for op in ops if op.block}) == len(placed)
+    alone = dispatch.gpcs == 1 and len({op.part for op in ops if op.block}) == len(placed)
     times = [sms if op.kind == "kernel" else 1 for op in ops]
     wishes = (
         (program.hbm_per_ns, sum(op.hbm_per_ns * count for op, count in zip(ops, times, strict=True))),
@@ -210,7 +210,7 @@ class Case:
     footprint: str
     library: str
     dispatch: Dispatch
-    hbm: HbmRule
+    hbm: SharingPolicy
     comm_over_kernel: float = COMM_OVER_KERNEL
     waves: int | None = None  # None: as many as the number of blocks allows
 
@@ -412,7 +412,7 @@ def cases(device: Device, family: Family) -> Iterator[Case]:
     for footprint, library in footprints(device).items():
         main = footprint in MAIN_FOOTPRINTS
         # HBM sharing is varied where the kernel asks HBM for all it has: elsewhere it hardly ever binds.
-        rules = [rule for name, rule in HBM_RULES.items() if name == "proportional" or (main and not many)]
+        rules = [rule for name, rule in HBM_POLICIES.items() if name == "proportional" or (main and not many)]
         for dispatch in dispatches(device) if main or not many else ():
             for hbm in rules if family.hbm is None else rules[:1]:
                 yield Case(
@@ -502,7 +502,7 @@ def print_sensitivity(seed: int) -> None:
     """What the assumptions decide, on cells that hinge on them."""
     a100, a40 = load_device("A100-SXM4-80GB"), load_device("A40")
     gemm, norm = FAMILIES[0], next(family for family in FAMILIES if family.name == "norm")
-    base = partial(Case, footprint="ring 544", library=RING, hbm=HBM_RULES["proportional"])
+    base = partial(Case, footprint="ring 544", library=RING, hbm=HBM_POLICIES["proportional"])
     strict, backfill = DISPATCHES["strict"], DISPATCHES["backfill"]
     columns = ("naive", "pad", "priority", "priority_pad", "partition", "copy")
 

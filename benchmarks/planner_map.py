@@ -24,7 +24,7 @@ from control_map_figure import WORTH
 from makeway.decide.planning.explain import model_error
 from makeway.decide.planning.planner import make_plan
 from makeway.decide.planning.score import Fidelity, Scorer, dispatch_rules
-from makeway.model.simulate.policies import DISPATCHES, HBM_RULES
+from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES
 from makeway.values.control import CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition, describe
 from makeway.values.device import load_device
 
@@ -109,7 +109,7 @@ def case_of(key: Key) -> Case:
         footprint=footprint,
         library=footprints(device)[footprint],
         dispatch=dispatch_rules(device)[0],
-        hbm=HBM_RULES["proportional"],
+        hbm=HBM_POLICIES["proportional"],
     )
 
 

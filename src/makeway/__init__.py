@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from makeway.model.room import RoomAnswer, make_room, verdict
     from makeway.model.simulate.predict import Prediction, simulate
     from makeway.model.simulate.sweep import Sweep, sweep
+    from makeway.model.validate.run import Validation, validate
+    from makeway.read.binaries.inspect import Inspection, inspect
     from makeway.read.plan_file import load_plan
     from makeway.show.report import report_of
     from makeway.values.collective import CommFootprint, load_footprint
-    from makeway.values.control import Control, Plan, parse_control
-    from makeway.values.device import Device, SmLimits, load_device
+    from makeway.values.control import Control, parse_control
+    from makeway.values.device import Device, DeviceList, SmLimits, known_devices, load_device
     from makeway.values.errors import MakewayError
     from makeway.values.kernel import KernelResources, parse_resources
+    from makeway.values.plan import Plan, parse_controls
     from makeway.values.timeline import Timeline
     from makeway.values.workload import Workload, WorkloadBuilder, load_workload
 
@@ -30,17 +33,22 @@ _HOMES = {
     "CommFootprint": "values.collective",
     "Control": "values.control",
     "Device": "values.device",
+    "DeviceList": "values.device",
+    "Inspection": "read.binaries.inspect",
     "KernelResources": "values.kernel",
     "MakewayError": "values.errors",
-    "Plan": "values.control",
+    "Plan": "values.plan",
     "Prediction": "model.simulate.predict",
     "RoomAnswer": "model.room",
     "SmLimits": "values.device",
     "Sweep": "model.simulate.sweep",
     "Timeline": "values.timeline",
+    "Validation": "model.validate.run",
     "Workload": "values.workload",
     "WorkloadBuilder": "values.workload",
     "blocks_beside": "model.residency",
+    "inspect": "read.binaries.inspect",
+    "known_devices": "values.device",
     "load_device": "values.device",
     "load_footprint": "values.collective",
     "load_plan": "read.plan_file",
@@ -49,11 +57,13 @@ _HOMES = {
     "make_room": "model.room",
     "pad_range": "model.residency",
     "parse_control": "values.control",
+    "parse_controls": "values.plan",
     "parse_resources": "values.kernel",
     "report_of": "show.report",
     "resident_blocks": "model.residency",
     "simulate": "model.simulate.predict",
     "sweep": "model.simulate.sweep",
+    "validate": "model.validate.run",
     "verdict": "model.room",
 }
 
@@ -61,6 +71,8 @@ __all__ = [
     "CommFootprint",
     "Control",
     "Device",
+    "DeviceList",
+    "Inspection",
     "KernelResources",
     "MakewayError",
     "Plan",
@@ -69,10 +81,13 @@ __all__ = [
     "SmLimits",
     "Sweep",
     "Timeline",
+    "Validation",
     "Workload",
     "WorkloadBuilder",
     "__version__",
     "blocks_beside",
+    "inspect",
+    "known_devices",
     "load_device",
     "load_footprint",
     "load_plan",
@@ -81,11 +96,13 @@ __all__ = [
     "make_room",
     "pad_range",
     "parse_control",
+    "parse_controls",
     "parse_resources",
     "report_of",
     "resident_blocks",
     "simulate",
     "sweep",
+    "validate",
     "verdict",
 ]
 

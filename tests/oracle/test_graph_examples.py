@@ -9,8 +9,9 @@ import pytest
 from tests.oracle.test_graph_laws import GEMM, REDUCE, Answer, FakeDriver, Kind, Node, Sketch, graph_of, kernel_node
 
 from makeway.act.cuda.graph import control_receipts, shape_graph, shape_torch_graph, undo
-from makeway.values.control import CommBlocks, CommPriority, Plan, SmemPad
+from makeway.values.control import CommBlocks, CommPriority, SmemPad
 from makeway.values.errors import InputError, MissingExtraError, UnsupportedError
+from makeway.values.plan import Plan
 
 PADDED = Plan(controls=(SmemPad(40_000, "*gemm*"), CommPriority()))
 

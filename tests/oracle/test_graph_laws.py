@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from makeway.act.cuda.graph import GraphReceipt, NodeReceipt, shape_graph, undo
-from makeway.values.control import CommPriority, Plan, SmemPad
+from makeway.values.control import CommPriority, SmemPad
+from makeway.values.plan import Plan
 
 # --- a driver of values -------------------------------------------------------------------------
 

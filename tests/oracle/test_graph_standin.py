@@ -317,7 +317,8 @@ class Program:
 def shape(asked: dict[str, Any]) -> None:
     """Launch a graph as captured, shaped and undone, and print the receipts."""
     from makeway.act.cuda.graph import shape_graph, undo
-    from makeway.values.control import CommPriority, Plan, SmemPad
+    from makeway.values.control import CommPriority, SmemPad
+    from makeway.values.plan import Plan
 
     program = Program(asked["kernels"], clusters=asked["device"].startswith("H100"))
     graph = program.graph(copies=asked.get("copies", 0), children=asked.get("children", True))

@@ -11,10 +11,14 @@ import pytest
 from makeway.cli.main import main
 from makeway.model.simulate.policies import DISPATCHES
 from makeway.model.simulate.predict import Settings
-from makeway.model.validate import validate, validate_table
+from makeway.model.validate import validate
 from makeway.model.validate.conccl import PUBLISHED, ladder, without_fit
 from makeway.model.validate.grid import run_experiment, time_ratio
 from makeway.model.validate.headlines import priority_gain
+from makeway.show.json import json as as_json
+from makeway.show.page import page
+from makeway.show.report import report_of
+from makeway.show.text import text
 from makeway.values.device import load_device
 from makeway.values.errors import DataFileError, InputError
 
@@ -23,12 +27,12 @@ A40, A100, H100, MI250X = (load_device(name) for name in ("A40", "A100-SXM4-40GB
 
 def test_the_grid_of_2606_09200_is_met_with_two_numbers_per_device() -> None:
     found = validate(["grid"])
-    errors = {summary.device: summary.mae for summary in found.summaries}
+    errors = {summary.device: summary.mae for summary in found.summary}
     assert len(found.rows) == 300
     assert errors["A100"] <= 0.02
     assert errors["A40"] <= 0.025
     assert errors["MI250X"] <= 0.035
-    for summary in found.summaries:
+    for summary in found.summary:
         names = list(summary.baselines)
         assert summary.baselines[names[0]] <= summary.mae  # the floor: nothing that sees X*Y only does better
         assert summary.mae < summary.baselines["constant mean"] / 3
@@ -44,7 +48,7 @@ def test_fitted_numbers_live_in_device_files_and_there_are_two() -> None:
 def test_a_device_without_fitted_numbers_borrows_them_and_says_so(tmp_path: Path) -> None:
     table = tmp_path / "h100.csv"
     table.write_text("device,grid_y,grid_x,time_ratio\nH100,2,2,0.3\nH100,64,64,0.94\n")
-    found = validate_table(table)
+    found = validate(data=table)
     assert {row.status for row in found.rows} == {"borrowed"}
     assert "A100-SXM4-40GB's" in found.rows[0].assumed[0]
     assert 0.25 < found.rows[0].predicted < 0.35
@@ -90,7 +94,7 @@ def test_conccls_ladder_is_met_within_five_points_by_three_fitted_numbers() -> N
 
 
 def test_dma_variants_are_within_20_percent_at_16_mib_and_above() -> None:
-    (summary,) = validate(["dma"]).summaries
+    (summary,) = validate(["dma"]).summary
     assert summary.baselines["ours, largest at 16 MiB and above"] <= 0.20
 
 
@@ -110,17 +114,44 @@ def test_validate_prints_every_part_as_one_document(capsys: pytest.CaptureFixtur
     assert {"source", "device", "mae", "baselines"} <= set(document["summary"][0])
 
 
+def test_text_page_and_json_show_the_same_figures() -> None:
+    validation = validate(["dma"])
+    report = report_of(validation)
+    shown, drawn, document = text(report, verbose=True), page(report), json.loads(as_json(report))
+    assert document["verdict"].startswith(
+        f"The model is within 10 % of {validation.all.close} of {validation.all.rows}"
+    )
+    assert document["all"] == {"rows": validation.all.rows, "close": validation.all.close}
+    for row, data in zip(validation.rows, document["rows"], strict=True):
+        assert data["predicted"] == round(row.predicted, 6)
+        assert data["size_bytes"] == row.size_bytes
+        for figure in (f"{data['published']:.3g} x", f"{data['predicted']:.3g} x", f"{data['error']:+.3g}"):
+            assert figure in shown
+            assert figure in drawn
+    for summary in document["summary"]:
+        for figure in (f"{summary['mae']:.4f}", f"{summary['largest']:.3f}"):
+            assert figure in shown
+            assert figure in drawn
+
+
+def test_parts_and_a_table_are_not_mixed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not both"):
+        validate(["grid"], data=tmp_path / "mine.csv")
+    with pytest.raises(InputError, match="no part 'gird'; did you mean 'grid'"):
+        validate(["gird"])
+
+
 def test_a_table_of_all_to_all_variants_is_recognised_by_its_swap_column(tmp_path: Path) -> None:
     table = tmp_path / "dma_alltoall_variants.csv"
     table.write_text("bytes,parallel_copy_prelaunch,swap,one_engine\n16777216,1.5,0.7,0.3\n")
-    found = validate_table(table)
+    found = validate(data=table)
     assert len(found.rows) == 3
     assert found.rows[0].source.endswith("all-to-all")
     assert found.rows[0].status == "predicted"
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "said"),
+    ("content", "error", "said"),
     [
         ("", DataFileError, "the table is empty"),
         ("a,b\n1,2\n", InputError, "columns a, b"),
@@ -129,11 +160,11 @@ def test_a_table_of_all_to_all_variants_is_recognised_by_its_swap_column(tmp_pat
         ("bytes,teleport\n1024,3\n", InputError, "unknown column 'teleport'"),
     ],
 )
-def test_a_table_that_cannot_be_used_says_why(text: str, error: type[Exception], said: str, tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_used_says_why(content: str, error: type[Exception], said: str, tmp_path: Path) -> None:
     table = tmp_path / "mine.csv"
-    table.write_text(text)
+    table.write_text(content)
     with pytest.raises(error, match=said):
-        validate_table(table)
+        validate(data=table)
 
 
 def test_the_same_numbers_come_out_every_time() -> None:

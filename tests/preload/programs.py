@@ -11,7 +11,7 @@ from pathlib import Path
 from makeway.act.preload.build import FLAGS, LIBRARIES, SOURCES
 from makeway.act.preload.receipts import KernelCounts, LaunchReceipts, read_receipts
 from makeway.act.preload.rules import LaunchRule, Rules, encode_rules, rules_of
-from makeway.values.control import Plan
+from makeway.values.plan import Plan
 
 HERE = Path(__file__).parent
 WARNINGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCES}")

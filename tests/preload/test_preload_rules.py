@@ -20,8 +20,9 @@ from makeway.act.preload.build import SOURCES
 from makeway.act.preload.patterns import glob_of
 from makeway.act.preload.rules import LaunchRule, Rules, code_hash, decode_rules, encode_rules, rules_of
 from makeway.read.traces.classify import load_comm_names
-from makeway.values.control import Chunks, CommPriority, Plan, SmemPad
+from makeway.values.control import Chunks, CommPriority, SmemPad
 from makeway.values.errors import BinaryError, DataFileError, InputError
+from makeway.values.plan import Plan
 
 patterns = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=40).filter(
     lambda text: not text.startswith("code:")

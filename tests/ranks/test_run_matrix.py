@@ -17,9 +17,10 @@ from tests.standin.records import Launch, launches
 from makeway.model.residency import pad_range, resident_blocks
 from makeway.read.binaries.inspect import inspect_file
 from makeway.read.plan_file import dump_plan
-from makeway.values.control import CommPriority, Plan, SmemPad
+from makeway.values.control import CommPriority, SmemPad
 from makeway.values.device import Device, load_device
 from makeway.values.kernel import KernelResources
+from makeway.values.plan import Plan
 
 PROGRAMS = Path(__file__).parents[1] / "standin" / "programs"
 CUDA = ("A40", "A100-SXM4-80GB", "H100-SXM5-80GB")

@@ -35,8 +35,9 @@ from makeway.act.torch.collectives import Copies, rerouted
 from makeway.act.torch.meeting import shared_memory
 from makeway.read.plan_file import dump_plan
 from makeway.torch import overlap, prepare_ddp, prepare_fsdp2
-from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, LaunchOrder, Plan, SmemPad, SmPartition
+from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition
 from makeway.values.errors import InputError
+from makeway.values.plan import Plan
 
 DIRECTORY = Path(*sys.argv[1:2])
 RANK, RANKS = 0, 1  # set in each rank

@@ -41,7 +41,8 @@ def test_residency_keeps_its_contract(capsys: pytest.CaptureFixture[str]) -> Non
     assert (document["fits_beside_full"], document["fits_beside_one"]) == (False, False)
     assert document["binds"] == ["registers"]
     assert document["short_of"] == {"registers": 13_312}
-    assert {"control", "compute_blocks", "comm_blocks"} <= set(document["options"][0])
+    assert document["options"][0]["controls"] == ["comm-threads=128"]
+    assert {"compute_blocks", "comm_blocks"} <= set(document["options"][0])
     assert "13,312 registers" in document["verdict"]
 
 
@@ -63,27 +64,45 @@ def test_devices_lists_all_and_shows_one_with_sources(capsys: pytest.CaptureFixt
     assert one["facts"]["fp16_flops_per_s"]["unconfirmed"]
 
 
-@pytest.mark.parametrize("arguments", [["devices"], ["devices", "MI250X"], RESIDENCY, ["inspect", "CUBIN"]])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["devices"], ["A100-SXM4-80GB", "not confirmed"]),
+        (["devices", "mi250x"], ["MI250X (amd, gfx90a)", "unconfirmed: 8 links less", "[1]: "]),
+        (
+            RESIDENCY,
+            ["No: a 544-thread block", "39,936 of 65,536 short", "NCCL_NTHREADS=64", "unconfirmed smem_static_bytes"],
+        ),
+        (["inspect", "CUBIN"], ["1 kernel in", "matmul", "launch values"]),
+    ],
+)
 def test_text_output_says_what_a_person_needs(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], triton_kernels: Path
+    arguments: list[str], expected: list[str], capsys: pytest.CaptureFixture[str], triton_kernels: Path
 ) -> None:
     cubin = str(triton_kernels / "matmul.sm_90.cubin")
     assert main([cubin if word == "CUBIN" else word for word in arguments]) == 0
     out = capsys.readouterr().out
-    expected = {
-        1: ["A100-SXM4-80GB", "not confirmed"],
-        2: ["unconfirmed: 8 links less", "[1] ", "unknown", "matmul"],
-    }.get(
-        len(arguments), ["No: a 544-thread block", "39,936 short", "NCCL_NTHREADS=64", "unconfirmed smem_static_bytes"]
-    )
-    assert sum(text in out for text in expected) >= 2
+    assert [text for text in expected if text not in out] == []
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_name_that_no_kernel_has_is_an_error_with_the_nearest(
+    capsys: pytest.CaptureFixture[str], triton_kernels: Path
+) -> None:
+    cubin = str(triton_kernels / "matmul.sm_90.cubin")
+    assert main(["inspect", cubin, "--name", "MatMull"]) == 2
+    assert "no kernel name contains 'MatMull'; nearest: matmul" in capsys.readouterr().err
+    assert main(["inspect", cubin, "--name", "xyz"]) == 2
+    assert "the file has 1, for example matmul" in capsys.readouterr().err
+    assert answer(capsys, "inspect", cubin, "--name", "atmu")["kernels"][0]["name"] == "matmul"
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["devices", "H100-SXM5-80G"], "did you mean 'H100-SXM5-80GB'"),
-        (changed("--device", "H100"), "no limits known for device 'H100'"),
+        (changed("--device", "H100"), "no limits known for device 'H100'; did you mean 'H100-SXM5-80GB'?"),
+        (changed("--device", "A100"), "'A100'; it could be A100-SXM4-40GB, A100-SXM4-80GB: name one"),
         (changed("--device", "CPU-host"), "CPU host"),
         (changed("--device", "missing.toml"), "cannot read device file"),
         (changed("--compute", "threads=0,registers=8"), "threads must be a whole number in 1..1,024, got 0"),
@@ -116,7 +135,10 @@ def test_wrong_input_gets_one_clear_message_and_exit_2(
     [
         (["residence"], "unknown command 'residence'; did you mean 'residency'"),
         (["residency"], "the following arguments are required"),
-        (["residency", "--devise", "x"], "required"),
+        (["residency", "--devise", "x"], "makeway residency: unknown option '--devise'; did you mean '--device'?"),
+        (["devices", "A40", "--jsn"], "makeway devices: unknown option '--jsn'; did you mean '--json'?"),
+        (["devices", "A40", "again"], "unexpected argument 'again'"),
+        (["--jsn"], "makeway: unknown option '--jsn'"),
         (["inspect"], "the following arguments are required: file"),
         (["inspect", "x", "--reader", "magic"], "invalid choice: 'magic'"),
     ],
@@ -129,6 +151,7 @@ def test_wrong_options_are_answered_in_two_lines(
     assert stopped.value.code == 2
     error = capsys.readouterr().err
     assert said in error
+    assert error.splitlines()[1].startswith(f"usage: makeway {arguments[0] if arguments[0] in COMMANDS else 'COMMAND'}")
     assert error.count("\n") == 2
 
 

@@ -53,16 +53,34 @@ def test_names_that_profilers_write_are_known(alias: str, name: str) -> None:
 
 
 def test_aliases_are_unambiguous() -> None:
-    names = [name for device in map(load_device, device_names()) for name in (device.name, *device.aliases)]
+    names = [name.lower() for device in map(load_device, device_names()) for name in (device.name, *device.aliases)]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(
     ("asked", "meant"),
-    [("H100-SXM5-80G", "H100-SXM5-80GB"), ("h200", "H200"), ("MI250", "MI250X"), ("NVIDIA A4O", "NVIDIA A40")],
+    [("H100-SXM5-80G", "H100-SXM5-80GB"), ("MI250", "MI250X"), ("NVIDIA A4O", "NVIDIA A40")],
 )
 def test_a_near_miss_suggests_the_right_name(asked: str, meant: str) -> None:
     with pytest.raises(UnknownNameError, match=f"did you mean {re.escape(repr(meant))}"):
+        load_device(asked)
+
+
+@pytest.mark.parametrize(("asked", "name"), [("h200", "H200"), ("mi300x", "MI300X"), ("nvidia a40", "A40")])
+def test_case_does_not_matter(asked: str, name: str) -> None:
+    assert load_device(asked).name == name
+
+
+@pytest.mark.parametrize(
+    ("asked", "matches"),
+    [
+        ("A100", "it could be A100-SXM4-40GB, A100-SXM4-80GB: name one"),
+        ("v100-sxm2", "it could be V100-SXM2-16GB, V100-SXM2-32GB: name one"),
+        ("H100", "did you mean 'H100-SXM5-80GB'?"),
+    ],
+)
+def test_a_part_of_a_name_lists_the_matches_and_is_never_guessed(asked: str, matches: str) -> None:
+    with pytest.raises(UnknownNameError, match=re.escape(matches)):
         load_device(asked)
 
 

@@ -33,7 +33,7 @@ def kernel(name: str, block: Need, blocks: int, work_ns: float = 1e6, **options:
 
 
 def program(sm: SmLimits, sms: int, *ops: EngineOp, engines: int = 1) -> Program:
-    sites = tuple(Site(part=None, engine=engine, sms=len(range(engine, sms, engines))) for engine in range(engines))
+    sites = tuple(Site(part=None, gpc=engine, sms=len(range(engine, sms, engines))) for engine in range(engines))
     return Program(sm=sm, sites=sites, ranks=1, ops=ops)
 
 
@@ -111,7 +111,7 @@ def published_ms() -> dict[tuple[str, str, str], float]:
     }
 
 
-AMD_QUEUES = CutAhead(engines=4, turns=True)
+AMD_QUEUES = CutAhead(gpcs=4, turns=True)
 
 
 def test_equal_workgroups_share_an_amd_gpu_evenly() -> None:
@@ -133,7 +133,7 @@ def test_small_workgroups_cut_ahead_of_large_ones() -> None:
     steady = replace(small, blocks=small.blocks * 3)
     both = replace(program(VEGA, RADEON_VII_CUS, large, steady, engines=4), jitter=0.05)
     starved = run(both, engine="block", dispatch=AMD_QUEUES)
-    strict = run(replace(both, sites=(Site(part=None, engine=0, sms=RADEON_VII_CUS),)), engine="block")
+    strict = run(replace(both, sites=(Site(part=None, gpc=0, sms=RADEON_VII_CUS),)), engine="block")
     lockstep = run(replace(both, jitter=0.0), engine="block", dispatch=AMD_QUEUES)
     assert starved.times[0].ended_ns / 3.20e6 > 3.5
     assert strict.times[0].ended_ns / 3.20e6 < 1.2
@@ -143,8 +143,8 @@ def test_small_workgroups_cut_ahead_of_large_ones() -> None:
 def test_dealing_in_order_makes_a_lopsided_partition_slow() -> None:
     """One CU in one shader engine gets a quarter of all workgroups: published 76 to 84 ms against 7.3 evenly spread."""
     large, _ = matmuls(RADEON_VII_CUS)
-    even = Program(sm=VEGA, sites=tuple(Site(part=None, engine=e, sms=8) for e in range(4)), ranks=1, ops=(large,))
-    lopsided = replace(even, sites=tuple(Site(part=None, engine=e, sms=1 if e == 0 else 15) for e in range(4)))
+    even = Program(sm=VEGA, sites=tuple(Site(part=None, gpc=e, sms=8) for e in range(4)), ranks=1, ops=(large,))
+    lopsided = replace(even, sites=tuple(Site(part=None, gpc=e, sms=1 if e == 0 else 15) for e in range(4)))
     slow, fair = (run(p, engine="block", dispatch=AMD_QUEUES).end_ns for p in (lopsided, even))
     assert slow / fair > 6  # published: 76 / 7.32 = 10 with other work beside it
 

@@ -60,7 +60,7 @@ def test_prelaunch_never_loses_and_changes_neither_copy_nor_engines(
     plain = dma_cost(device, collective, variant=variant)
     early = dma_cost(device, collective, variant=variant, prelaunch=True)
     assert early.total_ns < plain.total_ns
-    assert (early.copy_ns, early.engines) == (plain.copy_ns, plain.engines)
+    assert (early.copy_ns, early.copy_engines) == (plain.copy_ns, plain.copy_engines)
 
 
 @given(devices, ways, sizes, ranks_counts)
@@ -73,7 +73,7 @@ def test_no_engine_outruns_its_links_or_the_memory(
     raw = max(device.link_bytes_per_s or 0, device.pcie_bytes_per_s or 0)
     assert collective.wire_bytes / cost.copy_ns * 1e9 < raw
     assert 0 < cost.hbm_bytes_per_s <= 2 * raw < (device.hbm_bytes_per_s or 0)
-    assert 1 <= cost.engines <= (device.copy_engines or 0)
+    assert 1 <= cost.copy_engines <= (device.copy_engines or 0)
     assert min(cost.control_ns, cost.schedule_ns, cost.copy_ns, cost.sync_ns) > 0
 
 
@@ -90,7 +90,7 @@ def test_a_wider_engine_plan_only_pays_in_commands(size: int) -> None:
     wide, paired, narrow = (
         dma_cost(MI300X, gather, variant=variant) for variant in ("parallel-copy", "broadcast", "one-engine")
     )
-    assert (wide.engines, paired.engines, narrow.engines) == (7, 4, 1)
+    assert (wide.copy_engines, paired.copy_engines, narrow.copy_engines) == (7, 4, 1)
     assert wide.copy_ns < paired.copy_ns < narrow.copy_ns
     assert wide.sync_ns > paired.sync_ns > narrow.sync_ns
     assert wide.schedule_ns > paired.schedule_ns > narrow.schedule_ns
@@ -204,7 +204,7 @@ def test_swap_halves_the_commands_and_loses_when_bytes_rule() -> None:
 def test_an_nvidia_device_sends_to_one_peer_after_another() -> None:
     gather = Collective(kind="all-gather", size_bytes=GB, ranks=8)
     cost = dma_cost(H100, gather)
-    assert cost.engines == 1
+    assert cost.copy_engines == 1
     assert gather.wire_bytes / cost.copy_ns == pytest.approx(370.8, rel=0.01)
     assert any("NVIDIA" in sentence for sentence in cost.assumed)
 
@@ -213,13 +213,13 @@ def test_few_engines_serve_several_peers_each() -> None:
     # Five engines less two for the host leave three for seven peers: the busiest makes three copies.
     gather = Collective(kind="all-gather", size_bytes=GB, ranks=8)
     cost = dma_cost(MI250X, gather)
-    assert cost.engines == 3
+    assert cost.copy_engines == 3
     assert cost.copy_ns == pytest.approx(2600 + 3 * GB / 8 / 36)
 
 
 def test_at_most_six_constants_carry_the_model() -> None:
     facts = comm_facts("dma", "gfx942")
-    assert sorted(set(facts) - {"host_engines", "command_scale"}) == [
+    assert sorted(set(facts) - {"host_copy_engines", "command_scale"}) == [
         "control_ns", "poll_ns", "schedule_ns", "start_ns", "sync_ns", "two_way_share",
     ]  # fmt: skip
     assert number(facts, "command_scale") == 1
@@ -230,10 +230,15 @@ def test_at_most_six_constants_carry_the_model() -> None:
     [
         (MI300X, "all-reduce", "parallel-copy", "copy and cannot add"),
         (MI300X, "reduce-scatter", "parallel-copy", "copy and cannot add"),
-        (MI300X, "all-to-all", "broadcast", "exists for all-gather only"),
-        (MI300X, "all-gather", "swap", "exists for all-to-all only"),
-        (replace(MI300X, copy_engines=None), "all-gather", "parallel-copy", "how many MI300X has is not known"),
-        (load_device("CPU-host"), "all-gather", "parallel-copy", "rates of x86_64"),
+        (MI300X, "all-to-all", "broadcast", "works for all-gather only"),
+        (MI300X, "all-gather", "swap", "works for all-to-all only"),
+        (
+            replace(MI300X, copy_engines=None),
+            "all-gather",
+            "parallel-copy",
+            "how many copy engines MI300X has is unknown",
+        ),
+        (load_device("CPU-host"), "all-gather", "parallel-copy", "no communication rates for x86_64"),
     ],
 )
 def test_what_copy_engines_cannot_do_is_refused(

@@ -25,13 +25,12 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
-    MadeFor,
-    Plan,
     SmemPad,
     SmPartition,
     TileChoice,
 )
 from makeway.values.errors import InputError, UnknownNameError
+from makeway.values.plan import MadeFor, Plan
 
 ALL: tuple[Control, ...] = (
     SmemPad(48 * 1024, "gemm*"),

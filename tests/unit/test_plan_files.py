@@ -22,11 +22,7 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     DmaVariant,
-    Forecast,
     LaunchOrder,
-    MadeFor,
-    Plan,
-    Rejected,
     SmemPad,
     SmPartition,
     TileChoice,
@@ -34,6 +30,7 @@ from makeway.values.control import (
     parse_control,
 )
 from makeway.values.errors import DataFileError, InputError, MakewayError
+from makeway.values.plan import Forecast, MadeFor, Plan, Rejected
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -203,12 +200,12 @@ def test_a_wrong_file_says_which_key_and_what_to_write(text: str, said: str) -> 
 @pytest.mark.parametrize(
     ("controls", "said"),
     [
-        ((CommBlocks(8), CommBlocks(9)), "sets CommBlocks twice"),
-        ((CommPriority(), CommPriority()), "sets CommPriority twice"),
-        ((SmemPad(1024, "a"), SmemPad(2048, "a")), "sets SmemPad twice"),
+        ((CommBlocks(8), CommBlocks(9)), "comm-blocks is set twice; keep one"),
+        ((CommPriority(), CommPriority()), "priority is set twice; keep one"),
+        ((SmemPad(1024, "a"), SmemPad(2048, "a")), "pad is set twice for the same kernels"),
         ((SmemPad(1024), SmemPad(2048, "gemm*")), "for every kernel and again for kernels named 'gemm\\*'"),
         ((TileChoice(64, 64, 32, "a"), TileChoice(64, 64, 64)), "for every kernel and again"),
-        ((SmPartition(0),), "it could run nowhere"),
+        ((SmPartition(0),), "partition=0 leaves communication no SM"),
     ],
 )
 def test_controls_that_cannot_hold_together_are_refused(controls: tuple[Control, ...], said: str) -> None:
@@ -232,7 +229,7 @@ def test_controls_that_only_make_each_other_needless_are_allowed(controls: tuple
 def test_a_contradiction_in_a_file_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "plan.toml"
     file.write_text('version = 1\n[[control]]\nkind = "SmPartition"\ncomm_sms = 0\n')
-    with pytest.raises(DataFileError, match=r"plan\.toml: a plan sets 0 SMs apart"):
+    with pytest.raises(DataFileError, match=r"plan\.toml: partition=0 leaves"):
         load_plan(file)
 
 
@@ -242,5 +239,5 @@ def test_reasons_belong_to_controls() -> None:
 
 
 def test_a_control_for_nameless_kernels_has_no_word() -> None:
-    with pytest.raises(MakewayError, match="without a name"):
+    with pytest.raises(MakewayError, match="needs a kernel name"):
         control_word(SmemPad(1024, ""))

@@ -138,7 +138,7 @@ def test_a_workload_without_collectives_offers_nothing() -> None:
     [
         (SmemPad(160 * 1024), r"k has 48 KiB of its own, and 46,080 bytes of shared memory are missing"),
         (CopyEngine(), "cannot add"),
-        (CommThreads(96), "cannot be given 96 threads; its block sizes: 544, 288, 160, 128"),
+        (CommThreads(96), "cannot have 96 threads; its block sizes: 544, 288, 160, 128"),
         (CommBlocks(65), "65 blocks; nccl-2.32.3/ring-simple has at most 64"),
         (SmPartition(108), "leave none of 108"),
     ],

@@ -90,7 +90,7 @@ def two_ranks(x: int, y: int, sms: int, *, skew_ns: float) -> Program:
                         blocks=blocks, work_ns=1e5, share=0.0, group=name)  # fmt: skip
 
     ops = (op("x", 0, 0, x), op("y", 0, skew_ns, y), op("x", 1, skew_ns, x), op("y", 1, 0, y))
-    return Program(sm=A100.sm, sites=(Site(part=None, engine=0, sms=sms),), ranks=2, ops=ops)
+    return Program(sm=A100.sm, sites=(Site(part=None, gpc=0, sms=sms),), ranks=2, ops=ops)
 
 
 def test_the_simulator_shows_the_deadlock_that_is_feared() -> None:
@@ -121,4 +121,4 @@ def test_partly_different_blocks_get_sms_of_their_own() -> None:
     program = two_ranks(4, 4, 8, skew_ns=0.0)
     mixed = replace(program, ops=tuple(replace(op, block=small) if op.name == "y" else op for op in program.ops))
     assert program_risk(mixed) is None
-    assert program_risk(replace(mixed, sites=(Site(part=None, engine=0, sms=4),))) is not None
+    assert program_risk(replace(mixed, sites=(Site(part=None, gpc=0, sms=4),))) is not None

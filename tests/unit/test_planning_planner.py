@@ -22,7 +22,6 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
-    Rejected,
     SmemPad,
     SmPartition,
     describe,
@@ -30,6 +29,7 @@ from makeway.values.control import (
 from makeway.values.device import Device, load_device
 from makeway.values.errors import InputError
 from makeway.values.kernel import KernelResources
+from makeway.values.plan import Rejected
 from makeway.values.workload import CollectiveOp, KernelOp, Measured, Workload, WorkloadBuilder
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

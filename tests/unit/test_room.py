@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from makeway.model.residency import blocks_beside, resident_blocks
 from makeway.model.room import make_room, verdict
 from makeway.values.collective import CommFootprint, load_footprint
+from makeway.values.control import SmemPad
 from makeway.values.device import Device, load_device
 from makeway.values.kernel import KernelResources
 
@@ -74,7 +75,7 @@ def test_when_no_option_joins_a_full_sm_no_pad_does(pair: tuple[Device, str], co
 def test_a_full_sm_that_has_room_needs_no_control(compute: KernelResources) -> None:
     answer = make_room(H100, compute, own_block(threads=32, registers_per_thread=16))
     if answer.beside_full.fits:
-        assert answer.options[0].control == "none"
+        assert answer.options[0].controls == ()
         assert answer.short_of == ()
         assert verdict(answer).startswith("Yes")
 
@@ -85,7 +86,7 @@ def test_a_pad_opens_a_hole_for_a_small_block() -> None:
     answer = make_room(A100, compute, own_block(threads=256, registers_per_thread=64))
     assert not answer.beside_full.fits
     best = answer.options[0]
-    assert (best.control, best.joins, best.compute_blocks) == ("SmemPad", "beside_full", 3)
+    assert (best.controls, best.joins, best.compute_blocks) == ((SmemPad(best.pad_bytes),), "beside_full", 3)
     assert f"a pad of {best.pad_bytes:,} B" in verdict(answer)
 
 
@@ -95,7 +96,7 @@ def test_when_registers_bind_the_verdict_says_that_no_pad_helps() -> None:
     said = verdict(answer)
     assert [shortage.key for shortage in answer.short_of] == ["registers", "smem_bytes"]
     assert "No pad and no thread count" in said
-    assert "SmPartition" in said
+    assert "partition" in said
     assert "clusters of 4" in said
 
 

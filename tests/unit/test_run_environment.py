@@ -27,10 +27,10 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
-    Plan,
     SmemPad,
     SmPartition,
 )
+from makeway.values.plan import Plan
 
 CONTROLS: tuple[Control, ...] = (
     SmemPad(1024),

@@ -21,7 +21,8 @@ from makeway.act.launch.outcome import (
     read_torch_receipts,
 )
 from makeway.act.preload.receipts import KernelCounts, LaunchReceipts
-from makeway.values.control import CommPriority, Control, CopyEngine, Plan, SmemPad, control_word
+from makeway.values.control import CommPriority, Control, CopyEngine, SmemPad, control_word
+from makeway.values.plan import Plan
 
 PAD, GEMM_PAD, PRIORITY, COPY = SmemPad(1024), SmemPad(2048, "gemm*"), CommPriority(), CopyEngine()
 statuses: st.SearchStrategy[Outcome] = st.sampled_from(("applied", "refused", "no effect"))

@@ -43,7 +43,7 @@ def kernel_op(**options: object) -> EngineOp:
 
 
 def program(*ops: EngineOp, sms: int = 10, **options: object) -> Program:
-    return Program(sm=H100.sm, sites=(Site(part=None, engine=0, sms=sms),), ranks=1, ops=ops, **options)  # type: ignore[arg-type]
+    return Program(sm=H100.sm, sites=(Site(part=None, gpc=0, sms=sms),), ranks=1, ops=ops, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("engine", ["class", "block"])
@@ -81,7 +81,7 @@ def test_a_cluster_is_placed_whole_and_inside_one_gpc() -> None:
         kernel_op(name="filler", block=replace(SMALL, warps=32), blocks=5, stream="f"),
         kernel_op(block=cluster, blocks=4),
     )
-    sites = (Site(part=None, engine=0, sms=4), Site(part=None, engine=1, sms=4))
+    sites = (Site(part=None, gpc=0, sms=4), Site(part=None, gpc=1, sms=4))
     for engine in ("class", "block"):
         result = run(replace(program(*ops), sites=sites), engine=engine)
         # the filler leaves three free SMs, in the wrong shape: the cluster waits until a GPC has four

@@ -73,7 +73,7 @@ def programs(draw: st.DrawFn) -> Program:
     )
     return Program(
         sm=sm,
-        sites=(Site(part=None, engine=0, sms=10),),
+        sites=(Site(part=None, gpc=0, sms=10),),
         ranks=1,
         ops=tuple(ops),
         hbm_per_ns=draw(st.sampled_from([None, 200.0])),
@@ -283,6 +283,6 @@ def test_collectives_that_starve_each_other_are_reported_as_a_deadlock() -> None
         for rank in (0, 1)
         for index in (0, 1)
     )
-    program = Program(sm=A100.sm, sites=(Site(part=None, engine=0, sms=10),), ranks=2, ops=ops)
+    program = Program(sm=A100.sm, sites=(Site(part=None, gpc=0, sms=10),), ranks=2, ops=ops)
     with pytest.raises(InputError, match="deadlock at"):
         run(program, engine="block")

@@ -32,12 +32,12 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
-    Plan,
     SmemPad,
     SmPartition,
     TileChoice,
 )
 from makeway.values.errors import UnsupportedError
+from makeway.values.plan import Plan
 
 EVERY: tuple[Control, ...] = (
     SmemPad(4096),

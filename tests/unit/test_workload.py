@@ -93,9 +93,9 @@ def test_a_wrong_file_names_the_operation(change: tuple[str, str], said: str) ->
     assert str(caught.value).startswith("step.toml")
 
 
-def test_operations_that_wait_for_each_other_are_named_in_a_circle() -> None:
+def test_operations_that_wait_for_each_other_are_named_as_a_cycle() -> None:
     text = STEP.replace('stream = "compute"\nthreads', 'stream = "compute"\nafter = ["gather"]\nthreads')
-    with pytest.raises(DataFileError, match="in a circle: gemm waits for gather waits for gemm"):
+    with pytest.raises(DataFileError, match="in a cycle: gemm waits for gather waits for gemm"):
         parse_workload(text.encode(), where="step.toml")
 
 
@@ -104,7 +104,7 @@ def test_a_stream_cannot_wait_for_its_own_future() -> None:
     kernel = KernelResources(threads=32, registers_per_thread=8)
     builder.kernel("a", kernel, BlockWork(blocks=1, flops_per_block=1), after=("b",))
     builder.kernel("b", kernel, BlockWork(blocks=1, flops_per_block=1))
-    with pytest.raises(InputError, match="circle"):
+    with pytest.raises(InputError, match="cycle"):
         builder.done()
 
 
@@ -169,7 +169,7 @@ def test_a_plan_file_gives_its_controls(tmp_path: Path) -> None:
         ('version = 1\n[[control]]\nkind = "CommPriority"\nlevel = 3', "unknown key 'level'"),
         (
             'version = 1\n[[control]]\nkind = "CommBlocks"\nblocks = 8\n[[control]]\nkind = "CommBlocks"\nblocks = 9',
-            "sets CommBlocks twice",
+            "comm-blocks is set twice",
         ),
     ],
 )
@@ -216,8 +216,8 @@ def test_a_pad_for_no_kernel_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("control", "said"),
     [
-        (LaunchOrder(), "LaunchOrder: every collective waits"),
-        (TileChoice(128, 128, 32), "TileChoice: no kernel offers another tile, or it has this one"),
+        (LaunchOrder(), "comm-first: every collective waits"),
+        (TileChoice(128, 128, 32), "tile: no kernel offers another tile, or it has this one"),
         (CommPriority(), None),
         (TileChoice(128, 64, 32), None),
     ],
@@ -239,7 +239,7 @@ def test_comm_controls_without_communication_are_reported() -> None:
     ("control", "said"),
     [
         (SmPartition(132), "leave none of 132 for compute"),
-        (CommThreads(300), "cannot be given 300 threads"),
+        (CommThreads(300), "cannot have 300 threads"),
         (CommBlocks(65), "at most 64"),
         (SmemPad(200_000, "gemm"), "allows at most 227 KiB"),
     ],
@@ -258,7 +258,7 @@ def test_copy_engines_refuse_arithmetic_and_say_so() -> None:
 def test_settings_refuse_what_makes_no_sense() -> None:
     with pytest.raises(InputError, match="jitter"):
         Settings(jitter=-0.1)
-    with pytest.raises(InputError, match="class engine knows no jitter"):
+    with pytest.raises(InputError, match="class engine has no jitter"):
         Settings(engine="class", jitter=0.1)
     with pytest.raises(InputError, match="skew"):
         Settings(skew_ns=-1)

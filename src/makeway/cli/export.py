@@ -10,8 +10,8 @@ from makeway.act.export.frameworks import DEFAULT_GROUPS
 from makeway.act.export.targets import TARGETS, export_document, export_plan
 from makeway.cli.output import print_json
 from makeway.read.plan_file import load_plan, parse_plan
-from makeway.values.control import Plan
 from makeway.values.errors import InputError
+from makeway.values.plan import Plan
 
 EXAMPLES = """\
 examples:

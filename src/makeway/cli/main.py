@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from makeway import __version__
 from makeway.show.new_file import check_place
@@ -30,7 +31,7 @@ COMMANDS = {
 }
 
 EXIT_CANNOT_RUN = 2
-_OUTPUTS = ("html", "report", "perfetto", "out")
+_OUTPUTS = ("html", "perfetto", "out")
 _EXAMPLES = """\
 examples:
   makeway devices H100-SXM5-80GB
@@ -43,10 +44,44 @@ exit codes: 0 done, 1 ran and missed a threshold you set, 2 could not run
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that answers a wrong option with one line and where to look, not a page of usage."""
+    """argparse that answers a wrong option in two lines: what is wrong, and the command's usage."""
+
+    given: Sequence[str] = ()  # the words of the command line that this parser reads
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.given = list(sys.argv[1:] if args is None else args)
+        options, rest = super().parse_known_args(self.given, namespace)
+        if rest:
+            self.error(f"unexpected argument {rest[0]!r}")
+        return options, rest
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_CANNOT_RUN, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
+        unknown = self._unknown_option()
+        if unknown and message.startswith(("unexpected argument", "the following arguments are required")):
+            names = [name[2:] for name in self._option_string_actions if name.startswith("--")]
+            nearest = suggestion(unknown[2:], names).replace("'", "'--", 1)
+            message = f"unknown option {unknown!r}{nearest}"
+        usage = f"usage: {self._usage()} [options]; see `{self.prog} --help`"
+        self.exit(EXIT_CANNOT_RUN, f"{self.prog}: {message}\n{usage}\n")
+
+    def _unknown_option(self) -> str | None:
+        """The first long option, before a bare --, that this command does not have."""
+        for word in takewhile(lambda word: word != "--", self.given):
+            name = word.partition("=")[0]
+            if name.startswith("--") and not self._get_option_tuples(name) and name not in self._option_string_actions:
+                return name
+        return None
+
+    def _usage(self) -> str:
+        """The command with what it cannot do without."""
+        needed = []
+        for action in self._actions:
+            value = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+            if not action.option_strings and action.nargs not in ("?", "*"):
+                needed.append(value)
+            elif action.option_strings and action.required:
+                needed.append(f"{action.option_strings[-1]} {value}")
+        return " ".join([self.prog, *needed])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name is not None and name not in COMMANDS:
         parser.error(f"unknown command {name!r}{suggestion(name, COMMANDS)}")
     try:
-        options = parser.parse_args(arguments)  # options such as --help and --presets print, too
+        options = parser.parse_args(arguments)  # options such as --help and --list print, too
     except BrokenPipeError:
         return _reader_gone()
     if options.command is None:
@@ -76,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_command(commands: argparse._SubParsersAction[Parser], command: str, summary: str, *, load: bool) -> None:
-    """Declare a command; only the one that was asked for is imported, so that start-up stays short."""
+    """Declare a command; only the one to run is imported, so that start-up stays short."""
     parser = commands.add_parser(command, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
     if not load:
         return
@@ -107,13 +142,13 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    """Files that are asked for can be written: known now, not after the work."""
+    """Refuse output files that cannot be written now, not after the work."""
     for name in _OUTPUTS:
         if isinstance(path := getattr(options, name, None), Path):
             check_place(path)
 
 
 def _reader_gone() -> int:
-    """The reader of our output (head, less) has gone: not an error."""
+    """The reader of our output (head, less) has closed it: not an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

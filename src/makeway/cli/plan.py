@@ -26,9 +26,10 @@ from makeway.show.new_file import new_file
 from makeway.show.plan_data import as_plan, plan_document, print_plan
 from makeway.show.predicted_report import plan_report
 from makeway.values.collective import load_footprint
-from makeway.values.control import Control, MadeFor, Plan, Rejected, control_word, describe, parse_control
+from makeway.values.control import Control, control_word, describe, parse_control
 from makeway.values.device import Device, load_device
 from makeway.values.errors import InputError, UnsupportedError
+from makeway.values.plan import MadeFor, Plan, Rejected
 from makeway.values.workload import CollectiveOp, Workload, load_workload
 
 EXAMPLES = """\

@@ -18,8 +18,9 @@ from makeway.cli.output import print_json
 from makeway.cli.report_output import add_report_options, command_line, write_report
 from makeway.read.plan_file import load_plan, parse_plan
 from makeway.show.run_report import run_report
-from makeway.values.control import Plan, control_word, describe
+from makeway.values.control import control_word, describe
 from makeway.values.errors import InputError, MakewayError
+from makeway.values.plan import Plan
 
 EXAMPLES = """\
 examples:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from makeway.cli.output import add_output_options, show, show_stage
 from makeway.cli.workload_input import add_preset_options, workload_of
-from makeway.model.simulate.policies import DISPATCHES, HBM_RULES
+from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES
 from makeway.model.simulate.predict import Settings, simulate
 from makeway.model.simulate.sweep import sweep, with_alternatives
 from makeway.read.plan_file import load_plan
-from makeway.values.control import parse_controls
 from makeway.values.device import load_device
 from makeway.values.errors import InputError
+from makeway.values.plan import Plan, parse_controls
 
 EXAMPLES = """\
 examples:
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="how to simulate: SM states with counts (class), block by block, or whichever fits (default: auto)",
     )
     parser.add_argument("--dispatch", choices=tuple(DISPATCHES), help="dispatch policy (default: the vendor's)")
-    parser.add_argument("--hbm", choices=tuple(HBM_RULES), default="proportional", help="how HBM is shared")
+    parser.add_argument("--hbm", choices=tuple(HBM_POLICIES), default="proportional", help="how HBM is shared")
     parser.add_argument("--jitter", type=float, default=0.0, metavar="X", help="relative spread of block times")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random block times (default: 0)")
     parser.add_argument("--skew-us", type=float, default=0.0, metavar="T", help="how much later the last rank starts")
@@ -66,13 +66,12 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(f"--skew-us cannot be negative, got {options.skew_us:g}")
     device = load_device(options.device)
     workload = workload_of(options, device)
-    controls = parse_controls(options.control)
-    if options.plan:
-        controls = (*controls, *load_plan(options.plan).controls)
+    planned = load_plan(options.plan).controls if options.plan else ()
+    controls = Plan(controls=(*parse_controls(options.control), *planned)).controls
     settings = Settings(
         engine=options.engine,
         dispatch=DISPATCHES[options.dispatch] if options.dispatch else None,
-        hbm=HBM_RULES[options.hbm],
+        hbm=HBM_POLICIES[options.hbm],
         jitter=options.jitter,
         seed=options.seed,
         skew_ns=options.skew_us * 1e3,

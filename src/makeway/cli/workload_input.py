@@ -19,7 +19,7 @@ class ShowPresets(argparse.Action):
     """--list: print the presets and stop, as --help does."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        if "--json" in sys.argv:
+        if "--json" in getattr(parser, "given", ()):
             import msgspec
 
             rows = [{"name": name, "summary": preset_summary(name)} for name in preset_names()]
@@ -32,7 +32,7 @@ class ShowPresets(argparse.Action):
 
 
 def add_preset_options(parser: argparse.ArgumentParser) -> None:
-    """What names a workload and, for presets, what can be changed about it."""
+    """The options that name a workload and, for presets, change it."""
     parser.add_argument("--list", action=ShowPresets, nargs=0, help="list the presets and stop")
     parser.add_argument("workload", help=f"a preset ({', '.join(preset_names()[:4])}, ...) or a workload file (.toml)")
     parser.add_argument("--device", required=True, metavar="NAME", help="a device (`makeway devices`) or FILE.toml")

@@ -1,6 +1,6 @@
 """Presets: published experiments and overlap patterns of transformer layers, as workloads for a device.
 
-What no source gives is said in the workload's `assumed`, in plain sentences.
+What no source gives is in the workload's `assumed`, in plain sentences.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from makeway.values.collective import CollectiveKind
 from makeway.values.device import Device
 from makeway.values.errors import InputError, UnknownNameError, UnsupportedError, suggestion
 from makeway.values.kernel import KernelResources
-from makeway.values.units import KIB, MIB, format_bytes
+from makeway.values.units import KIB, MIB, check_whole, format_bytes
 from makeway.values.workload import (
     DEFAULT_EFFICIENCY,
     ELEMENT_BYTES,
@@ -42,9 +42,8 @@ class PresetOptions:
 
     def __post_init__(self) -> None:
         for what, least in (("ranks", 2), ("in_flight", 1), ("iterations", 1)):
-            value = getattr(self, what)
-            if value is not None and (type(value) is not int or value < least):
-                raise InputError(f"{what} must be a whole number of {least} or more, got {value!r}")
+            if (value := getattr(self, what)) is not None:
+                check_whole(what, value, least)
 
 
 _NO_CHANGES = PresetOptions()
@@ -64,9 +63,7 @@ def load_preset(name: str, device: Device, options: PresetOptions = _NO_CHANGES)
     """The workload of that name with kernels that `device` can launch."""
     preset = _preset(name)
     if device.limits is None:
-        raise UnsupportedError(
-            f"preset {name!r} was asked for {device.name}, a CPU host; `makeway devices` lists GPUs."
-        )
+        raise UnsupportedError(f"presets run on GPUs; {device.name} is a CPU host. `makeway devices` lists GPUs.")
     for option in fields(options):
         if getattr(options, option.name) is not None and option.name not in preset.takes:
             raise InputError(f"preset {name!r} takes no {option.name}; it takes {', '.join(preset.takes)}")
@@ -86,7 +83,7 @@ def _preset(name: str) -> _Preset:
 
 
 def _assumed(workload: Workload, draft: _Draft) -> tuple[str, ...]:
-    """What every preset takes for granted."""
+    """What every preset assumes."""
     block, work = next((kernel.resources, kernel.work) for kernel in workload.kernels if isinstance(kernel.work, Gemm))
     sentences = [
         f"The GEMM kernel is assumed: tile {_by(work.tile)}, {block.threads} threads, {block.registers_per_thread} "
@@ -115,7 +112,7 @@ _RCCL = {"gfx90a": "rccl-5.4.3/generic", "gfx942": "rccl-5.4.3/generic", "gfx950
 
 @dataclass(frozen=True, slots=True)
 class _GemmKernel:
-    """A GEMM kernel of the kind a vendor's library would pick."""
+    """A GEMM kernel as a vendor's library would choose it."""
 
     tile: Shape
     block: KernelResources
@@ -169,7 +166,7 @@ class _Draft:
         return self.builder.collective(name, kind, size_bytes, library, **more)
 
     def share(self, what: str, size: int) -> int:
-        """One rank's part of what is divided among the ranks."""
+        """One rank's share of what is divided among the ranks."""
         if size % self.builder.ranks:
             raise InputError(f"{size} {what} cannot be divided among {self.builder.ranks} ranks")
         return size // self.builder.ranks
@@ -179,7 +176,7 @@ class _Draft:
             version = _NCCL_WITH_VOLTA if self.device.arch == _VOLTA else nccl
             return f"{version}/{'sendrecv' if kind == 'all-to-all' else 'ring-simple'}"
         if self.device.arch not in _RCCL:
-            raise UnsupportedError(f"no RCCL footprint is known for {self.device.arch}; name one as the library.")
+            raise UnsupportedError(f"no RCCL footprint is known for {self.device.arch}; name one with --library.")
         return _RCCL[self.device.arch]
 
 
@@ -193,8 +190,8 @@ _TILING_ASSUMED = (
     "fp32, and 16 blocks per collective on NVIDIA or 32 on AMD, are assumed; arXiv 2606.09200 gives neither.",
     "X x Y, the paper's block counts, are taken as the grid of a GEMM whose blocks loop over the tiles.",
     "896 MB are taken as 896 MiB: exactly an 8192 x 57344 matrix of 2-byte elements.",
-    "10 iterations, and 4 GEMMs in flight on NVIDIA or 2 on AMD, are the finding of a fit to the paper's time ratios "
-    "(9 iterations fit MI250X better), not read in the paper, which speaks of one compute stream.",
+    "10 iterations, and 4 GEMMs in flight on NVIDIA or 2 on AMD, are fitted to the paper's time ratios (9 iterations "
+    "fit MI250X better); the paper itself speaks of one compute stream.",
 )
 
 
@@ -208,7 +205,7 @@ def _tiling(shape: Shape, kind: CollectiveKind, draft: _Draft) -> None:
         draft.collective(f"comm {i}", kind, _TILING_BYTES, nccl=_NCCL_WITH_VOLTA, after=(gemm,), blocks=blocks)
 
 
-# ConCCL's own list was not found. M, N, K of the GEMM and MiB of the collective, from the weights of LLaMA-70B (hidden
+# ConCCL's list is not published. M, N, K of the GEMM and MiB of the collective, from the weights of LLaMA-70B (hidden
 # 8192, ffn 28672) and 405B (16384, 53248): 128 MiB is a 70B output projection, 3.25 GiB a 405B gate and up together.
 # The first 15 are compute-bound, M tokens; the others weight gradients of few tokens, K, which lean on memory.
 _CONCCL_PAIRS = (
@@ -223,7 +220,7 @@ _CONCCL_PAIRS = (
 )  # fmt: skip
 _CONCCL_ASSUMED = (
     "The shape, the size and their pairing are assumed: ConCCL (arXiv 2412.14335) used 30 pairs of LLaMA-70B and 405B "
-    "GEMMs with all-gather and all-to-all, but no list of them was found.",
+    "GEMMs with all-gather and all-to-all, but does not list them.",
     "Compute is launched first, and the two are independent.",
 )
 
@@ -335,7 +332,7 @@ def _ep(model: _Model, draft: _Draft) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Preset:
-    """How one preset is built, what it assumes, and which options it takes."""
+    """How to build one preset, what it assumes, and which options it takes."""
 
     summary: str
     build: Callable[[_Draft], None]
@@ -402,6 +399,10 @@ def _layer_preset(pattern: str, model: _Model) -> _Preset:
 _PRESETS: dict[str, _Preset] = {
     **{f"{bound}-{short}": _tiling_preset(bound, short) for bound in _TILING_GEMMS for short in _TILING_KINDS},
     "gemm-ar": _pair_preset("small example", (8192, 8192, 8192), "all-reduce", 256, "Shape and size are an example's."),
-    **{f"{way}-{name}": _layer_preset(way, _MODELS[name]) for way, row in _PATTERNS.items() for name in row[1]},
+    **{
+        f"{pattern}-{name}": _layer_preset(pattern, _MODELS[name])
+        for pattern, row in _PATTERNS.items()
+        for name in row[1]
+    },
     **{f"conccl-{index + 1:02d}": _conccl_preset(index) for index in range(len(_CONCCL_PAIRS))},
 }

@@ -1,8 +1,8 @@
 """Residency: which blocks fit on one SM together, what binds, and which pad makes room.
 
 One kernel alone equals NVIDIA's `cuda_occupancy.h` at the largest shared-memory carve-out
-(tests/oracle holds it to that). Two kernels side by side is makeway's own model, which no vendor
-publishes: registers are granted per warp in the SM partition where the warp lives, and the warps
+(tests/oracle checks that). Two kernels side by side is makeway's own model; no vendor publishes
+one: registers are granted per warp in the SM partition where the warp lives, and the warps
 of a kernel spread evenly over the partitions.
 """
 
@@ -32,7 +32,7 @@ class Resource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Blocks of one kernel on an empty SM, and the resources that allow no more."""
+    """Blocks of one kernel on an empty SM, and the resources that limit them."""
 
     blocks: int
     binds: tuple[Resource, ...]
@@ -65,7 +65,7 @@ def need(sm: SmLimits, kernel: KernelResources) -> Need:
 
 
 def check_launch(device: Device, kernel: KernelResources) -> None:
-    """Nothing, or the error that a launch of this block would meet on this device."""
+    """Raise the error that a launch of this block would meet on this device."""
     sm = device.sm
     if kernel.threads > sm.max_threads_per_block:
         raise InvalidKernelError(
@@ -99,7 +99,7 @@ def resident_blocks(device: Device, kernel: KernelResources) -> int:
 
 
 def residency(device: Device, kernel: KernelResources) -> Residency:
-    """Blocks of `kernel` on one empty SM, and what allows no more."""
+    """Blocks of `kernel` on one empty SM, and what limits them."""
     sm = device.sm
     limits = _limits(sm, need(sm, kernel), kernel)
     blocks = min(limits.values())
@@ -221,7 +221,7 @@ class Shortage:
 
     @property
     def key(self) -> str:
-        """The name used in reports: it carries the unit."""
+        """The name used in reports; it has the unit."""
         match self.resource:
             case Resource.SMEM:
                 return "smem_bytes"
@@ -249,13 +249,13 @@ def shortages(device: Device, room: Room, kernel: KernelResources) -> tuple[Shor
         (Resource.SLOTS, 1, room.slots),
         (Resource.BARRIERS, block.barriers, block.barriers if room.barriers is None else room.barriers),
     )
-    found = [Shortage(resource, wants - has) for resource, wants, has in wanted if wants > has]
+    short = [Shortage(resource, wants - has) for resource, wants, has in wanted if wants > has]
     by_file = (
         (Resource.REGISTERS, block.registers_per_warp, room.registers),
         (Resource.SCALAR_REGISTERS, block.scalar_registers_per_warp, room.scalar_registers),
     )
     files = [_register_shortage(resource, block.warps, each, free) for resource, each, free in by_file if free and each]
-    return tuple([shortage for shortage in files if shortage] + found)
+    return tuple([shortage for shortage in files if shortage] + short)
 
 
 def _register_shortage(resource: Resource, warps: int, per_warp: int, free: tuple[int, ...]) -> Shortage | None:
@@ -280,7 +280,7 @@ class PadRange:
 
 
 def pad_range(device: Device, kernel: KernelResources, blocks: int) -> PadRange | None:
-    """The pads under which exactly `blocks` blocks of `kernel` reside on an SM; None when no pad does that."""
+    """The pads that leave exactly `blocks` blocks of `kernel` on an SM; None when no pad does."""
     sm = device.sm
     if blocks < 1 or kernel.smem_bytes > sm.smem_block_bytes:
         return None

@@ -1,14 +1,14 @@
 """The room-making question: can a collective's block join an SM that a compute kernel has filled?
 
 For a given residency the smallest pad leaves the collective the most shared memory, and a pad
-changes no other resource. So trying each residency once, at its smallest pad, tries every pad:
-when no answer comes out, none exists, and the shortage beside a single block is the proof.
+changes no other resource. So trying each residency once, at its smallest pad, covers every pad:
+when no option comes out, none exists, and the shortage beside a single block is the proof.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from makeway.model.residency import (
     Residency,
@@ -22,7 +22,8 @@ from makeway.model.residency import (
     room_beside,
     shortages,
 )
-from makeway.values.collective import CommFootprint
+from makeway.values.collective import CommFootprint, load_footprint
+from makeway.values.control import CommThreads, Control, SmemPad
 from makeway.values.device import Device, SmLimits
 from makeway.values.kernel import KernelResources
 from makeway.values.units import floor_to
@@ -45,12 +46,14 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One way to let the collective's block in, and what it costs in resident compute blocks.
+    """One option that lets the collective's block in, and what it costs in resident compute blocks.
 
     beside_full: the SM is full of (padded) compute blocks and the block still fits.
     after_one_retires: it fits in the place of one of them.
     whole_drain: one compute block per SM; when it retires the SM is empty.
     """
+
+    SHOWN: ClassVar = ("controls",)
 
     joins: Joins
     pad_bytes: int  # the smallest that works
@@ -62,15 +65,15 @@ class Option:
     sms_at_once: int  # SMs that must have this room at the same moment (clusters)
 
     @property
-    def control(self) -> str:
-        """The controls it takes, in the words of a plan."""
-        names = [name for name, used in (("SmemPad", self.pad_bytes), ("CommThreads", self.setting)) if used]
-        return "+".join(names) or "none"
+    def controls(self) -> tuple[Control, ...]:
+        """The controls it takes; none when the block fits as it is."""
+        pad: tuple[Control, ...] = (SmemPad(self.pad_bytes),) if self.pad_bytes else ()
+        return (*pad, CommThreads(self.comm_threads)) if self.setting else pad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomAnswer:
-    """Everything `makeway residency` knows about one compute kernel and one collective."""
+    """Whether a collective's block fits beside a compute kernel, what binds, and what makes room."""
 
     device: Device
     compute: KernelResources
@@ -91,9 +94,14 @@ class RoomAnswer:
         return tuple(shortage.resource for shortage in self.short_of)
 
 
-def make_room(device: Device, compute: KernelResources, comm: CommFootprint) -> RoomAnswer:
-    """Does the collective's block fit beside the compute kernel, and which pad or thread count makes it fit."""
+def make_room(device: Device, compute: KernelResources, comm: CommFootprint | str) -> RoomAnswer:
+    """Whether the collective's block fits beside the compute kernel, and which pad or thread count makes it fit.
+
+    `comm` is a footprint or its name.
+    """
     check_launch(device, compute)
+    if isinstance(comm, str):
+        comm = load_footprint(comm, device.arch)
     alone = residency(device, compute)
     if comm.block is None:
         free = Fit(alone.blocks, 0, ())
@@ -122,24 +130,24 @@ def _options(device: Device, compute: KernelResources, comm: CommFootprint) -> t
     assert comm.block is not None
     sizes: list[tuple[int, str | None]] = [(comm.block.threads, None)]
     sizes += [(choice.threads, choice.setting) for choice in comm.choices if choice.threads < comm.block.threads]
-    found = []
+    options = []
     for threads, setting in sizes:
         block = comm.with_threads(threads).block if setting else comm.block
         assert block is not None
-        found += _options_at(device, compute, block, setting)
+        options += _options_at(device, compute, block, setting)
     order: dict[Joins, int] = {"beside_full": 0, "after_one_retires": 1, "whole_drain": 2}
-    worthy = [option for option in found if not any(_beats(other, option) for other in found)]
+    worthy = [option for option in options if not any(_beats(other, option) for other in options)]
     return tuple(sorted(worthy, key=lambda option: (order[option.joins], -option.compute_blocks, -option.comm_threads)))
 
 
-def _beats(one: Option, other: Option) -> bool:
-    """Whether `one` does what `other` does with less interference: more threads left, no larger pad."""
+def _beats(better: Option, other: Option) -> bool:
+    """Whether `better` does what `other` does with less interference: more threads left, no larger pad."""
     return (
-        one.joins == other.joins
-        and one.comm_threads > other.comm_threads
-        and one.pad_bytes <= other.pad_bytes
-        and one.compute_blocks >= other.compute_blocks
-        and one.comm_blocks >= other.comm_blocks
+        better.joins == other.joins
+        and better.comm_threads > other.comm_threads
+        and better.pad_bytes <= other.pad_bytes
+        and better.compute_blocks >= other.compute_blocks
+        and better.comm_blocks >= other.comm_blocks
     )
 
 
@@ -180,27 +188,30 @@ def _most_pad(sm: SmLimits, compute: KernelResources, held: int, block: KernelRe
     return floor_to(left, sm.smem_unit_bytes) - sm.smem_reserved_bytes - compute.smem_bytes
 
 
-# --- in plain words ----------------------------------------------------------------------------
+# --- in prose ----------------------------------------------------------------------------------
 
 
 def verdict(answer: RoomAnswer) -> str:
     """The answer in a few plain sentences."""
-    comm = answer.comm
+    return " ".join(sentences(answer))
+
+
+def sentences(answer: RoomAnswer) -> tuple[str, ...]:
+    """The answer, and what explains it."""
+    comm, full = answer.comm, answer.beside_full
     if comm.block is None:
-        return f"{comm.name} uses no SM: copy engines move the data, so there is nothing to make room for."
+        return (f"{comm.name} uses no SM: copy engines move the data, so there is nothing to make room for.",)
     block = f"a {comm.block.threads}-thread block of {comm.name}"
-    full = answer.beside_full
     if full.fits:
-        said = f"Yes: {block} fits on an SM that already holds {_held(full.compute_blocks)}, as it is."
-        return said + _cluster_words(comm.block, full.comm_blocks)
-    said = f"No: {block} does not fit on a full SM ({_held(answer.alone.blocks)}), short of {_list(full.short_of)}."
-    if not answer.beside_one.fits and full.compute_blocks > 1:
-        said += f" Even beside one compute block it is short of {_list(answer.beside_one.short_of)}."
-    said += " " + _best_words(answer)
-    return said + _cluster_words(comm.block, 1)
+        yes = f"Yes: {block} fits on an SM that already holds {_held(full.compute_blocks)}, as it is."
+        return yes, *_cluster_sentence(comm.block, full.comm_blocks)
+    no = f"No: {block} does not fit on a full SM ({_held(answer.alone.blocks)}), short of {_list(full.short_of)}."
+    beside_one = f"Even beside one compute block it is short of {_list(answer.beside_one.short_of)}."
+    only_one = answer.beside_one.fits or full.compute_blocks == 1
+    return no, *(() if only_one else (beside_one,)), _best_option(answer), *_cluster_sentence(comm.block, 1)
 
 
-def _best_words(answer: RoomAnswer) -> str:
+def _best_option(answer: RoomAnswer) -> str:
     best = answer.options[0] if answer.options else None
     if best is not None and best.joins == "beside_full":
         return f"{_how(best)} it fits beside {_held(best.compute_blocks)}."
@@ -208,8 +219,8 @@ def _best_words(answer: RoomAnswer) -> str:
     if best is not None and best.joins == "after_one_retires":
         return f"{nothing} {_how(best)} it fits in the place of one of {_held(best.compute_blocks)}."
     return (
-        f"{nothing} It needs an SM to itself: whole SMs must come free (CommPriority or LaunchOrder, SmPartition), "
-        "or the data must move without SMs (CopyEngine)."
+        f"{nothing} It needs an SM to itself: whole SMs must come free (priority, comm-first, partition), "
+        "or the data must move without SMs (copy-engine)."
     )
 
 
@@ -228,8 +239,8 @@ def _list(short_of: tuple[Shortage, ...]) -> str:
     return " and ".join(str(shortage) for shortage in short_of)
 
 
-def _cluster_words(block: KernelResources, joined: int) -> str:
+def _cluster_sentence(block: KernelResources, joined: int) -> tuple[str, ...]:
     if block.cluster == 1:
-        return ""
+        return ()
     sms = -(-block.cluster // joined)
-    return f" Its blocks start in clusters of {block.cluster}: {sms} SMs of one GPC must have this room at once."
+    return (f"Its blocks start in clusters of {block.cluster}: {sms} SMs of one GPC must have this room at once.",)

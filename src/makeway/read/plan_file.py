@@ -11,19 +11,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from makeway.values.control import (
-    CONTROL_KINDS,
-    Control,
-    Forecast,
-    MadeFor,
-    Plan,
-    Rejected,
-    control_word,
-    describe,
-    parse_control,
-)
+from makeway.values.control import CONTROL_KINDS, Control, control_word, describe, parse_control
 from makeway.values.errors import DataFileError, InputError, suggestion
 from makeway.values.facts import parse_toml, read_file, refuse_unknown, text, texts
+from makeway.values.plan import Forecast, MadeFor, Plan, Rejected
 
 PLAN_VERSION = 1
 PREDICTED = "predicted"

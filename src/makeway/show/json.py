@@ -16,7 +16,7 @@ def json(report: Report, *, indent: int = 2) -> str:
         "schema": f"makeway/{report.result}/{SCHEMA_VERSION}",
         "makeway": __version__,
         "verdict": report.headline.sentence.replace("\N{NO-BREAK SPACE}", " "),
-        **report.data,
         "notes": list(report.notes),
+        **report.data,
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=indent).decode() + "\n"

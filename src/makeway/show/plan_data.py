@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from makeway.decide.planning.planner import PLANNER, Planned
-from makeway.values.control import Forecast, MadeFor, Plan, control_word, describe
+from makeway.values.control import control_word, describe
+from makeway.values.plan import Forecast, MadeFor, Plan
 
 
 def as_plan(planned: Planned, made_for: MadeFor) -> Plan:

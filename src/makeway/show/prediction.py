@@ -35,8 +35,7 @@ from makeway.values.device import Device
 from makeway.values.timeline import Timeline
 from makeway.values.workload import Workload
 
-_MS = 1e6
-_SPAN_DETAILS = ("launch", "launched_ns", "exchange", "priority")  # that a simulated span does not have
+_SPAN_DETAILS = ("launch", "launched_ns", "exchange", "priority")  # that simulated spans do not have
 
 
 def report(result: Prediction | Sweep, *, arguments: str = "") -> Report:
@@ -57,7 +56,7 @@ def _prediction_report(prediction: Prediction, arguments: str) -> Report:
             sentence=f"{prediction.workload.name} takes {time_text(prediction.t_ns)} on {prediction.device.name}: "
             + gain_text(share, prediction.t_sequential_ns),
             origin="predicted",
-            value=prediction.t_ns / _MS,
+            value=milliseconds(prediction.t_ns),
             unit="ms",
         ),
         lead=(Words(text=f"With {controls}."),),
@@ -98,7 +97,7 @@ def _alternatives_section(alternatives: Sequence[Alternative]) -> tuple[Section,
         origin="predicted",
         columns=(Column("dispatch"), Column("HBM"), Column("ms", "number"), Column("share of ideal %", "number")),
         rows=tuple(
-            (Cell(other.dispatch), Cell(other.hbm), number(other.t_ns, scale=_MS), _share_cell(other.share_of_ideal))
+            (Cell(other.dispatch), Cell(other.hbm), number(milliseconds(other.t_ns)), _share_cell(other.share_of_ideal))
             for other in alternatives
         ),
     )
@@ -158,7 +157,7 @@ def _sweep_report(sweep: Sweep, arguments: str) -> Report:
         else Headline(
             sentence=f"{where} is fastest with {best[0]}: {time_text(best[1].t_ns)}",
             origin="predicted",
-            value=best[1].t_ns / _MS,
+            value=milliseconds(best[1].t_ns),
             unit="ms",
         )
     )
@@ -205,7 +204,7 @@ def ideal_bars(bars: tuple[Bar, ...], ideal_ns: float) -> Bars:
 
 
 def gain_text(share: float | None, t_sequential_ns: float) -> str:
-    """A share of ideal in words."""
+    """A share of ideal in prose."""
     if share is None:
         return "there is nothing to gain"
     if share < 0:
@@ -228,9 +227,9 @@ def _share_cell(share: float | None) -> Cell:
 
 def timeline_section(timelines: Sequence[tuple[str, Timeline]]) -> Section:
     """Timelines below each other on one time axis."""
-    words = Words(text="What runs when, on the first rank.", origin="predicted")
+    caption = Words(text="What runs when, on the first rank.", origin="predicted")
     lines = Lines(name="spans", ranks=compared_tracks(timelines))
-    return Section(name="timeline", title="Timeline", blocks=(words, lines), detail=True)
+    return Section(name="timeline", title="Timeline", blocks=(caption, lines), detail=True)
 
 
 def room_section(workload: Workload, device: Device, controls: Sequence[Control]) -> tuple[Section, ...]:

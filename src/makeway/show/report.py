@@ -10,6 +10,11 @@ from makeway.show.blocks import Report
 _SHOWN_BY = {
     "Prediction": "prediction",
     "Sweep": "prediction",
+    "Validation": "validation",
+    "RoomAnswer": "residency",
+    "DeviceList": "devices",
+    "Device": "devices",
+    "Inspection": "inspection",
 }
 
 

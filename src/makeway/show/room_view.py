@@ -21,7 +21,7 @@ def room_view(room: Room) -> Html:
     title = f"One SM of {room.device}: {room.compute_name}" + (f" and {room.comm_name}" if room.comm_name else "")
     marks = [(0, "no pad"), *([(room.pad_bytes, f"as planned: {room.pad_bytes:,} B")] if room.pad_bytes else [])]
     buttons = "".join(
-        f'<button type="button" class="plain" data-pad="{pad}">{escape(words)}</button>' for pad, words in marks
+        f'<button type="button" class="plain" data-pad="{pad}">{escape(label)}</button>' for pad, label in marks
     )
     colours = [("compute block", "compute"), ("the collective's block", "comm"), ("does not fit", "exposed")]
     return Html(

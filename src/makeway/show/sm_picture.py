@@ -13,7 +13,8 @@ from makeway.values.kernel import KernelResources
 from makeway.values.units import format_bytes
 
 _COMPUTE, _COMM, _MISSING, _FREE = "cyan", "green", "red", "bright_black"
-_WIDTH = 48
+_WIDTH = 30  # of the bar: with its label, its overflow and its figures a line fits 80 columns
+_MOST_MISSING = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +46,19 @@ def legend() -> Text:
 
 
 def _bars(sm: SmLimits, compute: KernelResources, blocks: int, comm: KernelResources | None) -> list[_Bar]:
-    one = need(sm, compute)
-    other = need(sm, comm) if comm else None
-    held = one.warps * one.registers_per_warp
-    wanted = other.warps * other.registers_per_warp if other else 0
+    held, added = _amounts(sm, compute), _amounts(sm, comm) if comm else (0, 0, 0, 0)
+    totals = (sm.registers, sm.smem_bytes, sm.max_warps, sm.max_blocks)
+    labels = ("registers", "shared memory", "warps", "block slots")
     return [
-        _Bar("registers", sm.registers, (held,) * blocks, wanted, ""),
-        _Bar("shared memory", sm.smem_bytes, (one.smem_bytes,) * blocks, other.smem_bytes if other else 0, "bytes"),
-        _Bar("warps", sm.max_warps, (one.warps,) * blocks, other.warps if other else 0, ""),
-        _Bar("block slots", sm.max_blocks, (1,) * blocks, 1 if other else 0, ""),
+        _Bar(label, total, (each,) * blocks, comm_amount, "bytes" if label == "shared memory" else "")
+        for label, total, each, comm_amount in zip(labels, totals, held, added, strict=True)
     ]
+
+
+def _amounts(sm: SmLimits, kernel: KernelResources) -> tuple[int, int, int, int]:
+    """Registers, shared memory, warps and slots that one block takes."""
+    block = need(sm, kernel)
+    return block.warps * block.registers_per_warp, block.smem_bytes, block.warps, 1
 
 
 def _drawn(bar: _Bar) -> Text:
@@ -70,7 +74,7 @@ def _drawn(bar: _Bar) -> Text:
     inside = column(min(end, bar.total)) - column(at)
     drawn.append("C" * max(inside, 0), _COMM)
     if end > bar.total:
-        drawn.append("X" * min(max(column(end) - _WIDTH, 1), _WIDTH // 2), _MISSING)
+        drawn.append("X" * min(max(column(end) - _WIDTH, 1), _MOST_MISSING), _MISSING)
     drawn.append("·" * (_WIDTH - column(min(end, bar.total))), _FREE)
     return drawn
 
@@ -79,6 +83,5 @@ def _figures(bar: _Bar) -> str:
     def show(amount: int) -> str:
         return format_bytes(amount) if bar.unit == "bytes" else f"{amount:,}"
 
-    used, left = sum(bar.compute), bar.total - sum(bar.compute) - bar.comm
-    rest = f"{show(left)} free" if left >= 0 else f"{show(-left)} short"
-    return f"{show(used)} + {show(bar.comm)} of {show(bar.total)}, {rest}"
+    left = bar.total - sum(bar.compute) - bar.comm
+    return f"{show(abs(left))} of {show(bar.total)} {'free' if left >= 0 else 'short'}"

@@ -1,19 +1,19 @@
 """Collectives: what is exchanged, and what one block of the exchange occupies, by library, version and path.
 
 A footprint is named "LIBRARY-VERSION/PATH", for example "nccl-2.32.3/ring-simple"; the part before
-the slash is a file in data/footprints. A block of one's own (DeepEP, a custom all-reduce) is
-written out: "threads=768,registers=64,smem=160KiB".
+the slash is a file in data/footprints. Any other block (DeepEP, a custom all-reduce) is written out:
+"threads=768,registers=64,smem=160KiB".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, assert_never, get_args
 
 from makeway.values.errors import DataFileError, InputError, UnknownNameError, UnsupportedError, suggestion
-from makeway.values.facts import Fact, data_files, parse_toml, read_facts, refuse_unknown, texts
+from makeway.values.facts import Fact, data_files, parse_toml, read_facts, refuse_unknown, texts, whole_fact
 from makeway.values.kernel import KernelResources, parse_resources
 
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send-recv"]
@@ -65,15 +65,15 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadChoice:
-    """A block size that a collective can be given, and the setting that gives it."""
+    """A block size that a collective can have, and the setting for it."""
 
     threads: int
-    setting: str | None  # None: what the library does by itself
+    setting: str | None  # None: the library's default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommFootprint:
-    """What one block of a collective occupies on an SM, and the block sizes it can be given.
+    """What one block of a collective occupies on an SM, and the block sizes it can have.
 
     `block` is None for a path that uses no SM at all (copy engines).
     """
@@ -82,20 +82,20 @@ class CommFootprint:
     arch: str
     block: KernelResources | None
     choices: tuple[ThreadChoice, ...] = ()
-    max_blocks: int | None = None  # of one collective on one device; None when not known
+    max_blocks: int | None = None  # of one collective on one device; None: unknown
     notes: tuple[str, ...] = ()
     facts: Mapping[str, Fact]
 
     @property
     def unconfirmed(self) -> dict[str, str]:
-        """The facts behind this footprint that could not be confirmed, and why."""
+        """The facts of this footprint that are not confirmed, and why."""
         return {key: fact.unconfirmed for key, fact in self.facts.items() if fact.unconfirmed}
 
     def with_threads(self, threads: int) -> CommFootprint:
         """The same footprint at another of its block sizes."""
         if self.block is None or threads not in [choice.threads for choice in self.choices]:
             sizes = ", ".join(str(choice.threads) for choice in self.choices) or "none"
-            raise InputError(f"{self.name} cannot be given {threads} threads; its block sizes: {sizes}")
+            raise InputError(f"{self.name} cannot have {threads} threads; its block sizes: {sizes}")
         return replace(self, block=replace(self.block, threads=threads))
 
 
@@ -111,14 +111,14 @@ def path_names(library: str) -> tuple[str, ...]:
 
 
 @cache
-def load_footprint(asked: str, arch: str) -> CommFootprint:
+def load_footprint(wanted: str, arch: str) -> CommFootprint:
     """The footprint of that name on `arch`, or of a block written out as key=value pairs.
 
     A name may carry a block size: "nccl-2.32.3/ring-simple,threads=288".
     """
-    name, comma, extra = asked.partition(",")
+    name, comma, extra = wanted.partition(",")
     if "=" in name:
-        return CommFootprint(name="user-given block", arch=arch, block=parse_resources(asked), facts={})
+        return CommFootprint(name="user-given block", arch=arch, block=parse_resources(wanted), facts={})
     library, slash, path = name.partition("/")
     document = _load(library)
     known = path_names(library)
@@ -129,7 +129,7 @@ def load_footprint(asked: str, arch: str) -> CommFootprint:
         return footprint
     key, _, value = extra.partition("=")
     if key != "threads" or not value.isdigit():
-        raise InputError(f"cannot read {extra!r} in {asked!r}; only threads=N may follow the name")
+        raise InputError(f"cannot read {extra!r} in {wanted!r}; only threads=N may follow the name")
     return footprint.with_threads(int(value))
 
 
@@ -161,6 +161,7 @@ def _footprint(document: Mapping[str, Any], library: str, path: str, arch: str) 
     }
     if table.get("no_block"):
         return CommFootprint(name=f"{library}/{path}", arch=arch, block=None, notes=notes, facts={})
+    whole = partial(whole_fact, facts, where=where)
     choices = tuple(
         ThreadChoice(threads=int(entry["threads"]), setting=entry.get("setting")) for entry in table["choice"]
     )
@@ -169,21 +170,21 @@ def _footprint(document: Mapping[str, Any], library: str, path: str, arch: str) 
         arch=arch,
         block=KernelResources(
             threads=choices[0].threads,
-            registers_per_thread=_whole(facts, "registers_per_thread", where),
-            smem_bytes=_whole(facts, "smem_static_bytes", where) + _whole(facts, "smem_dynamic_bytes", where),
-            cluster=_whole(facts, "cluster", where) if "cluster" in facts else 1,
-            barriers=_whole(facts, "barriers", where) if "barriers" in facts else 1,
-            scalar_registers=_whole(facts, "scalar_registers", where) if "scalar_registers" in facts else None,
+            registers_per_thread=whole("registers_per_thread"),
+            smem_bytes=whole("smem_static_bytes") + whole("smem_dynamic_bytes"),
+            cluster=whole("cluster", default=1),
+            barriers=whole("barriers", default=1),
+            scalar_registers=whole("scalar_registers") if "scalar_registers" in facts else None,
         ),
         choices=choices,
-        max_blocks=_whole(facts, "max_blocks", where) if "max_blocks" in facts else None,
+        max_blocks=whole("max_blocks") if "max_blocks" in facts else None,
         notes=notes,
         facts=facts,
     )
 
 
 def _code_for(document: Mapping[str, Any], arch: str, library: str) -> dict[str, Any]:
-    """The facts of the code that runs on `arch`; binaries of an older architecture may serve it."""
+    """The facts of the code that runs on `arch`, which may be that of an older architecture."""
     name = _serving(document, arch)
     if name is not None:
         return {key: entry for key, entry in document["arch"][name].items() if key != "serves"}
@@ -198,9 +199,3 @@ def _serving(document: Mapping[str, Any], arch: str) -> str | None:
     """The architecture whose code runs on `arch`, if the library has any."""
     tables = document["arch"].items()
     return next((name for name, table in tables if arch == name or arch in table.get("serves", [])), None)
-
-
-def _whole(facts: Mapping[str, Fact], key: str, where: str) -> int:
-    if key not in facts or not isinstance(facts[key].value, int):
-        raise DataFileError(f"{where}: {key} is missing or not a whole number")
-    return int(facts[key].value)  # type: ignore[arg-type]

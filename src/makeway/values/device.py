@@ -1,8 +1,8 @@
 """Devices: what one GPU (or CPU host) can hold and how fast it is, as cited facts.
 
 A device file holds what is peculiar to the device and names its architecture; limits that all
-devices of an architecture share come from that architecture's file. Names match exactly, or by a
-listed alias (the names that drivers and profilers write).
+devices of an architecture share come from that architecture's file. A device is found by its whole
+name or a listed alias (the names that drivers and profilers write), in any case; never by a part of one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from makeway.values.errors import DataFileError, UnknownNameError, UnsupportedError, suggestion
-from makeway.values.facts import Fact, data_files, parse_toml, read_facts, read_file, refuse_unknown, text, texts
+from makeway.values.facts import (
+    Fact,
+    data_files,
+    parse_toml,
+    read_facts,
+    read_file,
+    refuse_unknown,
+    text,
+    texts,
+    whole_fact,
+)
 
 Vendor = Literal["nvidia", "amd", "cpu"]
 Link = Literal["nvlink-switch", "nvlink-bridge", "nvlink-mesh", "xgmi-mesh", "pcie", "loopback"]
@@ -28,7 +38,7 @@ class SmLimits:
     VGPRs (all lanes of all SIMDs), shared memory is LDS.
     """
 
-    partitions: int  # a warp lives in one of them, and so do its registers
+    partitions: int  # a warp and its registers live in one of them
     registers: int  # of the whole SM, 32-bit each
     register_unit: int  # a warp's registers are rounded up to this
     max_registers_per_thread: int
@@ -56,7 +66,7 @@ class SmLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Limits and rates of one GPU, or of one CPU host. A rate that nobody told us is None."""
+    """Limits and rates of one GPU, or of one CPU host. An unknown rate is None."""
 
     name: str
     vendor: Vendor
@@ -82,10 +92,10 @@ class Device:
 
     @property
     def sm(self) -> SmLimits:
-        """What one SM can hold; a CPU host has none."""
+        """What one SM can hold; an error for a CPU host."""
         if self.limits is None:
             raise UnsupportedError(
-                f"{self.name} is a CPU host: it has no registers or shared memory to share out.\n"
+                f"{self.name} is a CPU host: it has no registers or shared memory to share.\n"
                 "Ask about a GPU; `makeway devices` lists them."
             )
         return self.limits
@@ -96,19 +106,18 @@ _LIMIT_KEYS = (
     "max_blocks", "max_threads_per_block", "smem_bytes", "smem_block_bytes", "smem_default_block_bytes",
     "smem_reserved_bytes", "smem_unit_bytes", "carveouts_bytes", "max_cluster", "barriers", "scalar_registers",
 )  # fmt: skip
-_MAY_BE_ZERO = ("smem_reserved_bytes", "carveouts_bytes")
 _OPTIONAL_LIMITS = ("carveouts_bytes", "max_cluster", "barriers", "scalar_registers")
 _WHOLE_RATES = ("memory_bytes", "l2_bytes", "links", "copy_engines")
 _RATES = (
     "clock_hz", "fp32_flops_per_s", "tf32_flops_per_s", "fp16_flops_per_s", "hbm_bytes_per_s",
     "l2_bytes_per_s", "link_bytes_per_s", "pcie_bytes_per_s",
 )  # fmt: skip
-# Numbers of the simulator that belong to a device: see docs/model.md.
+# Numbers of the model that belong to a device: docs/model.md.
 _MODEL_KEYS = (
     "saturating_warps", "soft_saturation", "comm_over_compute", "overlap_loss", "overlap_comm_loss", "queue_hold",
     "sms_per_gpc",
 )  # fmt: skip
-# A calibrated CPU host: what a collective costs, by who carries it (docs/bench.md).
+# A calibrated CPU host: what a collective costs, by carrier (docs/bench.md).
 HOST_CARRIERS = ("gloo", "direct")
 HOST_KINDS = ("all-reduce", "all-gather", "all-to-all")
 _HOST_QUANTITIES = ("latency_ns", "ns_per_byte", "cpu_ns_per_byte")
@@ -119,7 +128,7 @@ def host_fact_key(carrier: str, kind: str, quantity: str) -> str:
     return f"{carrier}_{kind.replace('-', '_')}_{quantity}"
 
 
-# Of one core: what a GEMM takes per element of its result besides the arithmetic.
+# Of one core: the time a GEMM takes per element of its result beside the arithmetic.
 HOST_OUTPUT_KEY = "gemm_ns_per_output"
 _HOST_KEYS = (
     HOST_OUTPUT_KEY,
@@ -134,21 +143,45 @@ _FACT_KEYS = ("sms", *_LIMIT_KEYS, *_WHOLE_RATES, *_RATES, *_MODEL_KEYS, *_HOST_
 _TOP_KEYS = ("name", "vendor", "arch", "aliases", "link", "notes", "sources", "facts")
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceList:
+    """All devices that makeway knows."""
+
+    devices: tuple[Device, ...]
+
+
+@cache
+def known_devices() -> DeviceList:
+    """Every device of the package, by name."""
+    entries = sorted(data_files("devices").iterdir(), key=lambda entry: entry.name)
+    return DeviceList(
+        tuple(parse_device(entry.read_bytes(), where=entry.name) for entry in entries if entry.name.endswith(".toml"))
+    )
+
+
 def device_names() -> tuple[str, ...]:
     """Names of all devices that makeway knows."""
-    return tuple(device.name for device in _known_devices())
+    return tuple(device.name for device in known_devices().devices)
 
 
 def load_device(name_or_path: str) -> Device:
-    """The device of that exact name or alias, or of that TOML file (a path ending in .toml)."""
+    """The device of that name or alias, in any case, or of that TOML file (a path ending in .toml)."""
     if name_or_path.endswith(".toml"):
         return load_device_file(Path(name_or_path))
-    for device in _known_devices():
-        if name_or_path == device.name or name_or_path in device.aliases:
+    wanted = name_or_path.lower()
+    names = {name: device for device in known_devices().devices for name in (device.name, *device.aliases)}
+    for name, device in names.items():
+        if name.lower() == wanted:
             return device
-    names = [name for device in _known_devices() for name in (device.name, *device.aliases)]
+    matches = tuple({device.name: None for name, device in names.items() if name.lower().startswith(wanted)})
+    if len(matches) == 1:
+        hint = f"; did you mean {matches[0]!r}?"
+    elif wanted and matches:
+        hint = f"; it could be {', '.join(matches)}: name one"
+    else:
+        hint = suggestion(name_or_path, names)
     raise UnknownNameError(
-        f"no limits known for device {name_or_path!r}{suggestion(name_or_path, names)}\n"
+        f"no limits known for device {name_or_path!r}{hint}\n"
         "List devices with `makeway devices`, or pass your own with `--device FILE.toml`."
     )
 
@@ -156,14 +189,6 @@ def load_device(name_or_path: str) -> Device:
 def load_device_file(path: Path) -> Device:
     """The device that a user's TOML file describes."""
     return parse_device(read_file(path, "device file"), where=str(path))
-
-
-@cache
-def _known_devices() -> tuple[Device, ...]:
-    entries = sorted(data_files("devices").iterdir(), key=lambda entry: entry.name)
-    return tuple(
-        parse_device(entry.read_bytes(), where=entry.name) for entry in entries if entry.name.endswith(".toml")
-    )
 
 
 def parse_device(content: bytes, *, where: str) -> Device:
@@ -182,7 +207,7 @@ def parse_device(content: bytes, *, where: str) -> Device:
             aliases=texts(document, "aliases", where=where),
             link=_choice(document, "link", get_args(Link), where),  # type: ignore[arg-type]
             notes=texts(document, "notes", where=where),
-            sms=_whole(facts, "sms", where),
+            sms=whole_fact(facts, "sms", where=where, low=1),
             limits=None if vendor == "cpu" else _sm_limits(facts, vendor, where),
             facts=facts,
             **_rates(facts, where),
@@ -194,7 +219,7 @@ def parse_device(content: bytes, *, where: str) -> Device:
 
 @cache
 def _architecture_facts(arch: str) -> Mapping[str, Fact]:
-    """Facts that all devices of an architecture share; none for one that makeway does not know."""
+    """Facts that all devices of an architecture share; none for an unknown one."""
     where = f"{arch}.toml"
     file = data_files("architectures").joinpath(where)
     if not arch.replace("_", "").isalnum() or not file.is_file():
@@ -206,24 +231,19 @@ def _architecture_facts(arch: str) -> Mapping[str, Fact]:
 
 def _sm_limits(facts: Mapping[str, Fact], vendor: str, where: str) -> SmLimits:
     present = [key for key in _LIMIT_KEYS if key not in _OPTIONAL_LIMITS or key in facts]
-    numbers: dict[str, Any] = {key: _whole(facts, key, where) for key in present if key != "carveouts_bytes"}
+    numbers: dict[str, Any] = {
+        key: whole_fact(facts, key, where=where, low=0 if key == "smem_reserved_bytes" else 1)
+        for key in present
+        if key != "carveouts_bytes"
+    }
     steps = facts["carveouts_bytes"].value if "carveouts_bytes" in facts else ()
     if not isinstance(steps, tuple):
         raise DataFileError(f"{where}: facts.carveouts_bytes must be a list of sizes")
     return SmLimits(**numbers, carveouts_bytes=steps, barriers_spare_one_warp_blocks=vendor == "amd")
 
 
-def _whole(facts: Mapping[str, Fact], key: str, where: str) -> int:
-    if key not in facts:
-        raise DataFileError(f"{where}: facts.{key} is missing and the architecture's file does not give it")
-    value = facts[key].value
-    if isinstance(value, tuple) or value != int(value) or (value < 1 and key not in _MAY_BE_ZERO):
-        raise DataFileError(f"{where}: facts.{key} must be a whole number of 1 or more, got {value!r}")
-    return int(value)
-
-
 def _rates(facts: Mapping[str, Fact], where: str) -> dict[str, Any]:
-    whole = {key: _whole(facts, key, where) for key in _WHOLE_RATES if key in facts}
+    whole = {key: whole_fact(facts, key, where=where, low=1) for key in _WHOLE_RATES if key in facts}
     return whole | {key: _rate(facts, key, where) for key in _RATES if key in facts}
 
 

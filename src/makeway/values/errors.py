@@ -1,7 +1,7 @@
 """Everything makeway raises on purpose.
 
     MakewayError
-    ├── InputError                 what you gave cannot be used
+    ├── InputError                 what was given cannot be used
     │   ├── UnknownNameError       no such device, library, path or architecture
     │   ├── DataFileError          a device or footprint file is malformed (names the key)
     │   ├── InvalidKernelError     a block that no GPU, or not this one, can launch
@@ -9,9 +9,9 @@
     │   └── TraceError             not a readable trace, or traces that do not belong together
     ├── UnsupportedError           this device, file or machine cannot do that
     │   └── MissingExtraError      ... until an optional package is installed
-    └── RankError                  a rank of a running job died, did not come or kept the others waiting
+    └── RankError                  a rank of a running job died, never came or kept the others waiting
 
-A message says what was asked, what was found, and what to do next.
+A message says what was asked, what is the case, and what to do next.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class InputError(MakewayError):
 
 
 class UnknownNameError(InputError):
-    """A name that is in no list."""
+    """A name that no list has."""
 
 
 class DataFileError(InputError):
@@ -41,11 +41,11 @@ class InvalidKernelError(InputError):
 
 
 class BinaryError(InputError):
-    """A file that holds no GPU code we can read."""
+    """A file without GPU code that makeway can read."""
 
 
 class TraceError(InputError):
-    """A file that holds no trace we can read."""
+    """A file without a trace that makeway can read."""
 
 
 class UnsupportedError(MakewayError):
@@ -60,7 +60,7 @@ class MissingExtraError(UnsupportedError):
 
 
 class RankError(MakewayError):
-    """A rank that was needed is not there."""
+    """A rank that is needed is missing."""
 
 
 def suggestion(asked: str, known: Iterable[str]) -> str:

@@ -1,8 +1,8 @@
 """Facts with a source: the numbers of the data files, and where each was read.
 
-A fact is written `{ value = 132, source = "whitepaper" }`, its source being a key of the file's
-`[sources]`. One that could not be confirmed carries `unconfirmed = "why"`. In a user's own file a
-plain number will do: its source is the file.
+A fact is written `{ value = 132, source = "whitepaper" }`; the source is a key of the file's `[sources]`.
+A fact without a trusted source has `unconfirmed = "why"`. In a user's own file a plain number is enough: its
+source is the file.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Value = int | float | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One number, where it was read, and why it is doubtful if it is."""
+    """One number, where it was read, and why it is in doubt, if it is."""
 
     value: Value
     source: str
     unconfirmed: str | None = None
 
 
-def data_files(room: str) -> Traversable:
-    """The package's own data directory `room` ("devices", "architectures", "footprints")."""
-    return files("makeway").joinpath("data", room)
+def data_files(directory: str) -> Traversable:
+    """A data directory of the package ("devices", "architectures", "footprints")."""
+    return files("makeway").joinpath("data", directory)
 
 
 def read_file(path: Path, what: str) -> bytes:
-    """The content of a user's file, or an error that names it and says what it should have been."""
+    """The content of a user's file; the error of an unreadable one names it."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -43,7 +43,7 @@ def read_file(path: Path, what: str) -> bytes:
 
 
 def parse_toml(text: str | bytes, *, where: str) -> dict[str, Any]:
-    """The TOML document of a data file, or an error that says which file and line."""
+    """The document of a TOML file; the error of a bad one names file and line."""
     try:
         return tomllib.loads(text if isinstance(text, str) else text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -84,8 +84,20 @@ def _number(value: object, what: str) -> Value:
     raise DataFileError(f"{what}: {value!r} is not a number of 0 or more")
 
 
+def whole_fact(facts: Mapping[str, Fact], key: str, *, where: str, low: int = 0, default: int | None = None) -> int:
+    """The whole number under `key`; `default` where there is none."""
+    if key not in facts:
+        if default is not None:
+            return default
+        raise DataFileError(f"{where}: facts.{key} is missing")
+    value = facts[key].value
+    if isinstance(value, tuple) or value != int(value) or value < low:
+        raise DataFileError(f"{where}: facts.{key} must be a whole number of {low} or more, got {value!r}")
+    return int(value)
+
+
 def text(document: Mapping[str, Any], key: str, *, where: str) -> str:
-    """The string under `key`, which must be there."""
+    """The string under `key`; required."""
     value = document.get(key)
     if not isinstance(value, str) or not value:
         raise DataFileError(f"{where}: {key} is missing; it must be a string")
@@ -101,7 +113,7 @@ def texts(document: Mapping[str, Any], key: str, *, where: str) -> tuple[str, ..
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], *, where: str) -> None:
-    """Nothing, or an error that names the first key nobody reads: a typing error must not pass."""
+    """Refuse a key that nothing reads: a typing error must not pass."""
     known = tuple(known)
     for key in given:
         if key not in known:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from makeway.values.errors import InvalidKernelError, suggestion
-from makeway.values.units import parse_bytes
+from makeway.values.units import check_whole, parse_bytes
 
 MAX_THREADS = 1024  # per block, on every CUDA device since 2.0 and every CDNA device
-MAX_REGISTERS = 512  # per thread: 255 on NVIDIA, 512 (VGPR + AGPR) on CDNA; the device decides
+MAX_REGISTERS = 512  # per thread: 512 (VGPR + AGPR) on CDNA, 255 on NVIDIA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,10 +18,10 @@ class KernelResources:
 
     threads: int
     registers_per_thread: int  # AMD: vector registers, accumulation registers included
-    smem_bytes: int = 0  # static + dynamic as requested; rounding is the device's business
+    smem_bytes: int = 0  # static + dynamic as requested; the device rounds it
     cluster: int = 1  # blocks that must become resident together
     barriers: int = 1  # hardware barriers; counted from sm_90 on
-    scalar_registers: int | None = None  # AMD only; None when not known
+    scalar_registers: int | None = None  # AMD only; None: unknown
 
     def __post_init__(self) -> None:
         _check("threads", self.threads, 1, MAX_THREADS)
@@ -46,16 +47,11 @@ class Launch:
     grid: tuple[int, int, int] | None = None  # blocks along each side, where recorded
 
     def __post_init__(self) -> None:
-        if type(self.blocks) is not int or self.blocks < 1:
-            raise InvalidKernelError(f"a launch needs a whole number of 1 block or more, got {self.blocks!r}")
+        _check("blocks of a launch", self.blocks, 1, None)
         _check("threads", self.threads, 1, MAX_THREADS)
 
 
-def _check(what: str, value: int, low: int, high: int) -> None:
-    if type(value) is not int or not low <= value <= high:
-        raise InvalidKernelError(f"{what} must be a whole number in {low}..{high:,}, got {value!r}")
-
-
+_check = partial(check_whole, error=InvalidKernelError)
 _KEYS = ("threads", "registers", "smem", "cluster", "barriers", "sgprs")
 
 

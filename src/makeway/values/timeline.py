@@ -1,4 +1,4 @@
-"""What did happen: spans on streams and ranks, whether measured, imported or predicted."""
+"""What happened: spans on streams and ranks, measured, imported or predicted."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Origin = Literal["measured", "imported", "predicted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What a collective moves, as far as its record says."""
+    """What a collective moves, as far as the trace says."""
 
     kind: CollectiveKind | None = None
     in_bytes: int | None = None  # of this rank, before
     out_bytes: int | None = None  # of this rank, after
     group: str | None = None
     group_ranks: tuple[int, ...] = ()
-    sequence: int | None = None  # the how-manieth of its group
+    sequence: int | None = None  # its number among the collectives of its group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class Span:
     start_ns: int
     end_ns: int
     rank: int = 0
-    waiting_ns: int = 0  # of a collective: resident, but some rank was not ready yet
+    waiting_ns: int = 0  # of a collective: resident, but another rank is not ready yet
     launch: Launch | None = None
-    launched_ns: int | None = None  # when the host asked for it
+    launched_ns: int | None = None  # when the host launched it
     exchange: Exchange | None = None
     priority: int | None = None  # of its stream; lower is more urgent, as CUDA counts
 
@@ -74,8 +74,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """An order between streams: what `stream` is given after `asked_ns` runs after all that `on_stream` was given
-    before `recorded_ns` (both host times)."""
+    """An order between streams.
+
+    What is launched on `stream` after `asked_ns` runs after all that was launched on `on_stream` before
+    `recorded_ns` (both host times).
+    """
 
     rank: int
     stream: str
@@ -86,7 +89,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """Who recorded: one rank, its GPU, and what its record lacks."""
+    """One recorded rank, its GPU, and what its record lacks."""
 
     rank: int
     device: str | None = None  # as the profiler names the GPU
@@ -94,7 +97,7 @@ class Rank:
     world: int | None = None  # ranks of the whole job
     library: str | None = None  # "nccl-2.17.1"
     source: str = ""  # the file
-    notes: tuple[str, ...] = ()  # what had to be left out, in plain sentences
+    notes: tuple[str, ...] = ()  # what was left out, in plain sentences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +140,9 @@ def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
     return sum(end - start for start, end in union_ns(intervals))
 
 
-def overlap_ns(one: Iterable[tuple[int, int]], other: Iterable[tuple[int, int]]) -> int:
+def overlap_ns(left: Iterable[tuple[int, int]], right: Iterable[tuple[int, int]]) -> int:
     """Time covered by both sets of intervals."""
-    firsts, seconds = union_ns(one), union_ns(other)
+    firsts, seconds = union_ns(left), union_ns(right)
     total = index = 0
     for start, end in firsts:
         while index < len(seconds) and seconds[index][1] <= start:

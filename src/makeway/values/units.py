@@ -1,4 +1,4 @@
-"""Sizes as people write them, and the two roundings that hardware does."""
+"""Sizes as people write them, whole numbers, and the two roundings that hardware does."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ def ceil_to(value: int, unit: int) -> int:
 def floor_to(value: int, unit: int) -> int:
     """`value` rounded down to a multiple of `unit`."""
     return value // unit * unit
+
+
+def check_whole(
+    what: str, value: object, low: int, high: int | None = None, *, error: type[InputError] = InputError
+) -> None:
+    """Refuse anything but a whole number of `low` or more, up to `high`."""
+    if type(value) is int and low <= value and (high is None or value <= high):
+        return
+    limits = f"of {low} or more" if high is None else f"in {low}..{high:,}"
+    raise error(f"{what} must be a whole number {limits}, got {value!r}")
 
 
 def parse_bytes(text: str) -> int:

@@ -1,8 +1,8 @@
 """Workloads: kernels and collectives on streams, with dependencies, on one or more ranks.
 
-A workload knows no device. A kernel says what one block occupies and how much work there is: by a
-matrix product's shape, by flops and bytes per block, or by a measured time. Streams keep their order;
-`after` names operations of other streams that must have ended.
+A workload names no device. A kernel says what one block occupies and how much work there is: a matrix
+product's shape, flops and bytes per block, or a measured time. Streams keep their order; `after` names
+operations of other streams that must end first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from makeway.values.collective import Collective, CollectiveKind
 from makeway.values.errors import DataFileError, InputError, suggestion
 from makeway.values.facts import parse_toml, read_file, refuse_unknown
 from makeway.values.kernel import KernelResources
-from makeway.values.units import parse_bytes
+from makeway.values.units import check_whole, parse_bytes
 
 DataType = Literal["fp32", "tf32", "fp16", "bf16"]
 ELEMENT_BYTES: dict[DataType, int] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
@@ -42,9 +42,9 @@ class Gemm:
 
     def __post_init__(self) -> None:
         for what, value in (("m", self.m), ("n", self.n), ("k", self.k), *zip("xy", self.grid or (1, 1), strict=True)):
-            _positive(f"gemm {what}", value)
+            check_whole(f"gemm {what}", value, 1)
         for value in self.tile:
-            _positive("gemm tile", value)
+            check_whole("gemm tile", value, 1)
         if self.dtype not in ELEMENT_BYTES:
             raise InputError(f"unknown data type {self.dtype!r}; known: {', '.join(ELEMENT_BYTES)}")
         if not 0 < self.efficiency <= 1:
@@ -75,7 +75,7 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockWork:
-    """So many blocks, each with so many operations and HBM bytes."""
+    """Blocks with the same number of operations and HBM bytes each."""
 
     blocks: int
     flops_per_block: float = 0.0
@@ -83,7 +83,7 @@ class BlockWork:
     dtype: DataType = "fp32"
 
     def __post_init__(self) -> None:
-        _positive("blocks", self.blocks)
+        check_whole("blocks", self.blocks, 1)
         if self.flops_per_block < 0 or self.hbm_bytes_per_block < 0:
             raise InputError("flops and bytes per block cannot be negative")
         if not self.flops_per_block and not self.hbm_bytes_per_block:
@@ -92,14 +92,14 @@ class BlockWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """So many blocks that together took so long when the kernel ran alone."""
+    """A kernel's blocks and the time it took alone."""
 
     time_ns: float
     blocks: int
     hbm_bytes: float = 0.0  # of the whole kernel
 
     def __post_init__(self) -> None:
-        _positive("blocks", self.blocks)
+        check_whole("blocks", self.blocks, 1)
         if not self.time_ns > 0:
             raise InputError(f"a measured time must be above 0, got {self.time_ns!r}")
         if self.hbm_bytes < 0:
@@ -118,7 +118,7 @@ class KernelOp:
     work: Work
     stream: str = "compute"
     after: tuple[str, ...] = ()
-    share: float | None = None  # of an SM that one block can use; None: by its warps
+    share: float | None = None  # of an SM that one block can use; None: from its warps
     persistent: bool = False  # as many blocks as fit, the work divided among them
     measured_as: KernelResources | None = None  # what a block occupied when its time was measured; None: as now
     launched_ns: float | None = None  # by the host, since the workload began; None: by its place in the order
@@ -137,13 +137,13 @@ class CollectiveOp:
     library: str  # a footprint: "nccl-2.32.3/ring-simple", or a block written out
     stream: str = "comm"
     after: tuple[str, ...] = ()
-    blocks: int | None = None  # None: what the library would take
+    blocks: int | None = None  # None: the library's own choice
     time_ns: float | None = None  # measured alone; None: from the device's links
-    launched_ns: float | None = None  # as of a kernel
+    launched_ns: float | None = None  # as for a kernel
 
     def __post_init__(self) -> None:
         if self.blocks is not None:
-            _positive(f"{self.name}: blocks", self.blocks)
+            check_whole(f"{self.name}: blocks", self.blocks, 1)
         if self.time_ns is not None and not self.time_ns > 0:
             raise InputError(f"{self.name}: a measured time must be above 0, got {self.time_ns!r}")
 
@@ -158,13 +158,13 @@ class Workload:
     name: str
     operations: tuple[Operation, ...]
     ranks: int = 1
-    assumed: tuple[str, ...] = ()  # what the description takes for granted, in plain sentences
+    assumed: tuple[str, ...] = ()  # what the description assumes, in plain sentences
     host_launch_ns: float = HOST_LAUNCH_NS  # from one launch to the next; 0: the host is far ahead of the device
 
     def __post_init__(self) -> None:
         if not self.operations:
             raise InputError(f"workload {self.name!r} has no operations")
-        _positive("ranks", self.ranks)
+        check_whole("ranks", self.ranks, 1)
         names = [operation.name for operation in self.operations]
         for name in names:
             if names.count(name) > 1:
@@ -186,13 +186,8 @@ class Workload:
         return tuple(operation for operation in self.operations if isinstance(operation, CollectiveOp))
 
 
-def _positive(what: str, value: object) -> None:
-    if type(value) is not int or value < 1:
-        raise InputError(f"{what} must be a whole number of 1 or more, got {value!r}")
-
-
 def _refuse_cycles(operations: tuple[Operation, ...]) -> None:
-    """Nothing, or an error with the circle of operations that wait for each other."""
+    """Raise the error that names a cycle of operations that wait for each other."""
     waits: dict[str, list[str]] = {}
     last: dict[str, str] = {}
     for operation in operations:
@@ -213,15 +208,15 @@ def _refuse_cycles(operations: tuple[Operation, ...]) -> None:
                 path.remove(name)
                 stack.pop()
             elif following in path:
-                circle = [*path[path.index(following) :], following]
-                raise InputError(f"operations wait for each other in a circle: {' waits for '.join(circle)}")
+                cycle = [*path[path.index(following) :], following]
+                raise InputError(f"operations wait for each other in a cycle: {' waits for '.join(cycle)}")
             else:
                 stack.append((following, iter(waits[following])))
 
 
 @dataclass
 class WorkloadBuilder:
-    """Builds a workload operation by operation; `after` may name operations or hand over what was returned."""
+    """Builds a workload operation by operation; each call returns the name that `after` takes."""
 
     name: str
     ranks: int = 1
@@ -260,6 +255,8 @@ def load_workload(path: Path) -> Workload:
 def parse_workload(content: bytes, *, where: str) -> Workload:
     """The workload that a file's content describes; the error of a bad file names the operation."""
     document = parse_toml(content, where=where)
+    if "operation" not in document and ("control" in document or "version" in document):
+        raise DataFileError(f"{where}: this is a plan file, not a workload; pass it with --plan")
     refuse_unknown(document, ("name", "ranks", "streams", "operation"), where=where)
     tables = document.get("operation", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):

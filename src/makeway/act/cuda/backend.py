@@ -34,12 +34,12 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
-    Plan,
     SmemPad,
     SmPartition,
     TileChoice,
 )
 from makeway.values.errors import MakewayError
+from makeway.values.plan import Plan
 
 BY_CALLER = "nothing to set on the device: for whoever launches the operations"
 

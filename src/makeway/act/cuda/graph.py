@@ -15,8 +15,9 @@ from typing import Any, Literal
 from makeway.act.backend import Receipt
 from makeway.act.cuda.graph_functions import Functions, LimitReceipt, lowered
 from makeway.act.cuda.graph_nodes import GraphDriver, GraphNodes, KernelNode, NodeState, load_driver
-from makeway.values.control import CommPriority, Control, Plan, SmemPad
+from makeway.values.control import CommPriority, Control, SmemPad
 from makeway.values.errors import InputError, UnsupportedError
+from makeway.values.plan import Plan
 
 NodeStatus = Literal["applied", "refused", "no effect", "untouched"]
 

@@ -14,8 +14,9 @@ from typing import Any
 from makeway.act.cuda.graph_nodes import LARGEST_SMEM_BYTES, GraphDriver
 from makeway.act.preload.rules import rules_of
 from makeway.read.traces.classify import load_comm_names
-from makeway.values.control import CommPriority, Control, Plan, SmemPad
+from makeway.values.control import CommPriority, Control, SmemPad
 from makeway.values.errors import UnsupportedError
+from makeway.values.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,11 +23,11 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
-    Plan,
     SmemPad,
     SmPartition,
     TileChoice,
 )
+from makeway.values.plan import Plan
 
 Setting = tuple[str, int | bool | str]
 ZERO_CTA = "NCCL_CTA_POLICY_ZERO"

@@ -23,10 +23,11 @@ from makeway.act.triton.gemm import padded
 from makeway.model.residency import pad_range, resident_blocks
 from makeway.read.binaries.cubin import cubin_kernels
 from makeway.read.binaries.elf import parse_elf
-from makeway.values.control import Plan, SmemPad, SmPartition
+from makeway.values.control import SmemPad, SmPartition
 from makeway.values.device import Device, load_device
 from makeway.values.errors import MakewayError, UnsupportedError
 from makeway.values.kernel import KernelResources
+from makeway.values.plan import Plan
 from makeway.values.units import MIB
 
 HOLD_NS = 2_000_000  # long against the microseconds that it takes to fill a device

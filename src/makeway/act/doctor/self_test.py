@@ -31,9 +31,10 @@ from makeway.act.doctor.verdicts import (
 )
 from makeway.act.doctor.works import absent
 from makeway.model.residency import pad_range
-from makeway.values.control import Plan, SmemPad
+from makeway.values.control import SmemPad
 from makeway.values.device import load_device
 from makeway.values.errors import MakewayError
+from makeway.values.plan import Plan
 
 KERNEL = "makeway_hold"  # makeway.act.doctor.kernels.NAME, without loading Triton
 _PROBE = "makeway.act.doctor.gpu_probe"

@@ -26,13 +26,13 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
-    Plan,
     SmemPad,
     SmPartition,
     TileChoice,
 )
 from makeway.values.device import load_device
 from makeway.values.errors import UnknownNameError
+from makeway.values.plan import Plan
 
 Platform = Literal["cpu", "cuda", "rocm"]
 Way = Literal["launcher", "graph", "python", "environment"]

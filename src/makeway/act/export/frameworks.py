@@ -28,12 +28,12 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
-    Plan,
     SmemPad,
     SmPartition,
     TileChoice,
 )
 from makeway.values.errors import InputError
+from makeway.values.plan import Plan
 
 NO_THREADS = f"NCCL's communicator configuration has no number of threads; {BY_ENV}"
 

@@ -38,11 +38,11 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
-    Plan,
     SmemPad,
     SmPartition,
     TileChoice,
 )
+from makeway.values.plan import Plan
 
 OWN_BLOCKS = "its communication kernels have a block size of their own"
 OWN_ORDER = "it launches its communication in its own order"

@@ -18,11 +18,11 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
-    Plan,
     SmemPad,
     SmPartition,
     TileChoice,
 )
+from makeway.values.plan import Plan
 
 MAX_CTAS = 64
 MAX_CTAS_BEFORE_2_25 = 32

@@ -9,8 +9,9 @@ from makeway.act.export.frameworks import megatron, torch
 from makeway.act.export.kernels import deepep, transformer_engine, xla
 from makeway.act.export.nccl import env, nccl_tuner
 from makeway.act.export.values import Exported, Library, library_of, spelled
-from makeway.values.control import Plan, control_word
+from makeway.values.control import control_word
 from makeway.values.errors import InputError, UnknownNameError, suggestion
+from makeway.values.plan import Plan
 
 TARGETS: dict[str, Callable[[Plan, Library], Exported]] = {
     "env": env,

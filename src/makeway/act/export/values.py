@@ -9,10 +9,11 @@ from typing import Literal
 
 from makeway.read.plan_file import one_line
 from makeway.values.collective import ThreadChoice, library_names, load_footprint
-from makeway.values.control import Control, Plan, describe
+from makeway.values.control import Control, describe
 from makeway.values.device import device_names, load_device
 from makeway.values.errors import InputError, UnknownNameError, UnsupportedError
 from makeway.values.facts import data_files
+from makeway.values.plan import Plan
 
 Version = tuple[int, ...]
 SettingValue = str | int | bool

@@ -10,7 +10,8 @@ from typing import Literal
 
 from makeway.act.export.nccl import env
 from makeway.act.export.values import Carried, library_of
-from makeway.values.control import CommPriority, Control, Plan, SmemPad
+from makeway.values.control import CommPriority, Control, SmemPad
+from makeway.values.plan import Plan
 
 RULES, RECEIPTS, PLAN = "MAKEWAY_RULES", "MAKEWAY_RECEIPTS", "MAKEWAY_PLAN"
 PRELOAD, PYTHON_PATH = "LD_PRELOAD", "PYTHONPATH"

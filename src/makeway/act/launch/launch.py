@@ -16,8 +16,9 @@ from makeway.act.launch.mpi import handing_on
 from makeway.act.launch.outcome import ControlOutcome, outcomes, read_torch_receipts
 from makeway.act.launch.supervise import Ended, supervise
 from makeway.read.plan_file import dump_plan
-from makeway.values.control import Plan, control_word
+from makeway.values.control import control_word
 from makeway.values.errors import InputError, MakewayError
+from makeway.values.plan import Plan
 
 if TYPE_CHECKING:
     from makeway.act.preload.receipts import LaunchReceipts

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 import msgspec
 
 from makeway.act.launch.environment import AtStart
-from makeway.values.control import CommPriority, Control, Plan, SmemPad, control_word
+from makeway.values.control import CommPriority, Control, SmemPad, control_word
+from makeway.values.plan import Plan
 
 if TYPE_CHECKING:
     from makeway.act.preload.receipts import KernelCounts, LaunchReceipts

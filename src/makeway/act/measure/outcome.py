@@ -8,8 +8,9 @@ from typing import Any
 
 from makeway.act.measure.statistics import Summary, compared, summary
 from makeway.values.collective import Collective
-from makeway.values.control import Control, MadeFor, Plan, control_word
+from makeway.values.control import Control, control_word
 from makeway.values.errors import InputError
+from makeway.values.plan import MadeFor, Plan
 from makeway.values.timeline import Origin, Timeline, share_of_ideal
 
 SEQUENTIAL, OVERLAP, TORCHRUN, PLANNED = "sequential", "overlap", "overlap_torchrun", "planned"

@@ -21,9 +21,10 @@ from makeway.model.simulate.predict import Prediction, Settings, simulate
 from makeway.model.simulate.sweep import HONEST_JITTER
 from makeway.model.validate.grid import experiment as fitted_experiment
 from makeway.values.collective import Collective, CollectiveKind
-from makeway.values.control import CommPriority, Control, Plan
+from makeway.values.control import CommPriority, Control
 from makeway.values.device import Device
 from makeway.values.errors import InputError, MakewayError, UnknownNameError, suggestion
+from makeway.values.plan import Plan
 from makeway.values.workload import CollectiveOp, Gemm, Workload
 
 Controls = tuple[Control, ...]

@@ -7,17 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from makeway.act.measure.outcome import OVERLAP, SEQUENTIAL, TORCHRUN
-from makeway.values.control import (
-    Chunks,
-    CommPriority,
-    Control,
-    CopyEngine,
-    Plan,
-    SmPartition,
-    control_word,
-    parse_control,
-)
+from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, SmPartition, control_word, parse_control
 from makeway.values.errors import InputError
+from makeway.values.plan import Plan
 
 Mode = Literal["compute", "comm", "sequential", "overlap"]
 

@@ -14,8 +14,9 @@ from functools import cache
 
 from makeway.act.preload.patterns import comm_globs
 from makeway.read.traces.classify import load_comm_names
-from makeway.values.control import CommPriority, Plan, SmemPad
+from makeway.values.control import CommPriority, SmemPad
 from makeway.values.errors import BinaryError, DataFileError, InputError
+from makeway.values.plan import Plan
 
 MAGIC = b"MKWRULES"
 VERSION = 1

@@ -11,7 +11,8 @@ from makeway.act.cuda.graph import GraphReceipt, control_receipts, shape_torch_g
 from makeway.act.cuda.machine import load_torch
 from makeway.act.torch.groups import where_runs
 from makeway.act.torch.plans import PlanLike, plan_of
-from makeway.values.control import CommPriority, Plan, SmemPad
+from makeway.values.control import CommPriority, SmemPad
+from makeway.values.plan import Plan
 
 WARM_UPS = 3  # as in torch's notes on CUDA graphs: lazy set-up must not be captured
 NO_GRAPH = "there are no CUDA graphs on a CPU: each replay calls the function"

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from makeway.read.plan_file import load_plan
-from makeway.values.control import Control, Plan, parse_control
+from makeway.values.control import Control, parse_control
+from makeway.values.plan import Plan
 
 PlanLike = Plan | Path | str | Iterable[Control | str]
 

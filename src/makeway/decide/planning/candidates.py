@@ -23,7 +23,6 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
-    Rejected,
     SmemPad,
     SmPartition,
     TileChoice,
@@ -32,6 +31,7 @@ from makeway.values.control import (
 from makeway.values.device import Device
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.kernel import KernelResources
+from makeway.values.plan import Rejected
 from makeway.values.units import format_bytes
 from makeway.values.workload import CollectiveOp, Gemm, KernelOp, Workload
 

@@ -106,7 +106,7 @@ def _room(program: Program, op: EngineOp) -> int:
     engines: dict[int, int] = {}
     for site in program.sites:
         if site.part == op.part:
-            engines[site.engine] = engines.get(site.engine, 0) + site.sms * each
+            engines[site.gpc] = engines.get(site.gpc, 0) + site.sms * each
     return sum(room // cluster * cluster for room in engines.values())
 
 

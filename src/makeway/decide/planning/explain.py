@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from makeway.decide.planning.candidates import Candidates
 from makeway.decide.planning.score import Score, Scorer
 from makeway.decide.planning.search import TIE, Controls, removals
-from makeway.values.control import Control, Rejected, SmemPad, describe
+from makeway.values.control import Control, SmemPad, describe
+from makeway.values.plan import Rejected
 
 # Mean absolute error of t / t_sequential against Fig. 2 of arXiv 2606.09200 (docs/model.md, section 7); MI300X: of the
 # share of ideal against ConCCL's ladder (section 8), two points, which is less than 0.02 of the sequential time.

@@ -16,9 +16,10 @@ from makeway.decide.planning.score import Fidelity, Score, Scorer, dispatch_rule
 from makeway.decide.planning.search import Controls, Found, best, chosen, fastest, removals
 from makeway.decide.planning.thinning import block_cost_ms, class_cost_ms, settled, thinned
 from makeway.model.simulate.policies import Dispatch
-from makeway.values.control import Control, Rejected
+from makeway.values.control import Control
 from makeway.values.device import Device
 from makeway.values.errors import InputError, suggestion
+from makeway.values.plan import Rejected
 from makeway.values.workload import Workload
 
 PLANNER = "makeway"

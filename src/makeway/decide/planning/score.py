@@ -115,7 +115,7 @@ class Scorer:
     def _scored(self, controls: tuple[Control, ...], compiled: Compiled) -> Score:
         times = []
         for rule in self.rules:
-            same = rule.engines == self.rules[0].engines
+            same = rule.gpcs == self.rules[0].gpcs
             program = compiled.program if same else self._compiled(controls, rule).program
             times.append((rule.name, self._time_ns(program, rule)))
         self.evaluations += 1

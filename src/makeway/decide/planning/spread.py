@@ -22,7 +22,7 @@ class SpreadOut:
     """
 
     def __init__(self, rule: Dispatch, program: Program) -> None:
-        self.name, self.engines = rule.name, rule.engines
+        self.name, self.gpcs = rule.name, rule.gpcs
         self._rule = rule
         layout = Layout(program, rule)
         self._kind = layout.kind

@@ -16,12 +16,12 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
-    Rejected,
     SmPartition,
     describe,
 )
 from makeway.values.device import Device
 from makeway.values.errors import MakewayError
+from makeway.values.plan import Rejected
 from makeway.values.timeline import Timeline
 from makeway.values.workload import Workload
 

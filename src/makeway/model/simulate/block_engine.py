@@ -1,6 +1,6 @@
-"""The per-block engine: every SM and every block by itself.
+"""The per-block engine: every SM and every block on its own.
 
-The check of the class engine, and the one that knows jitter: each block's work is drawn around the
+It checks the class engine, and it has jitter: each block's work is drawn around the
 kernel's. Blocks of an operation wait in a heap ordered by their end in the operation's virtual time.
 """
 
@@ -15,8 +15,8 @@ from makeway.model.simulate.fitting import Held, plus
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout
 
 SHORTEST_DRAW = 0.05  # of a block's mean time
-ANY_ENGINE = -1
-NO_RATE = 1e-9  # what sums of rates leave behind when all blocks have gone
+ANY_GPC = -1
+NO_RATE = 1e-9  # what rounding leaves of a rate once all blocks have ended
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _Sm:
     site: int
     blocks: list[_Block] = field(default_factory=list)
     held: Held = ()
-    wanted: float = 0.0  # SMs that its blocks could use, as far as their ends are true to it
+    wanted: float = 0.0  # SMs that its blocks could use, as their ends assume
     rates: dict[int, float] = field(default_factory=dict)  # of its blocks, by operation
 
 
@@ -49,9 +49,9 @@ class BlockSms:
         self._unplaced = unplaced
         self._draw = draw
         self._sms = [_Sm(index) for index, site in enumerate(layout.program.sites) for _ in range(site.sms)]
-        self._engine = [layout.program.sites[sm.site].engine for sm in self._sms]
+        self._gpc = [layout.program.sites[sm.site].gpc for sm in self._sms]
         self._ends: dict[int, list[tuple[float, int, _Block]]] = {}
-        self._rooms: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (operation, engine) -> heap of (-room, SM)
+        self._rooms: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (operation, gpc) -> heap of (-room, SM)
         self._seen: dict[int, int] = {}  # operation -> how far it has read the log of changes
         self._changes: list[int] = []
         self._dirty: set[int] = set()
@@ -68,22 +68,22 @@ class BlockSms:
             return 0
         self._read_changes(op)
         layout, placed = self._layout, 0
-        engines, cluster = layout.engines[op], layout.cluster[op]
+        gpcs, cluster = layout.gpcs[op], layout.cluster[op]
         while placed < wanted:
             if layout.dealt:
                 turn = self._turn.get(op, 0)
-                if not self._place_one(op, engines[turn % len(engines)]):
+                if not self._place_one(op, gpcs[turn % len(gpcs)]):
                     break
                 self._turn[op] = turn + 1
                 placed += 1
             elif cluster > 1:
                 size = min(cluster, wanted - placed)
-                engine = self._roomiest(op, engines)
-                if self._room(op, engine) < size:
+                gpc = self._roomiest(op, gpcs)
+                if self._room(op, gpc) < size:
                     break
-                placed += sum([self._place_one(op, engine) for _ in range(size)])
+                placed += sum([self._place_one(op, gpc) for _ in range(size)])
             else:
-                if not self._place_one(op, ANY_ENGINE):
+                if not self._place_one(op, ANY_GPC):
                     break
                 placed += 1
         self._unplaced[op] -= placed
@@ -103,13 +103,13 @@ class BlockSms:
         layout = self._layout
         room = layout.fitting.capacity(layout.kind[op], self._sms[index].held)
         if room:
-            by_engine = layout.dealt or layout.cluster[op] > 1
-            key = (op, self._engine[index] if by_engine else ANY_ENGINE)
+            by_gpc = layout.dealt or layout.cluster[op] > 1
+            key = (op, self._gpc[index] if by_gpc else ANY_GPC)
             heapq.heappush(self._rooms.setdefault(key, []), (-room, index))
 
-    def _place_one(self, op: int, engine: int) -> bool:
+    def _place_one(self, op: int, gpc: int) -> bool:
         """One block on the SM with the most room for this kernel; ties by number."""
-        layout, heap = self._layout, self._rooms.get((op, engine), [])
+        layout, heap = self._layout, self._rooms.get((op, gpc), [])
         while heap:
             room, index = heapq.heappop(heap)
             sm = self._sms[index]
@@ -121,27 +121,28 @@ class BlockSms:
                 return True
         return False
 
-    def _roomiest(self, op: int, engines: tuple[int, ...]) -> int:
-        return max(engines, key=lambda engine: (self._room(op, engine), -engine))
+    def _roomiest(self, op: int, gpcs: tuple[int, ...]) -> int:
+        return max(gpcs, key=lambda gpc: (self._room(op, gpc), -gpc))
 
-    def _room(self, op: int, engine: int) -> int:
+    def _room(self, op: int, gpc: int) -> int:
         layout, kind = self._layout, self._layout.kind[op]
         return sum(
             layout.fitting.capacity(kind, sm.held)
-            for sm, where in zip(self._sms, self._engine, strict=True)
-            if where == engine and sm.site in layout.sites[op]
+            for sm, where in zip(self._sms, self._gpc, strict=True)
+            if where == gpc and sm.site in layout.sites[op]
         )
 
     def _add(self, op: int, index: int, sm: _Sm) -> None:
-        one = self._layout.ops[op]
-        work = one.work_ns / one.share if one.kind == "kernel" else NEVER
-        if self._layout.program.jitter and one.kind == "kernel":
+        operation = self._layout.ops[op]
+        kernel = operation.kind == "kernel"
+        work = operation.work_ns / operation.share if kernel else NEVER
+        if self._layout.program.jitter and kernel:
             work *= max(self._draw.gauss(1.0, self._layout.program.jitter), SHORTEST_DRAW)
         sm.blocks.append(_Block(op, index, work))
         self._changed(op, 1, index, sm)
 
     def _changed(self, op: int, blocks: int, index: int, sm: _Sm) -> None:
-        """Note that an SM has so many more, or fewer, blocks of an operation."""
+        """Note that an SM has `blocks` more (below 0: fewer) blocks of an operation."""
         sm.held = plus(sm.held, self._layout.kind[op], blocks)
         self._changes.append(index)
         self._dirty.add(index)

@@ -1,7 +1,7 @@
-"""The class-aggregated engine: SMs in the same state are one entry with their numbers.
+"""The class engine: SMs in the same state are one entry with their numbers.
 
 Exact for equal block times, and fast: a kernel of thousands of blocks has a handful of states.
-It knows no jitter; with equal block times the blocks of an SM end together, which hides starvation
+It has no jitter; with equal block times the blocks of an SM end together, which hides starvation
 under back-fill (docs/model.md).
 """
 
@@ -52,10 +52,10 @@ class ClassSms:
 
     def _deal(self, op: int, wanted: int) -> int:
         """One block to each shader engine in turn, until one has no room."""
-        engines = self._layout.engines[op]
+        gpcs = self._layout.gpcs[op]
         for placed in range(wanted):
             turn = self._turn.get(op, 0)
-            if not self._fill(op, self._sites(op, engines[turn % len(engines)]), 1):
+            if not self._fill(op, self._sites(op, gpcs[turn % len(gpcs)]), 1):
                 return placed
             self._turn[op] = turn + 1
         return wanted
@@ -64,17 +64,17 @@ class ClassSms:
         """Whole clusters, each inside one GPC, the emptiest GPC first."""
         placed = 0
         while placed < wanted:
-            rooms = {engine: self._room(op, self._sites(op, engine)) for engine in self._layout.engines[op]}
-            best = max(rooms, key=lambda engine: (rooms[engine], -engine))
+            rooms = {gpc: self._room(op, self._sites(op, gpc)) for gpc in self._layout.gpcs[op]}
+            best = max(rooms, key=lambda gpc: (rooms[gpc], -gpc))
             size = min(cluster, wanted - placed)
             if rooms[best] < size:
                 break
             placed += self._fill(op, self._sites(op, best), size)
         return placed
 
-    def _sites(self, op: int, engine: int) -> set[int]:
+    def _sites(self, op: int, gpc: int) -> set[int]:
         sites = self._layout.program.sites
-        return {index for index in self._layout.sites[op] if sites[index].engine == engine}
+        return {index for index in self._layout.sites[op] if sites[index].gpc == gpc}
 
     def _room(self, op: int, sites: set[int]) -> int:
         layout = self._layout
@@ -87,7 +87,7 @@ class ClassSms:
     def _fill(self, op: int, sites: set[int], wanted: int) -> int:
         """Most-room placement: the SMs with room for the most blocks of this kernel take one each, and so on down.
 
-        Ties go by number, which matters only when there are fewer blocks left than such SMs.
+        Ties go by SM number, which matters only when fewer blocks are left than such SMs.
         """
         layout, groups = self._layout, self._groups
         levels: dict[int, dict[State, list[int]]] = {}
@@ -141,14 +141,14 @@ class ClassSms:
         return sum([ops[op].share * blocks for op, _, blocks in batches])
 
     def _with(self, batches: tuple[Batch, ...], op: int, blocks: int = 1) -> tuple[Batch, ...]:
-        one = self._layout.ops[op]
+        operation = self._layout.ops[op]
         before = self._wanted(batches)
-        after = before + one.share * blocks
+        after = before + operation.share * blocks
         rescaled = self._rescaled(batches, before, after)
         end = NEVER
-        if one.kind == "kernel":
-            slow = self._layout.slowdown(after, one.share)
-            end = round(self.clock[op] + one.work_ns / one.share * slow, ROUND_DIGITS)
+        if operation.kind == "kernel":
+            slow = self._layout.slowdown(after, operation.share)
+            end = round(self.clock[op] + operation.work_ns / operation.share * slow, ROUND_DIGITS)
         return _merged([*rescaled, (op, end, blocks)])
 
     def _rescaled(self, batches: tuple[Batch, ...], before: float, after: float) -> list[Batch]:
@@ -210,13 +210,13 @@ class ClassSms:
         return rates
 
     def holdings(self) -> Counter[tuple[tuple[int, int], ...]]:
-        found: Counter[tuple[tuple[int, int], ...]] = Counter()
+        mixtures: Counter[tuple[tuple[int, int], ...]] = Counter()
         for (_, batches), sms in self._groups.items():
             counts: Counter[int] = Counter()
             for op, _, blocks in batches:
                 counts[op] += blocks
-            found[tuple(sorted(counts.items()))] += len(sms)
-        return found
+            mixtures[tuple(sorted(counts.items()))] += len(sms)
+        return mixtures
 
 
 def _lowest(level: dict[State, list[int]], count: int, rest: dict[State, list[int]]) -> dict[State, list[int]]:

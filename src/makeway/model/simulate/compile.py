@@ -1,6 +1,6 @@
-"""From a workload, a device and controls to what the engines run.
+"""Compiles a workload, a device and controls into what the engines run.
 
-All constants of the model that are not a device's facts are here, named; docs/model.md explains each.
+The constants of the model that are not facts of a device are here; docs/model.md explains each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar, assert_never
 from makeway.model.residency import check_launch, need, resident_blocks
 from makeway.model.simulate.dma import dma_cost
 from makeway.model.simulate.driver import run
-from makeway.model.simulate.network import PATHS, CollectiveCost, collective_cost, default_blocks
+from makeway.model.simulate.network import PATHS, CollectiveCost, check_one_node, collective_cost, default_blocks
 from makeway.model.simulate.policies import Dispatch
 from makeway.model.simulate.program import EngineOp, Interference, Program, Saturation, Site
 from makeway.model.simulate.rewrite import idle_controls, rewritten
@@ -26,13 +26,13 @@ from makeway.values.facts import Fact
 from makeway.values.kernel import KernelResources
 from makeway.values.workload import BlockWork, CollectiveOp, DataType, Gemm, KernelOp, Measured, Workload
 
-# How often a tiled product moves each matrix: once is the least, L2 misses repeat part of it. Assumed.
+# How often a tiled product moves each matrix: at least once; L2 misses repeat part of it. Assumed.
 GEMM_TRAFFIC = 2.0
-# All SMs together can ask HBM for so much more than it has: what makes a kernel memory-bound. Assumed.
+# All SMs together can demand this much more than HBM delivers: what makes a kernel memory-bound. Assumed.
 MEMORY_OVERDRIVE = 1.5
 DEFAULT_SMS_PER_GPC = 16
 DEFAULT_SATURATING_WARPS = 16.0
-# Numbers that a device without one of its own takes from another; the others are then left out of the model.
+# Numbers that a device without its own takes from another; without the others the model leaves the effect out.
 BORROWED = ("saturating_warps", "soft_saturation", "comm_over_compute", "sms_per_gpc")
 _UNIT_WORK_NS = 1e6
 
@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """A program, and what had to be assumed or could not be honoured to get it."""
+    """A program, what it assumes, and which controls have no effect."""
 
     program: Program
     assumed: tuple[str, ...]
@@ -60,7 +60,7 @@ def compile_program(
 ) -> Compiled:
     """The program of `workload` on `device` under `controls`; one simulated rank per entry of `skew_ns`.
 
-    All ranks run the same operations, so ranks that start together behave alike and one stands for all.
+    All ranks run the same operations, so ranks that start together behave alike and one represents them all.
     """
     compiler = _Compiler(device, tuple(controls), dispatch)
     compiler.without_effect += idle_controls(workload, controls)
@@ -137,15 +137,15 @@ class _Compiler:
 
     def _sites(self, ops: list[EngineOp]) -> tuple[Site, ...]:
         """SMs by part and, where it matters, by GPC (neighbours, for clusters) or shader engine (in turn)."""
-        engines = self.dispatch.engines
+        gpcs = self.dispatch.gpcs
         clusters = any(op.block and op.block.cluster > 1 for op in ops)
         per_gpc = int(model_number(self.device, "sms_per_gpc", DEFAULT_SMS_PER_GPC)) if clusters else self.device.sms
         parts = [part for part, sms in self._parts() for _ in range(sms)]
         counts: dict[tuple[str | None, int], int] = {}
         for index, part in enumerate(parts):
-            key = (part, index % engines if engines > 1 else index // per_gpc)
+            key = (part, index % gpcs if gpcs > 1 else index // per_gpc)
             counts[key] = counts.get(key, 0) + 1
-        return tuple(Site(part=part, engine=engine, sms=sms) for (part, engine), sms in counts.items())
+        return tuple(Site(part=part, gpc=gpc, sms=sms) for (part, gpc), sms in counts.items())
 
     # --- kernels -------------------------------------------------------------------------------
 
@@ -196,21 +196,18 @@ class _Compiler:
         device = self.device
         key: str = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16", "bf16": "fp16"}[dtype]
         peak = getattr(device, f"{key}_flops_per_s")
-        if flops and not peak:
-            raise UnsupportedError(
-                f"{device.name} has no {key}_flops_per_s fact; give the kernel a measured time instead"
-            )
-        if hbm_bytes and not device.hbm_bytes_per_s:
-            raise UnsupportedError(
-                f"{device.name} has no hbm_bytes_per_s fact; give the kernel a measured time instead"
-            )
+        for needed, rate, fact in ((flops, peak, key + "_flops"), (hbm_bytes, device.hbm_bytes_per_s, "hbm_bytes")):
+            if needed and not rate:
+                raise UnsupportedError(
+                    f"{device.name} has no fact {fact}_per_s; give the kernel a measured time"
+                )
         arithmetic = flops / (peak / device.sms) * 1e9 if flops else 0.0
         most = MEMORY_OVERDRIVE * (device.hbm_bytes_per_s or 0.0) / device.sms
         memory = hbm_bytes / most * 1e9 if hbm_bytes else 0.0
         return max(arithmetic, memory)
 
     def _measured_work(self, op: KernelOp, share: float) -> float:
-        """Work of all blocks together that makes the kernel, as it was measured, take its time on the whole device."""
+        """Work of all blocks together for which the kernel, as measured, takes its time on the whole device."""
         assert isinstance(op.work, Measured)
         resources = op.measured_as or op.resources
         blocks = resident_blocks(self.device, resources) * self.device.sms if op.persistent else op.work.blocks
@@ -227,6 +224,8 @@ class _Compiler:
     # --- collectives ---------------------------------------------------------------------------
 
     def _collective(self, op: CollectiveOp) -> EngineOp:
+        if op.time_ns is None:
+            check_one_node(self.device, op.collective)
         footprint = load_footprint(op.library, self.device.arch)
         path = self._priced_path(op.library)
         plain = self._cost(op, footprint, path, None)
@@ -237,7 +236,7 @@ class _Compiler:
         if footprint.block is None or (self.copy and not op.collective.needs_arithmetic):
             return self._copy(op, scale)
         if self.copy:
-            self.without_effect.append(f"CopyEngine on {op.name}: copy engines cannot add")
+            self.without_effect.append(f"copy-engine on {op.name}: copy engines cannot add")
         if self.threads:
             footprint = footprint.with_threads(self.threads.threads)
         block = footprint.block
@@ -246,7 +245,7 @@ class _Compiler:
         if footprint.max_blocks is not None and blocks > footprint.max_blocks:
             raise InputError(f"{op.name}: {blocks} blocks; {footprint.name} has at most {footprint.max_blocks}")
         if blocks % block.cluster:
-            block = replace(block, cluster=1)  # NCCL's own rule
+            block = replace(block, cluster=1)  # as NCCL does
         check_launch(self.device, block)
         cost = self._cost(op, footprint, path, self.threads.threads if self.threads else None)
         time_ns = cost.alone_ns(blocks) * scale
@@ -267,15 +266,15 @@ class _Compiler:
         )
 
     def _priced_path(self, library: str) -> str:
-        """The algorithm and protocol whose rates a library's path has; ring-simple's where none are known."""
+        """The algorithm and protocol whose rates a library's path takes; ring-simple where none are known."""
         path = library.partition("/")[2].partition(",")[0]
         if path in PATHS:
             return path
-        self.assumed.append(f"no rates known for {library}; those of ring-simple are taken")
+        self.assumed.append(f"no rates known for {library}; those of ring-simple are used")
         return "ring-simple"
 
     def _blocks_in_part(self, wanted: int, block: KernelResources) -> int:
-        """The library's own number of blocks, or as many as the part set apart for it holds."""
+        """The library's own number of blocks, or as many as its partition holds."""
         if self.partition is None:
             return wanted
         return max(min(wanted, resident_blocks(self.device, block) * self.partition.comm_sms), 1)
@@ -323,8 +322,8 @@ def warp_share(device: Device, op: KernelOp) -> float:
 def model_fact(device: Device, key: str) -> tuple[Fact, str] | None:
     """A number of the model and the name of the device it belongs to.
 
-    A device without one of its own borrows it: from a device of the same vendor that holds as many warps per SM,
-    else from any of the same vendor, the first by name. A vendor without any has none.
+    A device without its own borrows it: from a device of the same vendor with as many warps per SM, else from any
+    of the same vendor, the first by name. None where the vendor has none.
     """
     if key in device.facts:
         return device.facts[key], device.name
@@ -338,20 +337,20 @@ def model_fact(device: Device, key: str) -> tuple[Fact, str] | None:
 
 @cache
 def fitted_devices(key: str) -> tuple[Device, ...]:
-    """The known devices with a number of their own."""
+    """The known devices that have this number of their own."""
     return tuple(device for device in map(load_device, device_names()) if device.limits and key in device.facts)
 
 
 def model_number(device: Device, key: str, default: float) -> float:
-    """The value of a number of the model, or the default where neither the device nor its vendor has one."""
-    found = model_fact(device, key)
-    return float(found[0].value) if found and not isinstance(found[0].value, tuple) else default
+    """A number of the model; the default where neither the device nor its vendor has one."""
+    owned = model_fact(device, key)
+    return float(owned[0].value) if owned and not isinstance(owned[0].value, tuple) else default
 
 
 def _alone_ns(device: Device, op: EngineOp) -> float:
     program = Program(
         sm=device.sm,
-        sites=(Site(part=None, engine=0, sms=device.sms),),
+        sites=(Site(part=None, gpc=0, sms=device.sms),),
         ranks=1,
         ops=(op,),
         saturation=saturation(device),
@@ -361,5 +360,5 @@ def _alone_ns(device: Device, op: EngineOp) -> float:
 
 @lru_cache(maxsize=4096)
 def _end_ns(program: Program) -> float:
-    """A planner compiles the same measured kernels hundreds of times."""
+    """Cached: a planner compiles the same measured kernels hundreds of times."""
     return run(program, engine="class").end_ns

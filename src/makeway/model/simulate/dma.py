@@ -1,16 +1,16 @@
-"""What a collective costs on copy engines (DMA): no block of any SM, a command per copy.
+"""What a collective costs on copy engines (DMA): no block on any SM, one command per copy.
 
-A copy has four phases: the host writes a command (control), rings the engine's doorbell (schedule), the engine moves
-the bytes (copy), and its completion flag is seen (sync). Engines work side by side, commands of one engine one after
-another; the host submits in turn, so the last command's path is the critical one:
+A copy has four phases: the host writes a command (control), rings the copy engine's doorbell (schedule), the copy
+engine moves the bytes (copy), and the host sees its completion flag (sync). Copy engines run in parallel, each runs
+its commands in order, and the host submits them in order, so the last command is on the critical path:
 
-    total = commands x control + submissions x schedule + start + bytes of one engine / its rate
+    total = commands x control + submissions x schedule + start + bytes of one copy engine / its rate
           + sync + (flags - 1) x poll
 
-Prelaunched commands wait on the engine for a flag in memory: control and schedule shrink to one poll.
+Prelaunched commands wait on the copy engine for a flag in memory: control and schedule shrink to one poll.
 
-AMD: an engine drives about one link, and two engines are kept for the host. NVIDIA: the driver runs copies of one
-direction one after another on one engine, whatever the engine count; that engine is taken to fill the links.
+AMD: a copy engine drives about one link, and two are reserved for the host. NVIDIA: the driver serializes copies of
+one direction on one copy engine, however many there are; that one is assumed to fill the links.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from makeway.values.facts import Fact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DmaCost:
-    """Phases of one collective on copy engines, as they follow each other on the critical path."""
+    """Phases of one collective on copy engines, in order on the critical path."""
 
     control_ns: float
     schedule_ns: float  # prelaunched: until the trigger is seen
     copy_ns: float
     sync_ns: float
     hbm_bytes_per_s: float  # read and written on one device while copying
-    engines: int
+    copy_engines: int
     assumed: tuple[str, ...]
 
     @property
@@ -46,13 +46,13 @@ class DmaCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Commands:
-    """How a variant spends commands and engines on one device."""
+    """How a variant spends commands and copy engines on one device."""
 
     commands: int
     submissions: int  # doorbells
     flags: int  # completions the host waits for
-    engines: int
-    chunks: int  # written by the busiest engine
+    copy_engines: int
+    chunks: int  # written by the busiest copy engine
     two_way: bool  # each command writes two places
     reads_per_write: float  # HBM reads for each byte sent
 
@@ -62,10 +62,10 @@ def dma_cost(
 ) -> DmaCost:
     """The cost of `collective` among the devices of one node, moved by their copy engines.
 
-    Variants: one copy per peer on its own engine (parallel-copy); one command that writes to two peers (broadcast,
-    all-gather only); all copies on one engine with one flag (one-engine); one command that exchanges two chunks (swap,
-    all-to-all only). An engine that writes two places serves two links with somewhat less than its bandwidth, so
-    broadcast and swap need half the commands and at large sizes run at 0.44 of parallel copies
+    Variants: one copy per peer on its own copy engine (parallel-copy); one command that writes to two peers (broadcast,
+    all-gather only); all copies on one copy engine with one flag (one-engine); one command that exchanges two chunks
+    (swap, all-to-all only). A copy engine that writes two places serves two links with somewhat less than its
+    bandwidth, so broadcast and swap need half the commands and at large sizes run at 0.44 of parallel copies
     (0.43 published for broadcast).
     """
     _check(collective, variant)
@@ -74,10 +74,10 @@ def dma_cost(
     direct = collective if collective.kind == "send-recv" else replace(collective, kind="all-to-all")
     wire = node_wire(device, direct, ranks=collective.ranks)
     peers = 1 if collective.kind == "send-recv" else collective.ranks - 1
-    plan = _commands(variant, peers, _peer_engines(device, facts))
+    plan = _commands(variant, peers, _peer_copy_engines(device, facts))
     chunk_bytes = collective.wire_bytes / peers
-    engine_rate = wire.peer_bytes_per_s * (number(facts, "two_way_share") if plan.two_way else 1.0)
-    moving_s = max(plan.chunks * chunk_bytes / engine_rate, collective.wire_bytes / wire.bytes_per_s)
+    copy_rate = wire.peer_bytes_per_s * (number(facts, "two_way_share") if plan.two_way else 1.0)
+    moving_s = max(plan.chunks * chunk_bytes / copy_rate, collective.wire_bytes / wire.bytes_per_s)
     scale = number(facts, "command_scale")
     control_ns, schedule_ns = _lead_ns(facts, plan, prelaunch=prelaunch)
     return DmaCost(
@@ -86,36 +86,38 @@ def dma_cost(
         copy_ns=number(facts, "start_ns") * scale + moving_s * 1e9,
         sync_ns=(number(facts, "sync_ns") + (plan.flags - 1) * number(facts, "poll_ns")) * scale,
         hbm_bytes_per_s=(1 + plan.reads_per_write) * collective.wire_bytes / moving_s,
-        engines=plan.engines,
+        copy_engines=plan.copy_engines,
         assumed=(
             *wire.assumed,
-            *assumptions(facts, [key for key in ("command_scale", "peer_engines", "host_engines") if key in facts]),
+            *assumptions(
+                facts, [key for key in ("command_scale", "peer_copy_engines", "host_copy_engines") if key in facts]
+            ),
         ),
     )
 
 
 def _check(collective: Collective, variant: str) -> None:
     if variant not in get_args(DmaVariant):
-        raise InputError(f"unknown DMA variant {variant!r}{suggestion(variant, get_args(DmaVariant))}")
+        raise InputError(f"unknown copy-engine variant {variant!r}{suggestion(variant, get_args(DmaVariant))}")
     if collective.needs_arithmetic:
         raise UnsupportedError(
-            f"{collective.kind} on copy engines was asked; they copy and cannot add.\n"
+            f"{collective.kind} cannot run on copy engines: they copy and cannot add.\n"
             "Leave it to SMs, or use all-gather or all-to-all."
         )
     only = {"broadcast": "all-gather", "swap": "all-to-all"}.get(variant)
     if only is not None and collective.kind != only:
-        raise UnsupportedError(f"{variant} was asked for {collective.kind}; it exists for {only} only.")
+        raise UnsupportedError(f"copy-engine={variant} works for {only} only, not for {collective.kind}.")
 
 
-def _peer_engines(device: Device, facts: Mapping[str, Fact]) -> int:
+def _peer_copy_engines(device: Device, facts: Mapping[str, Fact]) -> int:
     if device.copy_engines is None:
         raise UnsupportedError(
-            f"a collective on copy engines was asked; how many {device.name} has is not known.\n"
+            f"how many copy engines {device.name} has is unknown.\n"
             "Give copy_engines in a device file of your own, with `--device FILE.toml`."
         )
-    if "peer_engines" in facts:
-        return min(device.copy_engines, int(number(facts, "peer_engines")))
-    return max(1, device.copy_engines - int(number(facts, "host_engines")))
+    if "peer_copy_engines" in facts:
+        return min(device.copy_engines, int(number(facts, "peer_copy_engines")))
+    return max(1, device.copy_engines - int(number(facts, "host_copy_engines")))
 
 
 def _commands(variant: DmaVariant, peers: int, available: int) -> _Commands:
@@ -130,26 +132,26 @@ def _commands(variant: DmaVariant, peers: int, available: int) -> _Commands:
             # Each pair is exchanged by one of its two devices; the busiest has half its pairs, rounded up.
             return _spread(half, min(half, available), two_way=True, reads_per_write=1.0)
         case "one-engine":
-            one = _spread(peers, 1, two_way=False, reads_per_write=1.0)
-            return replace(one, submissions=1, flags=1)
+            serial = _spread(peers, 1, two_way=False, reads_per_write=1.0)
+            return replace(serial, submissions=1, flags=1)
         case _:
             assert_never(variant)
 
 
-def _spread(commands: int, engines: int, *, two_way: bool, reads_per_write: float) -> _Commands:
+def _spread(commands: int, copy_engines: int, *, two_way: bool, reads_per_write: float) -> _Commands:
     return _Commands(
         commands=commands,
         submissions=commands,
         flags=commands,
-        engines=engines,
-        chunks=-(-commands // engines) * (2 if two_way else 1),
+        copy_engines=copy_engines,
+        chunks=-(-commands // copy_engines) * (2 if two_way else 1),
         two_way=two_way,
         reads_per_write=reads_per_write,
     )
 
 
 def _lead_ns(facts: Mapping[str, Fact], plan: _Commands, *, prelaunch: bool) -> tuple[float, float]:
-    """Control and schedule before the last engine starts."""
+    """Control and schedule before the last copy engine starts."""
     if prelaunch:
         return 0.0, number(facts, "poll_ns")
     return plan.commands * number(facts, "control_ns"), plan.submissions * number(facts, "schedule_ns")

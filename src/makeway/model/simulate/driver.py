@@ -14,7 +14,7 @@ from typing import Literal
 
 from makeway.model.simulate.block_engine import BlockSms
 from makeway.model.simulate.class_engine import ClassSms
-from makeway.model.simulate.policies import Dispatch, HbmRule, Proportional, StrictHeadOfLine
+from makeway.model.simulate.policies import Dispatch, Proportional, SharingPolicy, StrictHeadOfLine
 from makeway.model.simulate.program import Program
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout, Sms
 from makeway.values.errors import InputError
@@ -24,11 +24,11 @@ Engine = Literal["class", "block"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTimes:
-    """When an operation reached its queue, got its first block, moved its first byte, and ended."""
+    """When an operation reached its queue, placed its first block, moved its first byte, and ended."""
 
     arrived_ns: float
     started_ns: float
-    moving_ns: float  # a collective's first byte: every rank had a block of it resident; a kernel: its start
+    moving_ns: float  # a collective's first byte: every rank holds a block of it; a kernel: its start
     ended_ns: float
 
 
@@ -70,10 +70,10 @@ def run(
     *,
     engine: Engine,
     dispatch: Dispatch | None = None,
-    hbm: HbmRule | None = None,
+    hbm: SharingPolicy | None = None,
     record: bool = False,
 ) -> RunResult:
-    """Run a program to its end, or say which operation can never become resident."""
+    """Run a program to its end; an operation that can never become resident is an error."""
     return _Run(program, engine, dispatch or StrictHeadOfLine(), hbm or Proportional(), record).run()
 
 
@@ -82,7 +82,7 @@ class _Run:
     program: Program
     engine: Engine
     policy: Dispatch
-    hbm: HbmRule
+    hbm: SharingPolicy
     record: bool
     now: float = 0.0
     events: int = 0
@@ -146,8 +146,8 @@ class _Run:
         return RunResult(times=times, samples=tuple(self.samples), events=self.events)
 
     def _step(self) -> bool:
-        """Advance to the next event and handle all that happens then; False when nothing more can happen."""
-        ahead = min([rank.next_end_ns() for rank in self.ranks] + [self._next_arrival(), self._next_arrived_data()])
+        """Advance to the next event and handle all that happens then; False at the end."""
+        ahead = min([rank.next_end_ns() for rank in self.ranks] + [self._next_arrival(), self._next_data_end()])
         if ahead == NEVER:
             return False
         self._advance(ahead)
@@ -170,7 +170,7 @@ class _Run:
     def _next_arrival(self) -> float:
         return max(self.arrivals[0][0] - self.now, 0.0) if self.arrivals else NEVER
 
-    def _next_arrived_data(self) -> float:
+    def _next_data_end(self) -> float:
         soonest = NEVER
         for group in self.moving:
             index = self.groups[group][0]
@@ -267,7 +267,7 @@ class _Run:
                     self.live.append(index)
 
     def _resident_part(self, index: int) -> float:
-        """The part of a collective's channels that are complete.
+        """The share of a collective's channels that are complete.
 
         A channel is one block on each rank and carries a fixed part of the data; blocks become resident in the order
         of their channels, so the rank with the fewest decides how many channels are complete.
@@ -278,11 +278,11 @@ class _Run:
         return min(self.progress[other].running_blocks for other in self.groups[op.group or op.name]) / op.blocks
 
     def _movable_ns(self, index: int) -> float:
-        """How far a collective can get with the channels it has: the data of the others must wait for them."""
+        """How far a collective gets with the channels it has; the data of the others waits for them."""
         return self.program.ops[index].work_ns * self._resident_part(index)
 
     def _moving_part(self, index: int) -> float:
-        """The part of a collective's channels that move data now: none once those there have moved all of theirs."""
+        """The share of a collective's channels that move data now: none once the complete ones are done."""
         return self._resident_part(index) if self.clock[index] < self._movable_ns(index) - SAME_NS else 0.0
 
     def _share(self) -> None:
@@ -313,8 +313,8 @@ class _Run:
         for index, speed in speeds.items():
             self.speed[index] = speed
 
-    def _shares(self, wishes: dict[int, float], capacity: float | None) -> dict[int, float]:
-        return self.hbm.shares(wishes, capacity) if capacity is not None else {}
+    def _shares(self, demands: dict[int, float], capacity: float | None) -> dict[int, float]:
+        return self.hbm.shares(demands, capacity) if capacity is not None else {}
 
     def _interfered(self, kernels: dict[int, float], comms: dict[int, float]) -> dict[int, float]:
         ops, loss = self.program.ops, self.program.interference
@@ -333,18 +333,18 @@ class _Run:
 
 
 def check_residency(program: Program, layout: Layout) -> None:
-    """Nothing, or the error that names an operation which could never become resident, even on an empty device."""
+    """Refuse an operation that could never become resident, even on an empty device."""
     for index, op in enumerate(program.ops):
         if op.kind == "copy":
             continue
         each = layout.fitting.capacity(layout.kind[index], ())
-        by_engine: Counter[int] = Counter()
+        by_gpc: Counter[int] = Counter()
         for site in layout.sites[index]:
-            by_engine[program.sites[site].engine] += each * program.sites[site].sms
-        room = sum(by_engine.values())
+            by_gpc[program.sites[site].gpc] += each * program.sites[site].sms
+        room = sum(by_gpc.values())
         cluster = op.block.cluster if op.block else 1
         needed = op.blocks if op.kind == "collective" else min(cluster, op.blocks)
-        if room < needed or max(by_engine.values(), default=0) < min(cluster, op.blocks):
+        if room < needed or max(by_gpc.values(), default=0) < min(cluster, op.blocks):
             where = f"part {op.part!r} of the device" if op.part else "the device"
             raise InputError(
                 f"{op.name} can never become resident: it needs {needed} block{'' if needed == 1 else 's'} at once"

@@ -1,7 +1,4 @@
-"""Which blocks fit on an SM beside any mixture of others, remembered by mixture.
-
-A simulation asks for the same few mixtures again and again.
-"""
+"""Which blocks fit on an SM beside any mixture of others, cached: a simulation meets few mixtures."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ class Fitting:
 
 @cache
 def plus(held: Held, kind: int, blocks: int) -> Held:
-    """What an SM holds with so many more (or, below 0, fewer) blocks of a kind."""
+    """What an SM holds with `blocks` more (below 0: fewer) blocks of a kind."""
     counts = dict(held)
     counts[kind] = counts.get(kind, 0) + blocks
     return tuple(sorted((kind, count) for kind, count in counts.items() if count))

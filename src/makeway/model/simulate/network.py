@@ -22,23 +22,25 @@ PATHS = ("ring-simple", "ring-ll", "ring-ll128", "tree-simple", "nvls-simple", "
 _RCCL_PATHS = ("ring-simple", "sendrecv", "generic")
 _DIRECT_KINDS = ("all-to-all", "send-recv")  # sent to each peer as it is: no ring, no tree
 _REDUCE_ONLY = ("tree-simple", "nvls-simple")
+_NODE_RANKS = 8  # GPUs of one DGX, HGX or OAM board
+_NVL72_RANKS = 72  # of a GB200 NVL72 rack, whose switches join all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCost:
-    """What a collective takes from wires and memory, and how long it takes with a given number of blocks alone."""
+    """What a collective takes from links and memory, and its time alone with a given number of blocks."""
 
     latency_ns: float  # before the first byte: base + hops
     wire_bytes: float  # per rank
     per_block_bytes_per_s: float  # what one block moves on the wire at its thread count
     link_bytes_per_s: float  # what the links of one device carry for this collective, usable
     hbm_bytes_per_wire_byte: float
-    assumed: tuple[str, ...]  # which of the numbers are assumptions
+    assumed: tuple[str, ...]  # the numbers that are assumptions
 
     def rate_bytes_per_s(self, blocks: int) -> float:
         """Bytes per second on the wire, per rank, with `blocks` resident and nothing beside them."""
         if blocks < 1:
-            raise InputError(f"a collective needs at least 1 block to move, got {blocks}")
+            raise InputError(f"a collective needs at least 1 block, got {blocks}")
         return min(self.link_bytes_per_s, blocks * self.per_block_bytes_per_s)
 
     def alone_ns(self, blocks: int) -> float:
@@ -61,7 +63,7 @@ def collective_cost(
 ) -> CollectiveCost:
     """The cost of `collective` on devices like this one, spread evenly over `nodes` nodes.
 
-    `path` is the algorithm and protocol as in a footprint's name; all-to-all and send-recv have one way only and take
+    `path` is the algorithm and protocol as in a footprint's name; all-to-all and send-recv have only one and accept
     any. Fewer `threads` than the library's own lower a block's rate; more do not raise it.
     """
     facts = library_facts(device)
@@ -88,11 +90,21 @@ def collective_cost(
     )
 
 
-def default_blocks(device: Device, collective: Collective) -> int:
-    """Blocks (channels) that the vendor's library would use by itself, in one node.
+def check_one_node(device: Device, collective: Collective) -> None:
+    """Refuse more ranks than one node's links join: the simulator models collectives inside a node."""
+    most = _NVL72_RANKS if device.arch == "sm_100" and device.link == "nvlink-switch" else _NODE_RANKS
+    if collective.ranks > most:
+        raise UnsupportedError(
+            f"{collective.kind} over {collective.ranks:,} ranks; the simulator models one node, at most {most} "
+            f"{device.name}.\nAsk for 2 to {most} ranks, or give collectives their measured time_ms in a workload file."
+        )
 
-    As many as its topology search gives, fewer for small messages: NCCL takes one away while there are fewer than
-    64 B per thread. On PCIe and bridges about one per 12 GB/s, at least 2.
+
+def default_blocks(device: Device, collective: Collective) -> int:
+    """Blocks (channels) that the vendor's library uses by default, in one node.
+
+    As many as its topology search gives, fewer for small messages: NCCL drops blocks until each thread has 64 B.
+    On PCIe and bridges about one per 12 GB/s, at least 2.
     """
     facts = library_facts(device)
     wire = node_wire(device, collective, ranks=collective.ranks)
@@ -111,12 +123,9 @@ def node_wire(device: Device, collective: Collective, *, ranks: int) -> Wire:
     if ranks == 1:  # one rank per node: all traffic is on the network
         return Wire(bytes_per_s=math.inf, peer_bytes_per_s=math.inf, hop="pcie")
     match device.link:
-        case "nvlink-switch":
-            whole = _links(device) * number(facts, "nvlink_bytes_per_s")
-            return Wire(bytes_per_s=whole, peer_bytes_per_s=whole, hop="nvlink")
         case "nvlink-mesh":
             return _nvlink_mesh(device, facts, ranks)
-        case "nvlink-bridge" if ranks == 2:
+        case "nvlink-switch" | "nvlink-bridge" if device.link == "nvlink-switch" or ranks == 2:
             whole = _links(device) * number(facts, "nvlink_bytes_per_s")
             return Wire(bytes_per_s=whole, peer_bytes_per_s=whole, hop="nvlink")
         case "nvlink-bridge" | "pcie":
@@ -130,7 +139,7 @@ def node_wire(device: Device, collective: Collective, *, ranks: int) -> Wire:
 
 
 def _nvlink_mesh(device: Device, facts: Mapping[str, Fact], ranks: int) -> Wire:
-    # Links to devices outside the group lie idle: in a DGX-1 a pair shares up to 2 of a V100's 6 links,
+    # Links to devices outside the group are idle: in a DGX-1 a pair shares up to 2 of a V100's 6 links,
     # a quad uses 4, and all eight use 6.
     link = number(facts, "nvlink_bytes_per_s")
     return Wire(
@@ -158,8 +167,8 @@ def _xgmi_mesh(device: Device, facts: Mapping[str, Fact], collective: Collective
     links, link = _links(device), number(facts, "xgmi_bytes_per_s")
     if ranks - 1 > links:
         raise UnsupportedError(
-            f"{ranks} ranks in one node were asked; the {links} links of {device.name} join at most {links + 1}.\n"
-            "Say how many nodes they are spread over."
+            f"{ranks} ranks in one node; the {links} links of {device.name} join at most {links + 1}.\n"
+            "Say how many nodes the ranks are spread over."
         )
     if collective.kind == "send-recv":
         used = 1.0
@@ -198,7 +207,7 @@ def _across_nodes(inside: float, facts: Mapping[str, Fact], collective: Collecti
 def _path_rates(
     facts: Mapping[str, Fact], collective: Collective, path: str, link: float, nodes: int
 ) -> tuple[float, float, str]:
-    """What the links carry by this path, what one block of it moves, and the fact the latter rests on."""
+    """What the links carry on this path, what one block moves, and the fact behind the latter."""
     block, by_nodes = number(facts, "block_bytes_per_s"), min(nodes, 3) - 1
     match path:
         case "ring-ll":
@@ -245,11 +254,11 @@ def _chosen_path(device: Device, collective: Collective, path: str, nodes: int) 
         return "direct"
     wrong_kind = path == "sendrecv" or (path in _REDUCE_ONLY and collective.kind != "all-reduce")
     if path not in known or wrong_kind:
-        raise UnsupportedError(f"{path} was asked for {collective.kind} on {device.name}; use ring-simple.")
+        raise UnsupportedError(f"{collective.kind} on {device.name} has no path {path}; use ring-simple.")
     if path == "nvls-simple" and ("nvls_share" not in library_facts(device) or device.link != "nvlink-switch"):
         raise UnsupportedError(f"nvls-simple needs switches that add; {device.name} has none. Use ring-simple.")
     if path == "nvls-simple" and nodes > 1:
-        raise UnsupportedError(f"nvls-simple was asked over {nodes} nodes; it is modelled in one. Use tree-simple.")
+        raise UnsupportedError(f"nvls-simple over {nodes} nodes; the model has it in one node only. Use tree-simple.")
     return "ring-simple" if path == "generic" else path
 
 
@@ -292,15 +301,15 @@ def _links(device: Device) -> int:
 
 def _missing(device: Device, key: str) -> UnsupportedError:
     return UnsupportedError(
-        f"a collective between {device.name}s over {device.link} was asked; its facts do not give {key}.\n"
-        "Pass a device file of your own that does, with `--device FILE.toml`."
+        f"a collective between {device.name}s over {device.link} needs the fact {key}, which is unknown.\n"
+        "Pass a device file of your own that gives it, with `--device FILE.toml`."
     )
 
 
 def library_facts(device: Device) -> Mapping[str, Fact]:
     """Constants of the vendor's library (NCCL, RCCL) on this device's architecture."""
     if device.vendor == "cpu":
-        raise UnsupportedError(f"{device.name} is a CPU host: no blocks move its collectives. Ask about a GPU.")
+        raise UnsupportedError(f"{device.name} is a CPU host: its collectives have no blocks. Ask about a GPU.")
     return comm_facts("nccl" if device.vendor == "nvidia" else "rccl", device.arch)
 
 
@@ -316,7 +325,7 @@ def comm_facts(file: str, arch: str) -> Mapping[str, Fact]:
             sourced: dict[str, Any] = {"sources": document["sources"], "facts": own}
             return {**read_facts(document, "facts", where=where), **read_facts(sourced, "facts", where=where)}
     raise UnsupportedError(
-        f"communication rates of {arch} were asked; {where} has {', '.join(document['arch'])}.\n"
+        f"no communication rates for {arch}; {where} has {', '.join(document['arch'])}.\n"
         "Use a device of one of these architectures."
     )
 
@@ -328,7 +337,7 @@ def _traffic_facts() -> Mapping[str, Fact]:
 
 
 def number(facts: Mapping[str, Fact], key: str) -> float:
-    """The plain number of a fact that must be there."""
+    """The number of a required fact."""
     if key not in facts:
         raise UnsupportedError(f"{key} is not known for this architecture; use another path, link or device.")
     value = facts[key].value
@@ -338,7 +347,7 @@ def number(facts: Mapping[str, Fact], key: str) -> float:
 
 
 def numbers(facts: Mapping[str, Fact], key: str) -> tuple[int, ...]:
-    """The list of numbers of a fact that must be there."""
+    """The numbers of a required fact."""
     value = facts[key].value
     if not isinstance(value, tuple):
         raise DataFileError(f"{key} must be a list of numbers, got {value!r}")

@@ -1,6 +1,6 @@
-"""Policies that hardware does not document: who is dispatched first, and how HBM is shared.
+"""Policies that hardware does not document: which block is dispatched first, and how HBM is shared.
 
-Each is an object, so that a result which hinges on one can be shown for all of them.
+Each is an object, so that a result that depends on one can be shown for all of them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Protocol, TypeVar
 
 Op = TypeVar("Op")
 Levels = Sequence[Sequence[Op]]  # the highest priority first, each by arrival
-Place = Callable[[Op, int | None], int]  # place up to so many blocks of an operation (None: all), return how many
+Place = Callable[[Op, int | None], int]  # places up to a number of blocks (None: all) and returns how many
 
 
 class Dispatch(Protocol):
-    """Which of the waiting operations places blocks when room may have come free."""
+    """A dispatch policy: which waiting operation places blocks when room may be free."""
 
     def __hash__(self) -> int: ...
 
@@ -24,8 +24,8 @@ class Dispatch(Protocol):
     def name(self) -> str: ...
 
     @property
-    def engines(self) -> int:
-        """Shader engines that blocks are dealt to in turn; 1 when placement is free."""
+    def gpcs(self) -> int:
+        """GPCs (AMD: shader engines) that blocks are dealt to in turn; 1 when placement is free."""
         ...
 
     def dispatch(self, levels: Levels[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
@@ -41,7 +41,7 @@ class StrictHeadOfLine:
     """
 
     name: str = "strict"
-    engines: int = 1
+    gpcs: int = 1
 
     def dispatch(self, levels: Levels[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
         for op in chain.from_iterable(levels):
@@ -52,10 +52,10 @@ class StrictHeadOfLine:
 
 @dataclass(frozen=True, slots=True)
 class BackFill:
-    """The same order, but an operation whose next block does not fit lets the following ones try."""
+    """The same order, but operations behind one whose next block does not fit may try."""
 
     name: str = "backfill"
-    engines: int = 1
+    gpcs: int = 1
 
     def dispatch(self, levels: Levels[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
         for op in chain.from_iterable(levels):
@@ -72,7 +72,7 @@ class CutAhead:
     both; whether hardware does that is not known.
     """
 
-    engines: int = 1
+    gpcs: int = 1
     turns: bool = False
     name: str = "cut-ahead"
 
@@ -87,14 +87,14 @@ class CutAhead:
 
 @dataclass(frozen=True, slots=True)
 class HeldQueue:
-    """An operation keeps those behind it out until the part `hold` of its blocks is placed, then lets them go first.
+    """An operation blocks those behind it until the share `hold` of its blocks is placed, then lets them go first.
 
     Among operations of one priority; those of a higher one come first. 0 is free for all, 1 is head of line. For
-    hardware whose queues are served in time slices; the part is fitted.
+    hardware that serves its queues in time slices; the share is fitted.
     """
 
     hold: float
-    engines: int = 1
+    gpcs: int = 1
     name: str = "held-queue"
 
     def dispatch(self, levels: Levels[Op], left: Callable[[Op], float], place: Place[Op]) -> None:
@@ -104,44 +104,44 @@ class HeldQueue:
                 place(op, None)
 
 
-class HbmRule(Protocol):
-    """What share of its wish each operation gets when all together want more than there is."""
+class SharingPolicy(Protocol):
+    """The share of its demand that each operation gets when all together demand more than there is."""
 
     def __hash__(self) -> int: ...
 
     @property
     def name(self) -> str: ...
 
-    def shares(self, wishes: Mapping[int, float], capacity: float) -> dict[int, float]: ...
+    def shares(self, demands: Mapping[int, float], capacity: float) -> dict[int, float]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Proportional:
-    """Everyone is cut by the same factor, as if each request waited in one common line."""
+    """All are cut by the same factor, as if every request waited in one queue."""
 
     name: str = "proportional"
 
-    def shares(self, wishes: Mapping[int, float], capacity: float) -> dict[int, float]:
-        total = sum(wishes.values())
+    def shares(self, demands: Mapping[int, float], capacity: float) -> dict[int, float]:
+        total = sum(demands.values())
         factor = capacity / total if total > capacity else 1.0
-        return {op: factor if wish else 1.0 for op, wish in wishes.items()}
+        return {op: factor if demand else 1.0 for op, demand in demands.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class MaxMin:
-    """Small wishes are met in full; the large ones share the rest equally."""
+    """Small demands are met in full; the large ones share the rest equally."""
 
     name: str = "max-min"
 
-    def shares(self, wishes: Mapping[int, float], capacity: float) -> dict[int, float]:
-        shares = dict.fromkeys(wishes, 1.0)
-        if sum(wishes.values()) <= capacity:
+    def shares(self, demands: Mapping[int, float], capacity: float) -> dict[int, float]:
+        shares = dict.fromkeys(demands, 1.0)
+        if sum(demands.values()) <= capacity:
             return shares
-        left, count = capacity, len(wishes)
-        for op, wish in sorted(wishes.items(), key=lambda item: (item[1], item[0])):
-            granted = min(wish, left / count)
-            if wish:
-                shares[op] = granted / wish
+        left, count = capacity, len(demands)
+        for op, demand in sorted(demands.items(), key=lambda item: (item[1], item[0])):
+            granted = min(demand, left / count)
+            if demand:
+                shares[op] = granted / demand
             left, count = left - granted, count - 1
         return shares
 
@@ -150,6 +150,6 @@ DISPATCHES: dict[str, Dispatch] = {
     "strict": StrictHeadOfLine(),
     "backfill": BackFill(),
     "cut-ahead": CutAhead(),
-    "shader-engines": CutAhead(engines=4, turns=True, name="shader-engines"),
+    "shader-engines": CutAhead(gpcs=4, turns=True, name="shader-engines"),
 }
-HBM_RULES: dict[str, HbmRule] = {"proportional": Proportional(), "max-min": MaxMin()}
+HBM_POLICIES: dict[str, SharingPolicy] = {"proportional": Proportional(), "max-min": MaxMin()}

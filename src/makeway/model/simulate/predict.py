@@ -1,4 +1,4 @@
-"""The simulator's front door: a workload on a device under controls, and what to hold it against."""
+"""`simulate`: a workload on a device under controls, and the baselines to compare it with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from makeway.model.residency import capacity, room_left
 from makeway.model.simulate.compile import Compiled, compile_program, model_number
 from makeway.model.simulate.driver import Engine, RunResult, run
-from makeway.model.simulate.policies import DISPATCHES, HBM_RULES, Dispatch, HbmRule, HeldQueue
+from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES, Dispatch, HeldQueue, SharingPolicy
 from makeway.model.simulate.program import EngineOp, Program
 from makeway.values.control import Control
 from makeway.values.device import Device
@@ -18,20 +18,20 @@ from makeway.values.errors import InputError
 from makeway.values.timeline import Holding, Span, SpanKind, Timeline, overlap_rate, share_of_ideal
 from makeway.values.workload import Workload
 
-FEW_WAVES = 4  # below, block-time spread decides how a kernel ends: the per-block engine is the honest one
+FEW_WAVES = 4  # below, the spread of block times decides how a kernel ends: take the per-block engine
 _KINDS: dict[str, SpanKind] = {"kernel": "compute", "collective": "comm", "copy": "copy"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is not known of the hardware, or asked of the simulation."""
+    """Unknowns of the hardware, and options of the simulation."""
 
     engine: Literal["auto", "class", "block"] = "auto"
     dispatch: Dispatch | None = None  # None: the vendor's
-    hbm: HbmRule = HBM_RULES["proportional"]
+    hbm: SharingPolicy = HBM_POLICIES["proportional"]
     jitter: float = 0.0
     seed: int = 0
-    skew_ns: float = 0.0  # the last rank starts so much later than the first
+    skew_ns: float = 0.0  # the last rank starts this much later than the first
     record: bool = False
 
     def __post_init__(self) -> None:
@@ -40,12 +40,12 @@ class Settings:
         if self.skew_ns < 0:
             raise InputError(f"skew cannot be negative, got {self.skew_ns!r} ns")
         if self.jitter and self.engine == "class":
-            raise InputError("the class engine knows no jitter; use the block engine or auto")
+            raise InputError("the class engine has no jitter; use the block engine or auto")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """The same run under policies that the hardware might follow; its share of ideal has the same baselines."""
+    """The same run under other policies that the hardware may follow, with the same baselines."""
 
     dispatch: str
     hbm: str
@@ -56,7 +56,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Predicted times. Sequential, compute, comm and ideal are those of the workload without controls."""
+    """Predicted times. Those of sequential, compute, comm and ideal are without controls."""
 
     SHOWN: ClassVar = ("ideal_ns", "share_of_ideal", "overlap_rate")
 
@@ -66,7 +66,7 @@ class Prediction:
     t_ns: float
     t_compute_ns: float  # all kernels alone, with their own streams
     t_comm_ns: float  # all collectives alone
-    t_sequential_ns: float  # every operation by itself, added up
+    t_sequential_ns: float  # every operation alone, added up
     timeline: Timeline
     engine: Engine
     dispatch: str
@@ -75,7 +75,7 @@ class Prediction:
     blocks: int  # of all kernels and collectives: what the per-block engine's time grows with
     assumed: tuple[str, ...]
     without_effect: tuple[str, ...]
-    alternatives: tuple[Alternative, ...] = ()  # under the hardware policies that are not confirmed, where asked for
+    alternatives: tuple[Alternative, ...] = ()  # under the unconfirmed hardware policies, on request
 
     @property
     def ideal_ns(self) -> float:
@@ -93,7 +93,7 @@ class Prediction:
 
 
 def vendor_dispatch(device: Device) -> Dispatch:
-    """The dispatch rule published for the vendor, or fitted for the device; Hopper and later are not confirmed."""
+    """The dispatch policy published for the vendor or fitted for the device; not confirmed from Hopper on."""
     if "queue_hold" in device.facts:
         return HeldQueue(model_number(device, "queue_hold", 1.0))
     return DISPATCHES["cut-ahead" if device.vendor == "amd" else "strict"]
@@ -170,8 +170,8 @@ class _Baseline:
 
 
 @lru_cache(maxsize=512)
-def _baseline(program: Program, engine: Engine, dispatch: Dispatch, hbm: HbmRule) -> _Baseline:
-    """All kernels alone, all collectives alone, and every operation by itself; a sweep asks again and again."""
+def _baseline(program: Program, engine: Engine, dispatch: Dispatch, hbm: SharingPolicy) -> _Baseline:
+    """All kernels alone, all collectives alone, and every operation alone. Cached: a sweep repeats it."""
 
     def alone(ops: tuple[EngineOp, ...]) -> float:
         return run(replace(program, ops=ops), engine=engine, dispatch=dispatch, hbm=hbm).end_ns if ops else 0.0
@@ -196,7 +196,7 @@ def _only(ops: tuple[EngineOp, ...], *kinds: str) -> tuple[EngineOp, ...]:
 
 
 def timeline_of(program: Program, result: RunResult, device: Device) -> Timeline:
-    """What a run of a program was, span by span."""
+    """A run of a program, span by span."""
     spans = tuple(
         Span(
             name=op.name,

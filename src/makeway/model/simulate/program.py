@@ -1,7 +1,7 @@
 """What the engines run: operations reduced to blocks, work and rates on one kind of SM.
 
-Times are nanoseconds, rates are per nanosecond. A block's work is the time it would take if it had
-a whole SM to itself and could use all of it; `share` is the part of an SM that one block can use.
+Times are nanoseconds, rates are per nanosecond. A block's work is its time with a whole SM to itself,
+if it could use all of it; `share` is the part of an SM that one block can use.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class EngineOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """SMs that are alike in what may be placed there: same part of the device, same GPC or shader engine."""
+    """SMs that are alike in what may be placed on them: same part of the device, same GPC (AMD: shader engine)."""
 
     part: str | None
-    engine: int
+    gpc: int
     sms: int
 
 
@@ -59,9 +59,9 @@ class Interference:
 class Latencies:
     """How long an operation takes to reach its queue once the last operation it waits for has ended.
 
-    With equal latencies, operations that become ready at the same moment arrive in a stated order: first
-    the next of a stream, then those that waited for an event of another stream; and all of them before
-    the room that the ended blocks left is given away. docs/model.md shows what other latencies change.
+    With equal latencies, operations that become ready at the same moment arrive in a fixed order: first the next
+    of a stream, then those that waited for an event of another stream; all of them before the room of the ended
+    blocks is given away. docs/model.md shows what other latencies change.
     """
 
     stream_ns: float = 0.0
@@ -70,7 +70,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Everything one simulation needs."""
+    """Everything that one simulation needs."""
 
     sm: SmLimits
     sites: tuple[Site, ...]  # of every rank

@@ -12,7 +12,7 @@ from makeway.values.workload import BlockWork, CollectiveOp, Gemm, KernelOp, Mea
 
 
 def rewritten(workload: Workload, controls: Sequence[Control]) -> Workload:
-    """The workload under those of the controls that act on its operations; tiles first, then pads."""
+    """The workload under the controls that act on its operations; tiles first, then pads."""
     operations = workload.operations
     for control in sorted(controls, key=lambda item: isinstance(item, SmemPad)):
         match control:
@@ -30,23 +30,22 @@ def rewritten(workload: Workload, controls: Sequence[Control]) -> Workload:
 
 
 def idle_controls(workload: Workload, controls: Sequence[Control]) -> list[str]:
-    """Controls that cannot change anything in this workload, and why: a knob that silently does nothing misleads."""
+    """Controls that change nothing in this workload, and why: a knob that silently does nothing misleads."""
     idle = []
     for control in controls:
-        name = type(control).__name__
         if isinstance(control, SmemPad | TileChoice):
             if isinstance(control, TileChoice) and rewritten(workload, (control,)) == workload:
-                idle.append(f"{name}: no kernel offers another tile, or it has this one already")
+                idle.append(f"{control.name}: no kernel offers another tile, or it has this one already")
         elif not workload.collectives:
-            idle.append(f"{name}: the workload has no collective")
+            idle.append(f"{control.name}: the workload has no collective")
         elif isinstance(control, LaunchOrder) and rewritten(workload, (control,)) == workload:
-            idle.append(f"{name}: every collective waits for a kernel, or is launched first already")
+            idle.append(f"{control.name}: every collective waits for a kernel, or is launched first already")
     return idle
 
 
 def _padded(operations: tuple[Operation, ...], control: SmemPad) -> tuple[Operation, ...]:
     if not any(isinstance(op, KernelOp) and fnmatchcase(op.name, control.kernel) for op in operations):
-        raise InputError(f"no kernel of the workload is named {control.kernel!r}: the pad would do nothing")
+        raise InputError(f"no kernel of the workload is named {control.kernel!r}: the pad would have no effect")
     return tuple(
         replace(op, resources=op.resources.padded(control.pad_bytes), measured_as=op.measured_as or op.resources)
         if isinstance(op, KernelOp) and fnmatchcase(op.name, control.kernel)
@@ -97,7 +96,7 @@ def _divisible(op: KernelOp, pieces: int) -> bool:
 
 
 def _pieces(op: Operation, pieces: int, split: set[str]) -> list[Operation]:
-    found: list[Operation] = []
+    parts: list[Operation] = []
     for index in range(pieces):
         name = _piece(op.name, index)
         if isinstance(op, CollectiveOp):
@@ -105,11 +104,11 @@ def _pieces(op: Operation, pieces: int, split: set[str]) -> list[Operation]:
             after = tuple(_piece(earlier, index) if earlier in split else earlier for earlier in op.after)
             smaller = replace(op.collective, size_bytes=max(size, 1))
             time_ns = op.time_ns / pieces if op.time_ns is not None else None
-            found.append(replace(op, name=name, collective=smaller, after=after, time_ns=time_ns))
+            parts.append(replace(op, name=name, collective=smaller, after=after, time_ns=time_ns))
         else:
             after = tuple(_piece(earlier, pieces - 1) if earlier in split else earlier for earlier in op.after)
-            found.append(replace(op, name=name, work=_part(op.work, index, pieces), after=after))
-    return found
+            parts.append(replace(op, name=name, work=_part(op.work, index, pieces), after=after))
+    return parts
 
 
 def _after_last(op: Operation, pieces: int, split: set[str]) -> Operation:

@@ -1,7 +1,7 @@
-"""What both engines promise: SMs that take blocks, run them, and tell when the next one ends.
+"""The interface of both engines: SMs that take blocks, run them, and say when the next one ends.
 
-An engine keeps the SMs of one rank. It measures progress in each operation's own virtual time, which
-runs slower while HBM or links are short; the driver moves that clock.
+An engine holds the SMs of one rank. It measures progress in each operation's own virtual time, which
+slows down while HBM or links are short; the driver moves that clock.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Sms(Protocol):
     changes: int  # counts up whenever `running` may have changed
 
     def place(self, op: int, limit: int | None) -> int:
-        """Place up to `limit` blocks of an operation (None: all that still wait) and return how many."""
+        """Place up to `limit` blocks of an operation (None: all that wait) and return how many."""
         ...
 
     def settle(self) -> None:
-        """Make rates true to what is resident, after all placements of a moment."""
+        """Update the rates to what is resident, after all placements of a moment."""
         ...
 
     def next_end_ns(self) -> float:
@@ -55,7 +55,7 @@ class Sms(Protocol):
 
 
 class Layout:
-    """What both engines need to know of a program: kinds of blocks, sites each operation may use."""
+    """What both engines know about a program: kinds of blocks, and the sites each operation may use."""
 
     def __init__(self, program: Program, dispatch: Dispatch) -> None:
         needs = list(dict.fromkeys(op.block for op in program.ops if op.block is not None))
@@ -63,17 +63,17 @@ class Layout:
         self.ops: tuple[EngineOp, ...] = program.ops
         self.fitting = Fitting(program.sm, needs)
         self.kind = [needs.index(op.block) if op.block is not None else -1 for op in program.ops]
-        self.dealt = dispatch.engines > 1
+        self.dealt = dispatch.gpcs > 1
         self.soft = program.saturation == "soft"
         self.sites = [
             tuple(index for index, site in enumerate(program.sites) if op.part is None or site.part == op.part)
             for op in program.ops
         ]
-        # the GPCs or shader engines an operation may use: one without any of its SMs is skipped
-        self.engines = [tuple(sorted({program.sites[index].engine for index in sites})) for sites in self.sites]
+        # the GPCs that an operation may use: one without any of its SMs is skipped
+        self.gpcs = [tuple(sorted({program.sites[index].gpc for index in sites})) for sites in self.sites]
         # blocks of a cluster at once, inside one GPC; 1: each block by itself
         self.cluster = [op.block.cluster if op.block else 1 for op in program.ops]
 
     def slowdown(self, wanted: float, share: float) -> float:
-        """How much slower than alone on the SM a block of `share` runs where blocks want `wanted` SMs in all."""
+        """How much slower than alone a block of `share` runs on an SM whose blocks want `wanted` SMs in all."""
         return 1.0 + wanted - share if self.soft else max(1.0, wanted)

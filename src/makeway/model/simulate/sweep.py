@@ -1,14 +1,15 @@
-"""Sweeps: one knob over its values, everything else as it is; and the answers that hinge on what is not known."""
+"""Sweeps: one knob over its values; and the same run under each unconfirmed hardware policy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from makeway.model.residency import pad_range, resident_blocks
 from makeway.model.simulate.driver import run
-from makeway.model.simulate.policies import DISPATCHES, HBM_RULES
+from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES
 from makeway.model.simulate.predict import Alternative, Prediction, Settings, compile_for, simulate, vendor_dispatch
 from makeway.values.control import CommBlocks, CommPriority, Control, SmemPad
 from makeway.values.device import Device
@@ -17,52 +18,15 @@ from makeway.values.timeline import share_of_ideal
 from makeway.values.workload import Gemm, KernelOp, Workload
 
 SweepKind = Literal["pad", "priority", "comm-blocks", "grid"]
-HONEST_JITTER = 0.05  # equal block times hide starvation: back-fill is judged with spread
+HONEST_JITTER = 0.05  # equal block times hide starvation, so back-fill is judged with spread
 _BLOCK_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _GRID_SIDES = (2, 4, 8, 16, 32, 64, 128)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One setting of a sweep, not yet run."""
-
-    label: str
-    workload: Workload
-    controls: tuple[Control, ...]
-
-
-def sweep_points(kind: SweepKind, workload: Workload, device: Device, controls: Sequence[Control]) -> list[Point]:
-    """The settings of a sweep."""
-    base = tuple(controls)
-    match kind:
-        case "pad":
-            return [
-                Point(label=f"pad {pad:,} B", workload=workload, controls=(*_without(base, SmemPad), *_pad(pad)))
-                for pad in _pads(workload, device)
-            ]
-        case "priority":
-            plain = _without(base, CommPriority)
-            return [
-                Point(label="equal priority", workload=workload, controls=plain),
-                Point(label="comm priority", workload=workload, controls=(*plain, CommPriority())),
-            ]
-        case "comm-blocks":
-            rest = _without(base, CommBlocks)
-            return [
-                Point(label=f"{count} blocks", workload=workload, controls=(*rest, CommBlocks(count)))
-                for count in _BLOCK_COUNTS
-            ]
-        case "grid":
-            return [
-                Point(label=f"{x}x{y}", workload=_with_grid(workload, x, y), controls=base)
-                for y in _GRID_SIDES
-                for x in _GRID_SIDES
-            ]
+_Point = tuple[str, Workload, tuple[Control, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One setting of a sweep: its prediction, or why it cannot run."""
+    """One value of a sweep: its prediction, or why it cannot run."""
 
     label: str
     prediction: Prediction | None
@@ -71,7 +35,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """One knob over its values, everything else as it is."""
+    """One knob over its values, everything else fixed."""
 
     kind: SweepKind
     workload: Workload
@@ -89,24 +53,38 @@ def sweep(
     progress: Callable[[str], None] | None = None,
 ) -> Sweep:
     """The workload's predictions over the values of one knob."""
-    points = sweep_points(kind, workload, device, controls)
+    points = list(_points(kind, workload, device, tuple(controls)))
     outcomes = []
-    for at, point in enumerate(points, start=1):
+    for at, (label, changed, chosen) in enumerate(points, start=1):
         if progress:
-            progress(f"simulating {at} of {len(points)}: {point.label}")
-        outcomes.append(_outcome(point, device, settings))
+            progress(f"simulating {at} of {len(points)}: {label}")
+        try:
+            outcomes.append(Outcome(label=label, prediction=simulate(changed, device, chosen, settings)))
+        except InputError as error:
+            outcomes.append(Outcome(label=label, prediction=None, error=str(error)))
     return Sweep(kind=kind, workload=workload, device=device, outcomes=tuple(outcomes))
 
 
-def _outcome(point: Point, device: Device, settings: Settings | None) -> Outcome:
-    try:
-        return Outcome(label=point.label, prediction=simulate(point.workload, device, point.controls, settings))
-    except InputError as error:
-        return Outcome(label=point.label, prediction=None, error=str(error))
+def _points(kind: SweepKind, workload: Workload, device: Device, base: tuple[Control, ...]) -> Iterator[_Point]:
+    """The values of the knob: a label, the workload and its controls."""
+    match kind:
+        case "pad":
+            for pad in _pads(workload, device):
+                yield f"pad {pad:,} B", workload, (*_without(base, SmemPad), *((SmemPad(pad),) if pad else ()))
+        case "priority":
+            plain = _without(base, CommPriority)
+            yield "equal priority", workload, plain
+            yield "comm priority", workload, (*plain, CommPriority())
+        case "comm-blocks":
+            for count in _BLOCK_COUNTS:
+                yield f"{count} blocks", workload, (*_without(base, CommBlocks), CommBlocks(count))
+        case "grid":
+            for y, x in product(_GRID_SIDES, _GRID_SIDES):
+                yield f"{x}x{y}", _with_grid(workload, x, y), base
 
 
 def with_alternatives(prediction: Prediction, settings: Settings) -> Prediction:
-    """The prediction beside the same run under each dispatch policy and HBM policy, with spread block times."""
+    """The prediction with the same run under each dispatch and sharing policy, block times spread."""
     return replace(prediction, alternatives=tuple(_alternatives(prediction, settings)))
 
 
@@ -114,10 +92,10 @@ def _alternatives(prediction: Prediction, settings: Settings) -> Iterator[Altern
     workload, device = prediction.workload, prediction.device
     other = DISPATCHES["backfill" if device.vendor == "nvidia" else "shader-engines"]
     spread = replace(settings, engine="block", jitter=max(settings.jitter, HONEST_JITTER))
-    for rule in dict.fromkeys((settings.dispatch or vendor_dispatch(device), vendor_dispatch(device), other)):
-        compiled = compile_for(workload, device, prediction.controls, rule, spread)
-        for hbm in HBM_RULES.values():
-            time_ns = run(compiled.program, engine="block", dispatch=rule, hbm=hbm).end_ns
+    for dispatch in dict.fromkeys((settings.dispatch or vendor_dispatch(device), vendor_dispatch(device), other)):
+        compiled = compile_for(workload, device, prediction.controls, dispatch, spread)
+        for hbm in HBM_POLICIES.values():
+            time_ns = run(compiled.program, engine="block", dispatch=dispatch, hbm=hbm).end_ns
             share = share_of_ideal(
                 t_sequential=prediction.t_sequential_ns,
                 t=time_ns,
@@ -125,7 +103,7 @@ def _alternatives(prediction: Prediction, settings: Settings) -> Iterator[Altern
                 t_comm=prediction.t_comm_ns,
             )
             yield Alternative(
-                dispatch=rule.name, hbm=hbm.name, jitter=spread.jitter, t_ns=time_ns, share_of_ideal=share
+                dispatch=dispatch.name, hbm=hbm.name, jitter=spread.jitter, t_ns=time_ns, share_of_ideal=share
             )
 
 
@@ -133,17 +111,13 @@ def _without(controls: tuple[Control, ...], kind: type[Control]) -> tuple[Contro
     return tuple(control for control in controls if not isinstance(control, kind))
 
 
-def _pad(pad: int) -> tuple[Control, ...]:
-    return (SmemPad(pad),) if pad else ()
-
-
 def _pads(workload: Workload, device: Device) -> list[int]:
-    """No pad, and the smallest pad for each residency of each kernel that still lets every kernel launch."""
+    """No pad, and for each residency of each kernel the smallest pad that still lets every kernel launch."""
     pads = {0}
     for kernel in workload.kernels:
         for blocks in range(1, resident_blocks(device, kernel.resources)):
-            if found := pad_range(device, kernel.resources, blocks):
-                pads.add(found.smallest_bytes)
+            if pad := pad_range(device, kernel.resources, blocks):
+                pads.add(pad.smallest_bytes)
     most = min((device.sm.smem_block_bytes - kernel.resources.smem_bytes for kernel in workload.kernels), default=0)
     return sorted(pad for pad in pads if pad <= most)
 

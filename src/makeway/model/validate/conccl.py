@@ -1,7 +1,7 @@
 """ConCCL's ladder on MI300X (arXiv 2412.14335): share of ideal, step by step.
 
 The 30 scenarios are not published: those of the presets are assumed. Three numbers of the MI300X are
-fitted to this very ladder, so its rows are a calibration; the row without them is a prediction.
+fitted to this ladder, so its rows are a calibration; the rows without those numbers are predictions.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def ladder(device: Device) -> Ladder:
             "copy engine, 8 CUs fewer": [(CopyEngine(),), (CopyEngine(), SmPartition(8))],
         }
         for step, choices in runs.items():
-            found = [simulate(workload, device, choice, settings) for choice in choices]
-            fastest = min(found, key=lambda prediction: prediction.t_ns)
+            predictions = [simulate(workload, device, choice, settings) for choice in choices]
+            fastest = min(predictions, key=lambda prediction: prediction.t_ns)
             share = fastest.share_of_ideal
             if share is None:
                 raise InputError(f"{name} leaves nothing to gain on {device.name}")
@@ -78,10 +78,10 @@ def conccl_rows() -> Iterator[Row]:
         ("", "calibration", device),
         (", no fitted number", "predicted", without_fit(device)),
     ):
-        found = ladder(chosen)
+        steps = ladder(chosen)
         fitted = "three numbers fitted to these five" if status == "calibration" else "no fitted number"
         for step, published in PUBLISHED.items():
             yield Row(source=SOURCE, device="MI300X", case=f"{step}, share of ideal{label}", published=published,
-                      predicted=found.steps[step], unit="%", status=status, assumed=(scenarios, fitted))  # fmt: skip
+                      predicted=steps.steps[step], unit="%", status=status, assumed=(scenarios, fitted))  # fmt: skip
         yield Row(source=SOURCE, device="MI300X", case=f"largest speed-up{label}", published=BEST_SPEEDUP,
-                  predicted=found.best, unit="x", status=status, assumed=(scenarios, fitted))  # fmt: skip
+                  predicted=steps.best, unit="x", status=status, assumed=(scenarios, fitted))  # fmt: skip

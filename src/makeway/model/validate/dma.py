@@ -1,4 +1,4 @@
-"""Collectives on MI300X's DMA engines, by size: speed-up of each variant over one copy per peer (AMD-DMA-Latte)."""
+"""Collectives on MI300X's copy engines, by size: speed-up of each variant over one copy per peer (AMD-DMA-Latte)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VARIANTS: dict[str, DmaVariant] = {
 def dma_rows(table: Sequence[Mapping[str, str]], *, status: str) -> list[Row]:
     """Every cell of a table with a bytes column and one column per variant (with or without _prelaunch).
 
-    A table with a swap column is one of all-to-all: only there does a swap make sense.
+    A table with a swap column is about all-to-all, the only collective that a swap makes sense for.
     """
     columns = [column for column in table[0] if column != "bytes"] if table else []
     kind = "all-to-all" if any(column.startswith("swap") for column in columns) else "all-gather"
@@ -46,6 +46,7 @@ def dma_rows(table: Sequence[Mapping[str, str]], *, status: str) -> list[Row]:
                     source=f"{SOURCE} {kind}",
                     device="MI300X",
                     case=f"{column.replace('_', ' ')} at {exchange.size_bytes:,} B",
+                    size_bytes=exchange.size_bytes,
                     published=float(line[column]),
                     predicted=plain / cost.total_ns,
                     unit="x",
@@ -59,7 +60,7 @@ def dma_rows(table: Sequence[Mapping[str, str]], *, status: str) -> list[Row]:
 def dma_summary(rows: Sequence[Row]) -> Summary:
     """Errors relative to the published speed-up: over all sizes, and at 16 MiB and above."""
     relative = [abs(row.error) / row.published for row in rows]
-    large = [abs(row.error) / row.published for row in rows if _bytes(row) >= LARGE_BYTES]
+    large = [abs(row.error) / row.published for row in rows if (row.size_bytes or 0) >= LARGE_BYTES]
     same = [abs(1.0 - row.published) / row.published for row in rows]
     return Summary(
         source=rows[0].source,
@@ -73,7 +74,3 @@ def dma_summary(rows: Sequence[Row]) -> Summary:
         },
         note="errors relative to the published speed-up",
     )
-
-
-def _bytes(row: Row) -> int:
-    return int(row.case.rpartition(" at ")[2].removesuffix(" B").replace(",", ""))

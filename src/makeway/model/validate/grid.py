@@ -1,7 +1,7 @@
 """Fig. 2 of arXiv 2606.09200: time of plain overlap over sequential, by the GEMM's grid.
 
 Two numbers per device are fitted: how many warps saturate an SM, and how long the all-reduce takes
-relative to the GEMM (the paper gives no absolute times). A device without borrows them (model_fact).
+relative to the GEMM (the paper gives no absolute times). A device without them borrows them (model_fact).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TILES = 128  # 8192 / 64: a larger grid has no more blocks
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class GridCell:
     """One cell of the heat map."""
 
     device: str
@@ -41,9 +41,9 @@ class Cell:
         return min(self.x, _TILES) * min(self.y, _TILES)
 
 
-def cells(table: Sequence[Mapping[str, str]]) -> list[Cell]:
+def cells(table: Sequence[Mapping[str, str]]) -> list[GridCell]:
     """The cells of a table with columns device, grid_y, grid_x, time_ratio."""
-    return [Cell(row["device"], int(row["grid_x"]), int(row["grid_y"]), float(row["time_ratio"])) for row in table]
+    return [GridCell(row["device"], int(row["grid_x"]), int(row["grid_y"]), float(row["time_ratio"])) for row in table]
 
 
 def published_device(name: str) -> Device:
@@ -51,7 +51,7 @@ def published_device(name: str) -> Device:
     return load_device(PAPER_DEVICES.get(name, name))
 
 
-def grid_rows(table: Sequence[Cell]) -> list[Row]:
+def grid_rows(table: Sequence[GridCell]) -> list[Row]:
     """Every cell beside the model's."""
     return [
         Row(
@@ -67,9 +67,9 @@ def grid_rows(table: Sequence[Cell]) -> list[Row]:
     ]
 
 
-def grid_summaries(table: Sequence[Cell], rows: Sequence[Row]) -> list[Summary]:
-    """The error per device, and what the best model that sees only the number of blocks could reach."""
-    by_device: dict[str, list[Cell]] = defaultdict(list)
+def grid_summaries(table: Sequence[GridCell], rows: Sequence[Row]) -> list[Summary]:
+    """The error per device, and the error of the best model that sees only the number of blocks."""
+    by_device: dict[str, list[GridCell]] = defaultdict(list)
     for cell in table:
         by_device[cell.device].append(cell)
     return [
@@ -91,21 +91,21 @@ def _status(device: Device) -> str:
 
 
 def _assumed(device: Device) -> tuple[str, ...]:
-    said = []
+    sentences = []
     for key in _FITTED_KEYS:
-        found = model_fact(device, key)
-        owner = f"{found[1]}'s" if found and found[1] != device.name else "its own"
-        said.append(f"{key} {found[0].value if found else 'default'} ({owner})")
-    return tuple(said)
+        owned = model_fact(device, key)
+        owner = f"{owned[1]}'s" if owned and owned[1] != device.name else "its own"
+        sentences.append(f"{key} {owned[0].value if owned else 'default'} ({owner})")
+    return tuple(sentences)
 
 
-def _baselines(name: str, group: list[Cell], tables: Mapping[str, list[Cell]]) -> dict[str, float]:
+def _baselines(name: str, group: list[GridCell], tables: Mapping[str, list[GridCell]]) -> dict[str, float]:
     ratios = [cell.ratio for cell in group]
     by_blocks: dict[int, list[float]] = defaultdict(list)
     for cell in group:
         by_blocks[cell.blocks].append(cell.ratio)
     device = published_device(name)
-    found = {
+    errors = {
         "floor: best model that sees only X*Y": fmean(abs(c.ratio - median(by_blocks[c.blocks])) for c in group),
         "constant mean": fmean(abs(ratio - fmean(ratios)) for ratio in ratios),
         "numbers of the other devices": fmean(abs(time_ratio_without_own(device, c.blocks) - c.ratio) for c in group),
@@ -114,8 +114,8 @@ def _baselines(name: str, group: list[Cell], tables: Mapping[str, list[Cell]]) -
     if sister is not None:
         copied = {(cell.x, cell.y): cell.ratio for cell in tables[sister]}
         shared = [cell for cell in group if (cell.x, cell.y) in copied]
-        found[f"copy of {sister}'s table"] = fmean(abs(copied[cell.x, cell.y] - cell.ratio) for cell in shared)
-    return found
+        errors[f"copy of {sister}'s table"] = fmean(abs(copied[cell.x, cell.y] - cell.ratio) for cell in shared)
+    return errors
 
 
 # --- the experiment itself ---------------------------------------------------------------------

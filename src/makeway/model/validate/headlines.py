@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 from makeway.model.presets import load_preset, preset_names
@@ -24,7 +25,7 @@ _JITTER = Settings(engine="block", jitter=0.02)
 
 
 def headline_rows() -> Iterator[Row]:
-    """All rows, one after another: some take a second."""
+    """All rows, computed one at a time: some take a second."""
     for rows in (_priority_rows, _dispatcher_rows, _slowdown_rows, _channel_rows, _field_rows):
         yield from rows()
 
@@ -33,44 +34,25 @@ def headline_rows() -> Iterator[Row]:
 
 
 def priority_gain(device: Device, blocks: int, settings: Settings | None = None) -> float:
-    """The part of the time that priority for communication saves in the published experiment."""
+    """The share of the time that priority for communication saves in the published experiment."""
     plain = run_experiment(device, blocks, settings=settings)
     return 1.0 - run_experiment(device, blocks, priority=True, settings=settings).t_ns / plain.t_ns
 
 
 def _priority_rows() -> Iterator[Row]:
-    source = "arXiv 2606.09200"
     a40, mi250x = load_device("A40"), load_device("MI250X")
-    gains = [priority_gain(a40, blocks) for blocks in _DIAGONAL]
-    yield Row(
-        source=source,
-        device="A40",
-        case="largest cut in time by priority, cb-ar",
-        published=25.5,
-        predicted=100 * max(gains),
-        unit="%",
-        status="fitted",
-        assumed=("comm_over_compute was chosen with this figure in view",),
-    )
+    row = partial(Row, source="arXiv 2606.09200", unit="%")
+    gain = max(priority_gain(a40, blocks) for blocks in _DIAGONAL)
+    chosen = "comm_over_compute was chosen with this figure in view"
+    case = "largest cut in time by priority, cb-ar"
+    yield row(device="A40", case=case, published=25.5, predicted=100 * gain, status="fitted", assumed=(chosen,))
     rate = run_experiment(a40, 4096, priority=True).overlap_rate
     assert rate is not None
-    yield Row(
-        source=source,
-        device="A40",
-        case="largest overlap rate (the last collective follows its GEMM)",
-        published=90.0,
-        predicted=100 * rate,
-        unit="%",
-        assumed=("10 iterations",),
-    )
-    yield Row(
-        source=source,
-        device="MI250X",
-        case="priority against plain overlap at 1,024 blocks and more (published: can lose, no size given)",
-        published=0.0,
-        predicted=100 * min(priority_gain(mi250x, blocks) for blocks in (1024, 4096)),
-        unit="%",
-    )
+    case = "largest overlap rate (the last collective follows its GEMM)"
+    yield row(device="A40", case=case, published=90.0, predicted=100 * rate, assumed=("10 iterations",))
+    case = "priority against plain overlap at 1,024 blocks and more (published: can lose, no size given)"
+    loss = min(priority_gain(mi250x, blocks) for blocks in (1024, 4096))
+    yield row(device="MI250X", case=case, published=0.0, predicted=100 * loss)
 
 
 def _dispatcher_rows() -> Iterator[Row]:
@@ -121,11 +103,10 @@ def _slowdown_rows() -> Iterator[Row]:
     note = (
         f"{len(slow)} pairs of {', '.join(_TRAINING)} and A100, H100, MI250X, 8 ranks, communication at high priority",
     )
-    source = "arXiv 2507.03114"
-    yield Row(source=source, device="A100 H100 MI250", case="mean compute slow-down under overlap", published=18.9,
-              predicted=100 * fmean(slow.values()), unit="%", assumed=note)  # fmt: skip
-    yield Row(source=source, device="A100 H100 MI250", case="largest compute slow-down under overlap", published=40.0,
-              predicted=100 * max(slow.values()), unit="%", assumed=note)  # fmt: skip
+    row = partial(Row, source="arXiv 2507.03114", device="A100 H100 MI250", unit="%", assumed=note)
+    mean, largest = 100 * fmean(slow.values()), 100 * max(slow.values())
+    yield row(case="mean compute slow-down under overlap", published=18.9, predicted=mean)
+    yield row(case="largest compute slow-down under overlap", published=40.0, predicted=largest)
 
 
 # --- arXiv 2602.20656: channels ----------------------------------------------------------------
@@ -152,7 +133,7 @@ def _channel_rows() -> Iterator[Row]:
             published=published,
             predicted=times[8] / times[count],
             unit="x",
-            assumed=("kernel, sizes and ranks are ours", "NCCL 2.21 has at most 32 channels: 32 stand for 61"),
+            assumed=("kernel, sizes and ranks are ours", "NCCL 2.21 has at most 32 channels, used for 61"),
         )
 
 
@@ -160,45 +141,41 @@ def _channel_rows() -> Iterator[Row]:
 
 
 def _field_rows() -> Iterator[Row]:
+    row = partial(Row, unit="x")
     ampere = KernelResources(threads=128, registers_per_thread=222, smem_bytes=80 * 1024)
-    yield Row(
+    work = Measured(time_ns=1.18e6, blocks=2160, hbm_bytes=962.4e6)
+    yield row(
         source="NVIDIA/nccl issue 1428",
         device="A100-SXM4-80GB",
         case="GEMM of 1.18 ms under an all-gather",
         published=1.76,
-        predicted=_slowdown_under_gather(
-            "A100-SXM4-80GB", ampere, Measured(time_ns=1.18e6, blocks=2160, hbm_bytes=962.4e6)
-        ),
-        unit="x",
+        predicted=_slowdown_under_gather("A100-SXM4-80GB", ampere, work),
         assumed=("GEMM kernel and its HBM traffic are ours", "no clock or cache effects"),
     )
     hopper = KernelResources(threads=384, registers_per_thread=168, smem_bytes=200 * 1024)
-    yield Row(
+    work = Measured(time_ns=1e6, blocks=132, hbm_bytes=1.005e9)
+    yield row(
         source="NVIDIA developer forum 337991",
         device="H100-SXM5-80GB",
         case="GEMM of exactly 132 blocks beside a 24-block all-gather",
         published=1.70,
-        predicted=_slowdown_under_gather(
-            "H100-SXM5-80GB", hopper, Measured(time_ns=1e6, blocks=132, hbm_bytes=1.005e9)
-        ),
-        unit="x",
+        predicted=_slowdown_under_gather("H100-SXM5-80GB", hopper, work),
         assumed=("equal block times: the second wave doubles the GEMM",),
     )
-    b200 = load_device("B200")
-    cost = collective_cost(b200, Collective(kind="all-to-all", size_bytes=2**30, ranks=8), path="sendrecv")
-    yield Row(
+    exchange = Collective(kind="all-to-all", size_bytes=2**30, ranks=8)
+    cost = collective_cost(load_device("B200"), exchange, path="sendrecv")
+    yield row(
         source="DeepEP README",
         device="B200",
         case="dispatch bandwidth at 24 SMs over that at 64",
         published=643 / 726,
         predicted=cost.rate_bytes_per_s(24) / cost.rate_bytes_per_s(64),
-        unit="x",
-        assumed=("an NCCL block's rate stands for DeepEP's",),
+        assumed=("an NCCL block's rate is used for DeepEP's",),
     )
 
 
 def _slowdown_under_gather(device: str, gemm: KernelResources, work: Measured) -> float:
-    """How much longer a GEMM takes that is launched behind a long all-gather of 24 blocks."""
+    """How much longer a GEMM takes when it is launched behind a long all-gather of 24 blocks."""
     builder = WorkloadBuilder("GEMM under all-gather", ranks=8)
     builder.collective("gather", "all-gather", 2**30, "nccl-2.21.5/ring-simple", blocks=24, time_ns=10 * work.time_ns)
     builder.kernel("gemm", gemm, work)

@@ -1,4 +1,4 @@
-"""Published numbers beside ours: one row each, misses included."""
+"""Published numbers beside the model's: one row each, misses included."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import ClassVar
 
 from makeway.values.facts import data_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One published number, what the model says, and what the model had to assume."""
+    """One published number, what the model says, and what the model assumes."""
+
+    SHOWN: ClassVar = ("error",)
 
     source: str
     device: str
@@ -21,6 +24,7 @@ class Row:
     published: float
     predicted: float
     unit: str = ""
+    size_bytes: int | None = None  # of the collective, where the table goes by size
     status: str = "predicted"  # fitted: this number helped to choose the model's; calibration; predicted; borrowed
     assumed: tuple[str, ...] = ()
 
@@ -31,7 +35,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Mean absolute error of a group of rows, beside what simpler predictors reach."""
+    """Mean absolute error of a group of rows, beside the errors of simpler predictors."""
 
     source: str
     device: str
@@ -47,10 +51,11 @@ def mean_absolute_error(rows: Sequence[Row]) -> float:
 
 
 def published_csv(name: str) -> list[dict[str, str]]:
-    """A published table of the package, comment lines left out."""
+    """A published table of the package."""
     return parse_csv(data_files("validation").joinpath(name).read_text())
 
 
 def parse_csv(text: str) -> list[dict[str, str]]:
+    """The rows of a table; lines that start with # are comments."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return list(csv.DictReader(io.StringIO("\n".join(lines))))

@@ -1,81 +1,105 @@
-"""All published results, one part of them, or a table that the user brings."""
+"""`validate`: all published results, some of them, or a table of the user's own, beside the model's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from makeway.model.validate.conccl import conccl_rows
 from makeway.model.validate.dma import dma_rows, dma_summary
 from makeway.model.validate.grid import cells, grid_rows, grid_summaries
 from makeway.model.validate.headlines import headline_rows
 from makeway.model.validate.rows import Row, Summary, parse_csv, published_csv
-from makeway.values.errors import DataFileError, InputError
+from makeway.values.errors import DataFileError, InputError, UnknownNameError, suggestion
+from makeway.values.facts import read_file
 
+CLOSE = 0.1  # a prediction within a tenth of the published figure
 _GRID_COLUMNS = {"device", "grid_x", "grid_y", "time_ratio"}
+_Table = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many rows there are, and how many of them the model comes close to."""
+
+    rows: int
+    close: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """Rows and, where a mean makes sense, summaries."""
+    """Published figures beside the model's and, where a mean makes sense, a summary of each group."""
+
+    SHOWN: ClassVar = ("all", "predicted")
 
     rows: tuple[Row, ...]
-    summaries: tuple[Summary, ...]
+    summary: tuple[Summary, ...] = ()
+
+    @property
+    def all(self) -> Count:
+        return _count(self.rows)
+
+    @property
+    def predicted(self) -> Count:
+        """Only the rows that no number of the model was fitted to."""
+        return _count([row for row in self.rows if row.status == "predicted"])
 
 
-def _grid() -> Validation:
-    table = cells(published_csv("grid_time_ratio.csv"))
-    rows = grid_rows(table)
-    return Validation(rows=tuple(rows), summaries=tuple(grid_summaries(table, rows)))
+def _count(rows: Sequence[Row]) -> Count:
+    return Count(len(rows), sum(abs(row.error) <= CLOSE * abs(row.published) for row in rows))
 
 
-def _dma() -> Validation:
-    rows = dma_rows(published_csv("dma_allgather_variants.csv"), status="fitted")
-    return Validation(rows=tuple(rows), summaries=(dma_summary(rows),))
+def validate(names: Sequence[str] | None = None, *, data: Path | None = None) -> Validation:
+    """Published results beside the model's: the named parts, all parts, or the table in the file `data`.
 
-
-def _conccl() -> Validation:
-    return Validation(rows=tuple(conccl_rows()), summaries=())
-
-
-def _headlines() -> Validation:
-    return Validation(rows=tuple(headline_rows()), summaries=())
-
-
-PARTS: dict[str, Callable[[], Validation]] = {
-    "grid": _grid,
-    "headlines": _headlines,
-    "conccl": _conccl,
-    "dma": _dma,
-}
-
-
-def validate(names: Sequence[str] = ()) -> Validation:
-    """The published results of these parts; of all when none is named."""
-    found = [PARTS[name]() for name in names or PARTS]
+    A table has the columns of grid_time_ratio.csv or of dma_allgather_variants.csv in data/validation.
+    """
+    if data is not None:
+        if names:
+            raise InputError("choose parts of the published results or a table of your own, not both")
+        return _validate_file(data)
+    for name in names or ():
+        if name not in PARTS:
+            raise UnknownNameError(f"no part {name!r}{suggestion(name, PARTS)}\nKnown: {', '.join(PARTS)}")
+    parts = [PARTS[name]() for name in names or PARTS]
     return Validation(
-        rows=tuple(row for part in found for row in part.rows),
-        summaries=tuple(summary for part in found for summary in part.summaries),
+        rows=tuple(row for part in parts for row in part.rows),
+        summary=tuple(summary for part in parts for summary in part.summary),
     )
 
 
-def validate_table(path: Path) -> Validation:
-    """A table of one's own, in the form of grid_time_ratio.csv or of dma_*_variants.csv."""
+def _grid(table: _Table) -> Validation:
+    published = cells(table)
+    rows = grid_rows(published)
+    return Validation(rows=tuple(rows), summary=tuple(grid_summaries(published, rows)))
+
+
+def _dma(table: _Table, *, status: str) -> Validation:
+    rows = dma_rows(table, status=status)
+    return Validation(rows=tuple(rows), summary=(dma_summary(rows),))
+
+
+PARTS: dict[str, Callable[[], Validation]] = {
+    "grid": lambda: _grid(published_csv("grid_time_ratio.csv")),
+    "headlines": lambda: Validation(rows=tuple(headline_rows())),
+    "conccl": lambda: Validation(rows=tuple(conccl_rows())),
+    "dma": lambda: _dma(published_csv("dma_allgather_variants.csv"), status="fitted"),
+}
+
+
+def _validate_file(path: Path) -> Validation:
     try:
-        table = parse_csv(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataFileError(f"cannot read {str(path)!r}: {error}") from None
-    if not table:
-        raise DataFileError(f"{path}: the table is empty")
-    try:
+        table = parse_csv(read_file(path, "table").decode())
+        if not table:
+            raise DataFileError(f"{path}: the table is empty")
         if set(table[0]) >= _GRID_COLUMNS:
-            given = cells(table)
-            rows = grid_rows(given)
-            return Validation(rows=tuple(rows), summaries=tuple(grid_summaries(given, rows)))
+            return _grid(table)
         if "bytes" in table[0]:
-            dma = dma_rows(table, status="predicted")
-            return Validation(rows=tuple(dma), summaries=(dma_summary(dma),))
+            return _dma(table, status="predicted")
+    except UnicodeDecodeError as error:
+        raise DataFileError(f"cannot read {str(path)!r}: {error}") from None
     except (ValueError, TypeError, KeyError) as error:
         raise DataFileError(f"{path}: a cell is not a number ({error})") from None
     raise InputError(

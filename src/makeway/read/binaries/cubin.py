@@ -39,7 +39,7 @@ def cubin_kernels(elf: Elf, *, arch: str | None = None) -> list[BinaryKernel]:
                 if index < len(symbols):
                     registers[symbols[index].name] = count
     number = architecture(elf)
-    found = []
+    kernels = []
     for symbol in symbols:
         if symbol.type != TYPE_FUNCTION or not symbol.other & _KERNEL_MARK:
             continue
@@ -49,7 +49,7 @@ def cubin_kernels(elf: Elf, *, arch: str | None = None) -> list[BinaryKernel]:
         shared = sections.get(f".nv.shared.{symbol.name}")
         static = shared.size if shared else 0
         has_system = number >= _FIRST_ARCH_WITH_SYSTEM_SMEM and static >= _SYSTEM_SMEM_BYTES
-        found.append(
+        kernels.append(
             BinaryKernel(
                 name=symbol.name,
                 arch=arch or f"sm_{number}",
@@ -59,7 +59,7 @@ def cubin_kernels(elf: Elf, *, arch: str | None = None) -> list[BinaryKernel]:
                 **_launch_shape(elf.content(info) if info else b""),
             )
         )
-    return found
+    return kernels
 
 
 def _launch_shape(info: bytes) -> dict[str, Any]:

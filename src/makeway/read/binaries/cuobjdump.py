@@ -1,4 +1,4 @@
-"""Kernels as NVIDIA's cuobjdump reports them: for code that makeway cannot unpack, and as a referee."""
+"""Kernels as NVIDIA's cuobjdump reports them: for code that makeway cannot unpack, and as a reference in tests."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def cuobjdump_kernels(path: Path, *, arch: str | None = None) -> list[BinaryKern
 def _parse(output: str, arch: str | None) -> list[BinaryKernel]:
     marks = list(_ARCH.finditer(output))
     starts = [mark.start() for mark in marks]
-    found = []
+    kernels = []
     for match in _KERNEL.finditer(output):
         before = bisect.bisect(starts, match.start())
-        found.append(
+        kernels.append(
             BinaryKernel(
                 name=match[1],
                 arch=marks[before - 1][1] if before else arch or "unknown",
@@ -59,4 +59,4 @@ def _parse(output: str, arch: str | None) -> list[BinaryKernel]:
                 smem_static_bytes=int(match[3]),
             )
         )
-    return found
+    return kernels

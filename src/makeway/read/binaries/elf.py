@@ -1,8 +1,8 @@
 """The few parts of an ELF file that GPU code needs: header, sections, symbols.
 
-Not pyelftools, for two reasons that tests and benchmarks hold up: it takes as long to walk the
-sections of one NCCL architecture as NVIDIA's own tool takes for the whole job, and it hides the
-symbol bits that mark a CUDA kernel. pyelftools is the referee in tests.
+Not pyelftools, for two reasons: it takes as long to walk the sections of one NCCL architecture as
+NVIDIA's own tool takes for the whole job, and it hides the symbol bits that mark a CUDA kernel.
+Tests compare with pyelftools.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Elf:
 
 
 def parse_elf(data: Buffer) -> Elf:
-    """The ELF file in `data`; BinaryError when it is cut short or is no 64-bit little-endian ELF."""
+    """The ELF file in `data`; BinaryError when it is truncated or not a 64-bit little-endian ELF."""
     if len(data) < _HEADER.size or data[:4] != MAGIC:
         raise BinaryError("not an ELF file")
     ident, _, machine, _, _, _, table, flags, _, _, _, entry, count, name_index = _HEADER.unpack_from(data)

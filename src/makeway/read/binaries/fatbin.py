@@ -1,8 +1,8 @@
 """Cubins inside a fatbin: the container of `.nv_fatbin` sections and `.fatbin` files.
 
-The container is a row of regions, each a header and entries; an entry's header names kind,
-architecture and compression, so cubins of other architectures are passed over unread. The layout
-is not documented by NVIDIA; it was read off real libraries, and the tests hold it to cuobjdump.
+The container is a sequence of regions, each a header and entries; an entry's header names kind,
+architecture and compression, so cubins of other architectures are skipped unread. NVIDIA does not
+document the layout; it was read from real libraries, and the tests compare it with cuobjdump.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Entry:
 
 
 def entries(data: Buffer, start: int, end: int, *, arch: int | None = None) -> Iterator[Entry]:
-    """All cubins between two offsets, or those of one architecture; PTX and other kinds are passed over."""
+    """All cubins between two offsets, or those of one architecture; PTX and other kinds are skipped."""
     end = min(end, len(data))
     at = data.find(MAGIC, start, end)
     if at < 0:

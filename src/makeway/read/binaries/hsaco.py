@@ -21,7 +21,7 @@ _TYPE_NOTE = 7  # SHT_NOTE
 def hsaco_kernels(elf: Elf) -> list[BinaryKernel]:
     """All kernels that a code object's metadata lists."""
     metadata = _metadata(elf)
-    # "amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-": the processor stands before the features
+    # "amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-": the processor comes before the features
     arch = str(metadata.get("amdhsa.target", "")).partition(":")[0].rpartition("-")[2] or "unknown"
     kernels = metadata.get("amdhsa.kernels")
     if not isinstance(kernels, list) or not all(isinstance(kernel, dict) for kernel in kernels):

@@ -1,4 +1,4 @@
-"""What kernels a file holds, whatever kind of file it is."""
+"""The kernels of a file, whatever its format."""
 
 from __future__ import annotations
 
@@ -16,9 +16,39 @@ from makeway.read.binaries.fatbin import MAGIC as FATBIN_MAGIC
 from makeway.read.binaries.fatbin import entries, unpacked
 from makeway.read.binaries.hsaco import BUNDLE_MAGIC, COMPRESSED_BUNDLE_MAGIC, bundle_entries, hsaco_kernels
 from makeway.read.binaries.kernels import BinaryKernel
-from makeway.values.errors import BinaryError, InputError, UnsupportedError
+from makeway.values.errors import BinaryError, InputError, UnknownNameError, UnsupportedError
 
 Reader = Literal["auto", "native", "cuobjdump"]
+_MOST_NAMES = 3  # that a message lists
+_SHORTEST_BEGINNING, _LONGEST_BEGINNING = 3, 64  # characters of a name that are looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """The kernels of one file."""
+
+    file: Path
+    kernels: tuple[BinaryKernel, ...]
+
+
+def inspect(path: Path, *, arch: str | None = None, name: str | None = None, reader: Reader = "auto") -> Inspection:
+    """The kernels in a binary: of one architecture, or whose name contains `name`."""
+    kernels = inspect_file(path, arch=arch, reader=reader)
+    if name is None:
+        return Inspection(path, tuple(kernels))
+    matches = tuple(kernel for kernel in kernels if name in kernel.name)
+    if not matches:
+        raise UnknownNameError(f"{path}: no kernel name contains {name!r}{_nearest(name, kernels)}")
+    return Inspection(path, matches)
+
+
+def _nearest(name: str, kernels: list[BinaryKernel]) -> str:
+    """The names that share the longest beginning of `name`, in any case; a few of all names when none does."""
+    names = list(dict.fromkeys(kernel.name for kernel in kernels))
+    for length in range(min(len(name), _LONGEST_BEGINNING), _SHORTEST_BEGINNING - 1, -1):
+        if near := [known for known in names if name[:length].lower() in known.lower()]:
+            return f"; nearest: {', '.join(near[:_MOST_NAMES])}"
+    return f"; the file has {len(names):,}, for example {', '.join(names[:_MOST_NAMES])}"
 
 
 def inspect_file(path: Path, *, arch: str | None = None, reader: Reader = "auto") -> list[BinaryKernel]:
@@ -52,7 +82,7 @@ def inspect_file(path: Path, *, arch: str | None = None, reader: Reader = "auto"
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which architectures were asked for: all, one exactly, or one with its variants (sm_100: also sm_100f)."""
+    """Which architectures to read: all, one exactly, or one with its variants (sm_100: also sm_100f)."""
 
     name: str | None
     number: int | None
@@ -91,10 +121,10 @@ def _kernels(data: Buffer, wanted: _Wanted) -> list[BinaryKernel]:
 
 def _host_kernels(elf: Elf, wanted: _Wanted) -> Iterator[BinaryKernel]:
     readers = {".nv_fatbin": ("nvidia", _fatbin_kernels), ".hip_fatbin": ("amd", _bundle_kernels)}
-    found = [section for section in elf.sections if section.name in readers and section.size]
-    if not found:
+    sections = [section for section in elf.sections if section.name in readers and section.size]
+    if not sections:
         raise BinaryError("no GPU code in it (it has neither a .nv_fatbin nor a .hip_fatbin section)")
-    for section in found:
+    for section in sections:
         vendor, read = readers[section.name]
         if wanted.vendor in (None, vendor):
             yield from read(elf.data, section.offset, section.offset + section.size, wanted)

@@ -1,4 +1,4 @@
-"""What a binary says of one kernel."""
+"""What a binary says about one kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from makeway.values.kernel import KernelResources
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinaryKernel:
-    """One kernel of a binary. What no file holds (dynamic shared memory, launch shape) stays None.
+    """One kernel of a binary. What no file holds (dynamic shared memory, launch shape) is None.
 
     `smem_static_bytes` is the file's figure, the one cuobjdump prints. From sm_90 on it includes
     `smem_system_bytes`, the block's system reserve, whenever the kernel has a shared section.

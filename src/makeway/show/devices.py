@@ -1,0 +1,125 @@
+"""Devices as reports: all of them in a table, or one with every number and its source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from makeway.show.blocks import Cell, Column, Facts, Headline, Notes, Report, Section, Table, Words
+from makeway.show.data import record
+from makeway.show.numbers import count
+from makeway.show.provenance import provenance
+from makeway.values.device import Device, DeviceList
+from makeway.values.facts import Value
+from makeway.values.units import format_bytes
+
+_RATES = {
+    "memory": "memory_bytes",
+    "FP16": "fp16_flops_per_s",
+    "HBM": "hbm_bytes_per_s",
+    "link": "link_bytes_per_s",
+}
+_SHOWN = ("name", "vendor", "arch", "aliases", "link", "notes", "facts")
+
+
+def report(result: Device | DeviceList, *, arguments: str = "") -> Report:
+    """One device, or all of them."""
+    return _list(result, arguments) if isinstance(result, DeviceList) else _device(result, arguments)
+
+
+def _list(listed: DeviceList, arguments: str) -> Report:
+    table = Table(
+        name="device-table",
+        caption="SMs: AMD compute units, CPU cores. ?: not confirmed, see `makeway devices NAME`",
+        columns=(
+            Column("device", "name"),
+            Column("arch"),
+            Column("SMs", "number"),
+            *(Column(title) for title in _RATES),
+            Column("smem/SM", hint="shared memory of one SM"),
+        ),
+        rows=tuple(
+            (
+                Cell(device.name),
+                Cell(device.arch),
+                Cell(str(device.sms), device.sms),
+                *(Cell(_rate(device, key)) for key in _RATES.values()),
+                Cell(format_bytes(device.limits.smem_bytes) if device.limits else "-"),
+            )
+            for device in listed.devices
+        ),
+        brief_rows=len(listed.devices),
+    )
+    return Report(
+        result="devices",
+        over="makeway devices",
+        headline=Headline(sentence=f"makeway knows {count(len(listed.devices), 'device')}", origin="cited facts"),
+        sections=(
+            Section(name="devices", title="Devices", blocks=(table,)),
+            provenance(arguments, numbers="facts from device files, each with its source"),
+        ),
+        data={"devices": [_data(device) for device in listed.devices]},
+        arguments=arguments,
+    )
+
+
+def _device(device: Device, arguments: str) -> Report:
+    sources = list(dict.fromkeys(fact.source for fact in device.facts.values()))
+    table = Table(
+        name="fact-table",
+        caption="Facts of the device and of its architecture",
+        columns=(Column("fact", "name"), Column("value"), Column("source"), Column("doubt", "wide")),
+        rows=tuple(
+            (
+                Cell(key),
+                Cell(_value(key, fact.value)),
+                Cell(f"[{sources.index(fact.source) + 1}]"),
+                Cell(f"unconfirmed: {fact.unconfirmed}" if fact.unconfirmed else ""),
+            )
+            for key, fact in device.facts.items()
+        ),
+        brief_rows=len(device.facts),
+    )
+    cited = Facts(pairs=tuple((f"[{index}]", source) for index, source in enumerate(sources, start=1)))
+    return Report(
+        result="device",
+        over=f"makeway devices {device.name}",
+        headline=Headline(
+            sentence=f"{device.name} ({device.vendor}, {device.arch}), linked by {device.link}", origin="cited facts"
+        ),
+        lead=(Words(text=f"Also known as {', '.join(device.aliases)}."),) if device.aliases else (),
+        sections=(
+            Section(name="facts", title="Facts", blocks=(table, Notes(sentences=device.notes), cited)),
+            provenance(arguments, numbers="facts from device files, each with its source"),
+        ),
+        data=_data(device),
+        arguments=arguments,
+    )
+
+
+def _data(device: Device) -> dict[str, Any]:
+    data = record(device)
+    return {key: data[key] for key in _SHOWN}
+
+
+def _rate(device: Device, key: str) -> str:
+    fact = device.facts.get(key)
+    return "-" if fact is None else _value(key, fact.value) + (" ?" if fact.unconfirmed else "")
+
+
+def _value(key: str, value: Value) -> str:
+    """A number with its unit, which its name carries."""
+    if isinstance(value, tuple):
+        return ", ".join(format_bytes(int(item)) if item else "0" for item in value)
+    if key.endswith("_bytes"):
+        return format_bytes(int(value))
+    for suffix, unit in (("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "B/s"), ("_hz", "Hz")):
+        if key.endswith(suffix):
+            return _scaled(float(value), unit)
+    return f"{value:,}"
+
+
+def _scaled(value: float, unit: str) -> str:
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= factor:
+            return f"{value / factor:,.6g} {prefix}{unit}"
+    return f"{value:,.6g} {unit}"
