@@ -97,6 +97,8 @@ HOT mw_result launch_ex(int symbol, const struct mw_config *config, void *functi
     case RAISE:
         if (attribute(config, MW_ATTRIBUTE_PRIORITY)) {
             kernels_skip(kernel, SAID_PRIORITY, SAYS_OWN_PRIORITY);
+        } else if (config->attribute_count && !config->attributes) {
+            receipts_count(kernel->slot, PLAIN); /* wrong, and for the driver to say so */
         } else if (config->attribute_count >= MOST_ATTRIBUTES) {
             kernels_skip(kernel, SAID_EX, SAYS_ATTRIBUTES);
         } else {

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { FILE_BYTES = 1 << 20, SLOTS = 2047, LONGEST_NAME = 4096, LONGEST_TEXT = 512, NO_RANK = -1, VERSION = 1 };
@@ -68,7 +69,17 @@ void receipts_capture(const char *where, const char *number) {
 
 /* --- the file ------------------------------------------------------------------------------ */
 
+/* A file that must stay smaller ends the program with SIGXFSZ as soon as it grows too far. */
+static bool may_grow(void) {
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= FILE_BYTES;
+}
+
 static int create_file(void) {
+    if (!may_grow()) {
+        errno = EFBIG;
+        return -1;
+    }
     char path[sizeof directory + 64];
     uint64_t random = 0;
     if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
@@ -102,9 +113,11 @@ static struct file *map_file(void) {
     return &last_resort;
 }
 
+/* The parent goes on writing. A text is whole before `end` passes it, and in a list only after that: so what the lists
+ * held before `end` is read lies below it. */
 static void copy_names(struct file *made, const struct file *from) {
-    uint32_t slots = atomic_load(&from->header.slots), end = atomic_load(&from->header.end);
-    memcpy(made->texts, from->texts, sizeof made->texts);
+    uint32_t slots = atomic_load(&from->header.slots);
+    slots = slots < SLOTS ? slots : SLOTS;
     for (uint32_t at = 0; at < slots; at++) {
         made->slot[at].name = from->slot[at].name;
         made->slot[at].comm = from->slot[at].comm;
@@ -112,6 +125,9 @@ static void copy_names(struct file *made, const struct file *from) {
         atomic_store(&made->slot[at].reasons, atomic_load(&from->slot[at].reasons));
     }
     atomic_store(&made->header.notes, atomic_load(&from->header.notes));
+    uint32_t first = (uint32_t)offsetof(struct file, texts), end = atomic_load(&from->header.end);
+    end = end >= first && end <= FILE_BYTES ? end : first;
+    memcpy(made->texts, from->texts, end - first);
     atomic_store(&made->header.end, end);
     atomic_store(&made->header.slots, slots);
 }
