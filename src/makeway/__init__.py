@@ -9,6 +9,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from makeway.act.doctor.checkup import Checkup, doctor
+    from makeway.act.export.targets import export
+    from makeway.act.export.values import Export
     from makeway.model.presets import load_preset
     from makeway.model.residency import blocks_beside, pad_range, resident_blocks
     from makeway.model.room import RoomAnswer, make_room, verdict
@@ -28,9 +31,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Checkup": "act.doctor.checkup",
     "CommFootprint": "values.collective",
     "Control": "values.control",
     "Device": "values.device",
+    "Export": "act.export.values",
     "KernelResources": "values.kernel",
     "MakewayError": "values.errors",
     "Plan": "values.plan",
@@ -42,6 +47,8 @@ _HOMES = {
     "Workload": "values.workload",
     "WorkloadBuilder": "values.workload",
     "blocks_beside": "model.residency",
+    "doctor": "act.doctor.checkup",
+    "export": "act.export.targets",
     "load_device": "values.device",
     "load_footprint": "values.collective",
     "load_plan": "read.plan_file",
@@ -59,9 +66,11 @@ _HOMES = {
 }
 
 __all__ = [
+    "Checkup",
     "CommFootprint",
     "Control",
     "Device",
+    "Export",
     "KernelResources",
     "MakewayError",
     "Plan",
@@ -74,6 +83,8 @@ __all__ = [
     "WorkloadBuilder",
     "__version__",
     "blocks_beside",
+    "doctor",
+    "export",
     "load_device",
     "load_footprint",
     "load_plan",
