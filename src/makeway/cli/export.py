@@ -27,7 +27,7 @@ exit codes: 0 done, 2 could not run, or the target carries none of the plan's co
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", help="a plan file (.toml); - for stdin")
     parser.add_argument("--to", required=True, metavar="TARGET", help=f"one of {', '.join(TARGETS)}")
-    parser.add_argument("--out", metavar="FILE", help="write there and show a report (default: stdout, which is also -)")
+    parser.add_argument("--out", metavar="FILE", help="write there and show a report (default, and -: stdout)")
     parser.add_argument(
         "--library", metavar="LIBRARY", help="library in use, such as nccl-2.27.5 (default: that of the plan)"
     )

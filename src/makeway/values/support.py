@@ -40,7 +40,7 @@ class Support:
 
     def refusal(self, platform: Platform, nccl: tuple[int, ...] | None = None) -> str | None:
         """Why a platform, with this NCCL version where one is known, cannot have it; None when it can."""
-        reason = self.why_not if not self.supported else self.not_on.get(platform)
+        reason = self.not_on.get(platform, None if self.supported else self.why_not)
         if reason is None and nccl is not None and nccl < self.least_nccl:
             reason = f"needs {self.since} or later"
         if reason is None:
