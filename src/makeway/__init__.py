@@ -9,6 +9,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from makeway.act.doctor.checkup import Checkup, doctor
+    from makeway.act.export.targets import export
+    from makeway.act.export.values import Export
     from makeway.model.presets import load_preset
     from makeway.model.residency import blocks_beside, pad_range, resident_blocks
     from makeway.model.room import RoomAnswer, make_room, verdict
@@ -30,10 +33,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Checkup": "act.doctor.checkup",
     "CommFootprint": "values.collective",
     "Control": "values.control",
     "Device": "values.device",
     "DeviceList": "values.device",
+    "Export": "act.export.values",
     "Inspection": "read.binaries.inspect",
     "KernelResources": "values.kernel",
     "MakewayError": "values.errors",
@@ -47,6 +52,8 @@ _HOMES = {
     "Workload": "values.workload",
     "WorkloadBuilder": "values.workload",
     "blocks_beside": "model.residency",
+    "doctor": "act.doctor.checkup",
+    "export": "act.export.targets",
     "inspect": "read.binaries.inspect",
     "known_devices": "values.device",
     "load_device": "values.device",
@@ -68,10 +75,12 @@ _HOMES = {
 }
 
 __all__ = [
+    "Checkup",
     "CommFootprint",
     "Control",
     "Device",
     "DeviceList",
+    "Export",
     "Inspection",
     "KernelResources",
     "MakewayError",
@@ -86,6 +95,8 @@ __all__ = [
     "WorkloadBuilder",
     "__version__",
     "blocks_beside",
+    "doctor",
+    "export",
     "inspect",
     "known_devices",
     "load_device",

@@ -157,8 +157,8 @@ def test_padded_nodes_have_the_planned_residency_and_all_else_is_as_captured(
 @pytest.mark.parametrize(
     ("refuse", "pad", "words"),
     [
-        ("func-attribute", 60_000, "cuFuncSetAttribute answered"),
-        ("smem-above:49152", 60_000, "cuGraphKernelNodeSetParams answered"),
+        ("func-attribute", 60_000, "cuFuncSetAttribute returned"),
+        ("smem-above:49152", 60_000, "cuGraphKernelNodeSetParams returned"),
         (None, 400_000, "the device allows this kernel"),
     ],
 )

@@ -173,7 +173,7 @@ def test_without_torch_the_reason_is_torch(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_backends_benches_and_experiments_load_neither_torch_nor_triton() -> None:
-    rooms = ("runtime.cuda.backend", "runtime.cuda.overlap", "runtime.rocm.backend", "measure.simulated")
+    rooms = ("act.cuda.backend", "act.cuda.overlap", "act.rocm.backend", "act.measure.simulated")
     imports = "; ".join(f"import makeway.{room}" for room in rooms)
     code = f"{imports}; import sys; sys.exit(not sys.modules.keys().isdisjoint({{'torch', 'triton', 'numpy'}}))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

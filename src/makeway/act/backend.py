@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from makeway.values.control import Control
-
-Status = Literal["applied", "refused", "no effect"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """What became of one control, as read back from the system after it was set."""
-
-    control: Control
-    status: Status
-    detail: str
+from makeway.values.receipt import Receipt as Receipt
+from makeway.values.receipt import Status as Status
 
 
 class Backend(Protocol):

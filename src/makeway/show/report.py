@@ -8,6 +8,9 @@ from makeway.show.blocks import Report
 
 # Result type -> the module of this band that shows it. Names, so that showing one result loads no other.
 _SHOWN_BY = {
+    "Calibration": "checkup",
+    "Checkup": "checkup",
+    "Export": "export",
     "Prediction": "prediction",
     "Sweep": "prediction",
     "Validation": "validation",

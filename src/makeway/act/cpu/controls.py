@@ -39,6 +39,7 @@ from makeway.values.control import (
     TileChoice,
 )
 from makeway.values.errors import InputError
+from makeway.values.support import support
 
 T = TypeVar("T")
 NICER_BY = 10  # sched(7): each step is worth a factor of about 1.25, so compute weighs a tenth of communication
@@ -96,12 +97,8 @@ class CpuBackend:
                 return self._no_copies(control)
             case CommBlocks(blocks):
                 return self._no_copiers(blocks)
-            case CommThreads():
-                return "a copier on a CPU is one thread; set their number with comm-blocks beside copy-engine"
-            case SmemPad():
-                return "CPU kernels have no shared memory to pad"
-            case TileChoice():
-                return "the tiles of CPU kernels are inside torch's libraries, which offer no choice"
+            case CommThreads() | SmemPad() | TileChoice():
+                return support(control, "torch on CPU").why_not
             case LaunchOrder() | Chunks():
                 return None  # nothing to set on threads: see `applied`
             case _:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from makeway.act.export.nccl import env
-from makeway.act.export.values import Carried, library_of
+from makeway.act.export.targets import environment
+from makeway.act.export.values import Entry, library_of
 from makeway.values.control import CommPriority, Control, SmemPad
 from makeway.values.plan import Plan
 
@@ -86,18 +86,18 @@ class Needs:
 
 def needs_of(plan: Plan, environ: Mapping[str, str], *, force: bool = False) -> Needs:
     """What must be there before the program starts: variables as `makeway export --to env` gives them, and the shim."""
-    answered = env(plan, library_of(plan))
+    answered = environment(plan, library_of(plan))
     return Needs(
         variables=tuple(
             variable for answer in answered.carried for variable in _variables(answer, environ, force=force)
         ),
         notes=tuple((answer.control, answer.note) for answer in answered.carried if answer.note),
-        lacking=tuple((answer.control, answer.reason) for answer in answered.not_carried),
+        lacking=tuple((answer.control, answer.refusal) for answer in answered.refused),
         shim=tuple(control for control in plan.controls if isinstance(control, SmemPad | CommPriority)),
     )
 
 
-def _variables(answer: Carried, environ: Mapping[str, str], *, force: bool) -> Iterator[Variable]:
+def _variables(answer: Entry, environ: Mapping[str, str], *, force: bool) -> Iterator[Variable]:
     found = [
         Variable(control=answer.control, name=name, wanted=str(value), found=environ.get(name), forced=force)
         for name, value in answer.settings

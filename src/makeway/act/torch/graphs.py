@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from makeway.act.backend import Receipt
-from makeway.act.cuda.graph import GraphReceipt, control_receipts, shape_torch_graph
+from makeway.act.cuda.graph import GraphChanges, control_receipts, shape_torch_graph
 from makeway.act.cuda.machine import load_torch
 from makeway.act.torch.groups import where_runs
 from makeway.act.torch.plans import PlanLike, plan_of
@@ -26,7 +26,7 @@ class ShapedGraph:
     receipts: tuple[Receipt, ...]
     result: Any  # what the function gave; a replay writes to the same tensors
     graph: Any | None = None  # torch.cuda.CUDAGraph; None on a CPU
-    nodes: GraphReceipt | None = None  # what became of each node
+    nodes: GraphChanges | None = None  # what became of each node
     _function: Callable[[], Any]
 
     def replay(self) -> Any:
