@@ -18,13 +18,13 @@ from playwright.sync_api import sync_playwright
 from timing import line
 
 from makeway.decide.analysis.rank import findings, rank_records
-from makeway.decide.planning.planner import make_plan
+from makeway.decide.planning.planner import plan
 from makeway.model.presets import load_preset
 from makeway.model.simulate.predict import simulate
 from makeway.show.analysis_report import analysis_report
 from makeway.show.blocks import Report
-from makeway.show.page import html_page
-from makeway.show.predicted_report import plan_report, simulation_report
+from makeway.show.page import page as html_page
+from makeway.show.report import report_of
 from makeway.values.control import SmemPad
 from makeway.values.device import load_device
 from makeway.values.timeline import Rank, Span, Timeline
@@ -107,19 +107,14 @@ def many_spans() -> Report:
 def planned() -> Report:
     device = load_device("H100-SXM5-80GB")
     workload = load_preset("gemm-ar", device)
-    plan = make_plan(workload, device, budget_ms=500)
-    timelines = [
-        ("as it comes", simulate(workload, device).timeline),
-        ("with the plan", simulate(workload, device, plan.controls).timeline),
-    ]
-    return plan_report(plan, workload, device, timelines, notes=(), arguments="makeway plan", version="benchmark")
+    return report_of(plan(workload, device, budget_ms=500, timelines=True), arguments="makeway plan")
 
 
 def padded() -> Report:
     device = load_device("MI250X")
     workload = load_preset("cb-ar", device)
     predicted = simulate(workload, device, [SmemPad(16 * 1024)])
-    return simulation_report(predicted, workload, device, arguments="makeway simulate", version="benchmark")
+    return report_of(predicted, arguments="makeway simulate")
 
 
 # --- measuring -----------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""How good plans are: against published rules on published workloads, and against trying everything.
+"""How good plans are: against published heuristics on published workloads, and against trying everything.
 
 Prints tables; all times are predicted by makeway's own simulator, nothing is measured on a GPU. Plans are made for all
-dispatch rules that a device may follow and for each by itself, and held to the score they were made with and, where
-that is quick enough, to the per-block engine.
+dispatch policies that a device may follow and for each by itself, and judged by the score they were made with and,
+where that is quick enough, by the per-block engine.
 
     bench_planning.py [WORKLOADS]   random workloads for the third table (default 20; 200 takes 10 to 30 minutes)
 """
@@ -19,9 +19,10 @@ from multiprocessing import Pool
 from statistics import fmean, median
 
 from makeway.decide.planning.candidates import Candidates, candidates
-from makeway.decide.planning.planner import BUDGET_MS, Planned, make_plan
-from makeway.decide.planning.policies import isolated_times, policy_controls, policy_names
-from makeway.decide.planning.score import Fidelity, Score, Scorer, dispatch_rules
+from makeway.decide.planning.heuristics import heuristic_controls, heuristic_names, isolated_times
+from makeway.decide.planning.planner import BUDGET_MS
+from makeway.decide.planning.planner import plan as make_plan
+from makeway.decide.planning.score import Fidelity, Score, Scorer, dispatch_policies
 from makeway.decide.planning.search import best
 from makeway.decide.planning.thinning import settled
 from makeway.model.presets import PresetOptions, load_preset, preset_names
@@ -30,6 +31,7 @@ from makeway.values.collective import Collective
 from makeway.values.control import Control, describe
 from makeway.values.device import Device, load_device
 from makeway.values.kernel import KernelResources
+from makeway.values.plan import Forecast, Plan, Search
 from makeway.values.workload import CollectiveOp, KernelOp, Measured, Workload
 
 WORKERS = 2
@@ -47,18 +49,25 @@ def words(controls: tuple[Control, ...]) -> str:
     return ", ".join(map(describe, controls)) or "leave as is"
 
 
+def parts(plan: Plan) -> tuple[Forecast, Search]:
+    assert plan.predicted is not None
+    assert plan.search is not None
+    return plan.predicted, plan.search
+
+
 # --- 1. published workloads --------------------------------------------------------------------
 
 
-def conccl_shares(name: str) -> tuple[str, dict[str, float], dict[str, float], Planned]:
-    """Share of ideal of the plan and of each rule, with spread block times and with equal ones."""
+def conccl_shares(name: str) -> tuple[str, dict[str, float], dict[str, float], Plan]:
+    """Share of ideal of the plan and of each heuristic, with spread block times and with equal ones."""
     device = load_device("MI300X")
     workload = load_preset(name, device)
     plan = make_plan(workload, device)
-    shares = {policy: found.share_of_ideal or 0.0 for policy, found in plan.baselines.items()}
-    shares["plan"] = plan.share_of_ideal_plan or 0.0
-    scorer = Scorer(workload, device, dispatch_rules(device))
-    equal = {policy: _share(scorer, found.controls) for policy, found in plan.baselines.items()}
+    predicted, search = parts(plan)
+    shares = {heuristic: baseline.share_of_ideal or 0.0 for heuristic, baseline in search.baselines.items()}
+    shares["plan"] = predicted.share_of_ideal_plan or 0.0
+    scorer = Scorer(workload, device, dispatch_policies(device))
+    equal = {heuristic: _share(scorer, baseline.controls) for heuristic, baseline in search.baselines.items()}
     equal["plan"] = _share(scorer, plan.controls)
     return name, shares, equal, plan
 
@@ -70,12 +79,12 @@ def _share(scorer: Scorer, controls: tuple[Control, ...]) -> float:
 def print_conccl(pool: Pool) -> None:  # type: ignore[valid-type]
     rows = pool.map(conccl_shares, CONCCL, chunksize=1)  # type: ignore[attr-defined]
     print("ConCCL's scenarios on MI300X: average share of ideal, %")
-    names = (*policy_names(), "plan")
+    names = (*heuristic_names(), "plan")
     for label, index in (("as judged by the planner", 1), ("class engine, equal block times", 2)):
         means = {name: 100 * fmean(row[index][name] for row in rows) for name in names}
         print(f"  {label:<34}", "  ".join(f"{name} {mean:.1f}" for name, mean in means.items()))
     worse = [row[0] for row in rows if row[1]["plan"] < max(row[1].values()) - 1e-9]
-    print(f"  plans below the best rule: {', '.join(worse) or 'none'}")
+    print(f"  plans below the best heuristic: {', '.join(worse) or 'none'}")
     for kind in sorted({words(row[3].controls) for row in rows}):
         print(f"  {sum(words(row[3].controls) == kind for row in rows):3d} x {kind}")
 
@@ -97,18 +106,20 @@ def tiling_cells(task: tuple[str, str, tuple[int, int] | None]) -> list[Cell]:
     name, preset, grid = task
     device = load_device(name)
     workload = load_preset(preset, device, PresetOptions(grid=grid))
-    rules = dispatch_rules(device)
+    rules = dispatch_policies(device)
     asked = {"all rules": None} if len(rules) == 1 else {"all rules": None, **{rule.name: rule for rule in rules}}
     cells = []
     for label, rule in asked.items():
         started = time.process_time()
         plan = make_plan(workload, device, dispatch=rule)
         seconds = time.process_time() - started
-        published = plan.baselines["cui-pericas"]
-        gains = {"the planner's": _saved(plan.t_naive_ns, plan.t_plan_ns, plan.t_best_ns, published.t_ns)}
+        predicted, search = parts(plan)
+        published = search.baselines["cui-pericas"]
+        times_ns = (predicted.t_plan_ns, search.t_best_ns, published.t_ns)
+        gains = {"the planner's": _saved(predicted.t_naive_ns, *times_ns)}
         if sum(kernel.work.blocks for kernel in workload.kernels) <= MOST_BLOCKS:
-            scorer = Scorer(workload, device, dispatch_rules(device, rule), Fidelity(engine="block"))
-            sets = ((), plan.controls, plan.best_controls, published.controls)
+            scorer = Scorer(workload, device, dispatch_policies(device, rule), Fidelity(engine="block"))
+            sets = ((), plan.controls, search.best_controls, published.controls)
             gains["per-block"] = _saved(*(scorer.score(controls).t_ns for controls in sets))
         cells.append(
             Cell(
@@ -193,7 +204,9 @@ def print_large() -> None:
         started = time.process_time()
         plan = make_plan(workload, device)
         seconds = time.process_time() - started
-        print(f"  {operations} operations: {seconds:.2f} s, {plan.evaluations} scores, {words(plan.controls)}")
+        print(
+            f"  {operations} operations: {seconds:.2f} s, {parts(plan)[1].evaluations} scores, {words(plan.controls)}"
+        )
 
 
 # --- 3. the fast search against all points -----------------------------------------------------
@@ -253,9 +266,9 @@ class Agreement:
 def agreement(seed: int, points: int = POINTS) -> Agreement:
     workload, device = random_workload(seed)
     offered = trimmed(candidates(workload, device), points)
-    scorer = Scorer(settled(workload, device), device, dispatch_rules(device))
+    scorer = Scorer(settled(workload, device), device, dispatch_policies(device))
     isolated = isolated_times(workload, device)
-    seeds = tuple(policy_controls(name, workload, device, isolated=isolated) for name in policy_names())
+    seeds = tuple(heuristic_controls(name, workload, device, isolated=isolated) for name in heuristic_names())
     kinds = {type(axis[0]): axis for axis in offered.axes}
     known = tuple(tuple(c for c in controls if c in kinds.get(type(c), ())) for controls in seeds)
     found = best(scorer, offered, seeds=known, budget_ms=min(BUDGET_MS, offered.points / 4))

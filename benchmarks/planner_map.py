@@ -22,8 +22,8 @@ from control_map import COMM_BLOCKS, DOCS, FAMILIES, WORKERS, Case, footprints
 from control_map_figure import WORTH
 
 from makeway.decide.planning.explain import model_error
-from makeway.decide.planning.planner import make_plan
-from makeway.decide.planning.score import Fidelity, Scorer, dispatch_rules
+from makeway.decide.planning.planner import plan as make_plan
+from makeway.decide.planning.score import Fidelity, Scorer, dispatch_policies
 from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES
 from makeway.values.control import CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition, describe
 from makeway.values.device import load_device
@@ -84,7 +84,7 @@ def rows_by_cell(setting: Setting) -> dict[Key, list[Row]]:
     cells: dict[Key, list[Row]] = {}
     with (DOCS / "control-map.csv").open() as file:
         for row in csv.DictReader(file):
-            rules = [rule.name for rule in dispatch_rules(load_device(row["device"]))]
+            rules = [rule.name for rule in dispatch_policies(load_device(row["device"]))]
             wanted = rules if setting.rule is None else [rule for rule in rules if rule == setting.rule]
             if row["hbm"] == "proportional" and row["dispatch"] in wanted:
                 cells.setdefault((row["device"], row["kernel"], row["footprint"]), []).append(row)
@@ -108,7 +108,7 @@ def case_of(key: Key) -> Case:
         family=family,
         footprint=footprint,
         library=footprints(device)[footprint],
-        dispatch=dispatch_rules(device)[0],
+        dispatch=dispatch_policies(device)[0],
         hbm=HBM_POLICIES["proportional"],
     )
 
@@ -119,7 +119,7 @@ def verdict(task: tuple[Key, list[Row], Setting]) -> Verdict:
     device = case.device if setting.copies else replace(case.device, copy_engines=None)
     rule = None if setting.rule is None else DISPATCHES[setting.rule]
     plan = make_plan(case.workload(), device, budget_ms=setting.budget_ms, dispatch=rule)
-    judge = Scorer(case.workload(), device, dispatch_rules(device, rule), Fidelity(engine="block"))  # as the map's
+    judge = Scorer(case.workload(), device, dispatch_policies(device, rule), Fidelity(engine="block"))  # as the map's
     saved_ns = judge.score(()).t_ns - judge.score(plan.controls).t_ns
     return Verdict(
         key=key,

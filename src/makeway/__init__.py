@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from makeway.act.doctor.checkup import Checkup, doctor
     from makeway.act.export.targets import export
     from makeway.act.export.values import Export
+    from makeway.decide.planning.difference import PlanDifference, compare_plans
+    from makeway.decide.planning.planner import plan
+    from makeway.decide.planning.recorded import NothingToPlan, plan_recorded
     from makeway.model.presets import load_preset
     from makeway.model.residency import blocks_beside, pad_range, resident_blocks
     from makeway.model.room import RoomAnswer, make_room, verdict
@@ -19,14 +22,14 @@ if TYPE_CHECKING:
     from makeway.model.simulate.sweep import Sweep, sweep
     from makeway.model.validate.run import Validation, validate
     from makeway.read.binaries.inspect import Inspection, inspect
-    from makeway.read.plan_file import load_plan
+    from makeway.read.plan_file import dump_plan, load_plan
     from makeway.show.report import report_of
     from makeway.values.collective import CommFootprint, load_footprint
     from makeway.values.control import Control, parse_control
     from makeway.values.device import Device, DeviceList, SmLimits, known_devices, load_device
     from makeway.values.errors import MakewayError
     from makeway.values.kernel import KernelResources, parse_resources
-    from makeway.values.plan import Plan, parse_controls
+    from makeway.values.plan import Plan, Search, parse_controls
     from makeway.values.timeline import Timeline
     from makeway.values.workload import Workload, WorkloadBuilder, load_workload
 
@@ -42,9 +45,12 @@ _HOMES = {
     "Inspection": "read.binaries.inspect",
     "KernelResources": "values.kernel",
     "MakewayError": "values.errors",
+    "NothingToPlan": "decide.planning.recorded",
     "Plan": "values.plan",
+    "PlanDifference": "decide.planning.difference",
     "Prediction": "model.simulate.predict",
     "RoomAnswer": "model.room",
+    "Search": "values.plan",
     "SmLimits": "values.device",
     "Sweep": "model.simulate.sweep",
     "Timeline": "values.timeline",
@@ -52,7 +58,9 @@ _HOMES = {
     "Workload": "values.workload",
     "WorkloadBuilder": "values.workload",
     "blocks_beside": "model.residency",
+    "compare_plans": "decide.planning.difference",
     "doctor": "act.doctor.checkup",
+    "dump_plan": "read.plan_file",
     "export": "act.export.targets",
     "inspect": "read.binaries.inspect",
     "known_devices": "values.device",
@@ -66,6 +74,8 @@ _HOMES = {
     "parse_control": "values.control",
     "parse_controls": "values.plan",
     "parse_resources": "values.kernel",
+    "plan": "decide.planning.planner",
+    "plan_recorded": "decide.planning.recorded",
     "report_of": "show.report",
     "resident_blocks": "model.residency",
     "simulate": "model.simulate.predict",
@@ -84,9 +94,12 @@ __all__ = [
     "Inspection",
     "KernelResources",
     "MakewayError",
+    "NothingToPlan",
     "Plan",
+    "PlanDifference",
     "Prediction",
     "RoomAnswer",
+    "Search",
     "SmLimits",
     "Sweep",
     "Timeline",
@@ -95,7 +108,9 @@ __all__ = [
     "WorkloadBuilder",
     "__version__",
     "blocks_beside",
+    "compare_plans",
     "doctor",
+    "dump_plan",
     "export",
     "inspect",
     "known_devices",
@@ -109,6 +124,8 @@ __all__ = [
     "parse_control",
     "parse_controls",
     "parse_resources",
+    "plan",
+    "plan_recorded",
     "report_of",
     "resident_blocks",
     "simulate",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from makeway.show.predicted_report import simulation_report
 from tests.browser.driving import OpenPage, drawn, eventually, keep_picture
 from tests.browser.test_analysis_page import found, html, recorded
 from tests.browser.test_report_pages import experiment, measured, plan_of
@@ -19,7 +20,6 @@ from makeway.show.analysis_report import analysis_report
 from makeway.show.bench_report import bench_report, experiment_report
 from makeway.show.demo_report import Demo, demo_report
 from makeway.show.page import html_page
-from makeway.show.predicted_report import simulation_report
 from makeway.values.control import SmemPad
 from makeway.values.device import load_device
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from makeway.show.predicted_report import plan_report, room_of, simulation_report
 from tests.browser.driving import OpenPage
 
 from makeway.act.measure.experiment import Cell, Experiment
@@ -20,7 +21,6 @@ from makeway.model.simulate.predict import simulate
 from makeway.show.bench_report import bench_report, experiment_report
 from makeway.show.blocks import Report, Room
 from makeway.show.page import html_page
-from makeway.show.predicted_report import plan_report, room_of, simulation_report
 from makeway.values.collective import load_footprint
 from makeway.values.control import CommPriority, SmemPad
 from makeway.values.device import Device, load_device

@@ -24,7 +24,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pad(kernel: str, pad_bytes: int = PAD_BYTES) -> str:
-    return f'version = 1\n[[control]]\nkind = "SmemPad"\npad_bytes = {pad_bytes}\nkernel = "{kernel}"\n'
+    return f'version = 2\n[[control]]\nkind = "pad"\npad_bytes = {pad_bytes}\nkernel = "{kernel}"\n'
 
 
 def ran(driver: Path, tmp_path: Path, plan: str, *options: str, refuse: str | None = None) -> tuple[Any, ...]:

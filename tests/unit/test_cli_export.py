@@ -11,16 +11,16 @@ import pytest
 from makeway.cli.main import main
 
 PLAN = """\
-version = 1
+version = 2
 [for]
 library = "nccl-2.27.5/ring-simple"
 [[control]]
-kind = "CommPriority"
+kind = "priority"
 [[control]]
-kind = "CommBlocks"
+kind = "comm-blocks"
 blocks = 8
 [[control]]
-kind = "Chunks"
+kind = "chunks"
 pieces = 4
 """
 
@@ -99,7 +99,7 @@ def test_a_target_that_carries_nothing_says_so_first_and_writes_nothing(
 
 def test_a_plan_without_controls_is_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "plan.toml"
-    file.write_text("version = 1\n")
+    file.write_text("version = 2\n")
     assert main(["export", str(file), "--to", "env"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -122,7 +122,7 @@ def test_a_plan_without_controls_is_no_error(capsys: pytest.CaptureFixture[str],
 def test_wrong_input_gets_one_clear_message_and_exit_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    twice = 'version = 1\n[[control]]\nkind = "CommPriority"\n[[control]]\nkind = "CommPriority"\n'
+    twice = 'version = 2\n[[control]]\nkind = "priority"\n[[control]]\nkind = "priority"\n'
     for name, content in (("PLAN", PLAN), ("NEWER", "version = 9\n"), ("TWICE", twice)):
         (tmp_path / name).write_text(content)
     file = str(tmp_path / arguments[0]) if arguments[0].isupper() else arguments[0]

@@ -58,10 +58,10 @@ def test_the_same_question_gives_the_same_bytes(tmp_path: Path, capsys: pytest.C
     assert main(["simulate", *PAIR, "--plan", str(tmp_path / "a.toml"), "--json"]) == 0
 
 
-def test_a_published_policy_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    document = answer(capsys, *PAIR, "--policy", "conccl-sp")
+def test_a_published_heuristic_can_be_followed(capsys: pytest.CaptureFixture[str]) -> None:
+    document = answer(capsys, *PAIR, "--heuristic", "conccl-sp")
     assert [item["control"] for item in document["controls"]] == ["priority", "comm-first"]
-    assert "did you mean 'conccl-sp'?" in refused(capsys, *PAIR, "--policy", "concl-sp")
+    assert "did you mean 'conccl-sp'?" in refused(capsys, *PAIR, "--heuristic", "concl-sp")
 
 
 def test_a_forced_control_is_in_the_plan_or_names_what_is_short(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,8 +99,8 @@ def test_traces_that_make_no_workload_say_why(capsys: pytest.CaptureFixture[str]
 
 
 def test_two_plans_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.toml").write_text('version = 1\n[[control]]\nkind = "CommPriority"\n')
-    (tmp_path / "b.toml").write_text('version = 1\n[[control]]\nkind = "SmPartition"\ncomm_sms = 8\n')
+    (tmp_path / "a.toml").write_text('version = 2\n[[control]]\nkind = "priority"\n')
+    (tmp_path / "b.toml").write_text('version = 2\n[[control]]\nkind = "partition"\ncomm_sms = 8\n')
     both = ["--compare", tmp_path / "a.toml", tmp_path / "b.toml"]
     document = answer(capsys, *both, *PAIR)
     assert (document["added"], document["removed"]) == (["partition=8"], ["priority"])
@@ -108,26 +108,34 @@ def test_two_plans_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     assert answer(capsys, *both)["change_ms"] is None
     assert main(["plan", *map(str, both)]) == 0
     assert "give the workload and --device" in capsys.readouterr().out
+    assert main(["plan", *map(str, both), *PAIR]) == 0
+    assert "partition=8" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ([], "give a preset"),
         (["gemm-ar"], "--device is needed"),
         (["gemm-arr", "--device", "A40"], "did you mean"),
         (["gemm-ar", "--device", "A41"], "did you mean"),
-        ([*PAIR, "--nccl", "9.9.9"], "9.9.9"),
+        ([*PAIR, "--library", "nccl-9.9.9"], "9.9.9"),
         ([*PAIR, "--budget-ms", "0"], "budget"),
         ([*PAIR, "--control", "prority"], "did you mean"),
         ([*PAIR, "--out", "/nowhere/at/all.toml"], "/nowhere"),
         ([*PAIR, "--step", "3"], "--step is for traces"),
+        (["missing.json"], "missing.json does not exist, and no preset has that name"),
+        (["missing.json"], "Presets: cb-ar, cb-a2a"),
+        (["gemm-arr"], "did you mean 'gemm-ar'?"),
+        ([*PAIR, "--control", "comm-blocks=8", "--control", "comm-blocks=9"], "twice"),
+        (["missing.toml", "--device", "A40"], "missing.toml"),
+        ([__file__, "--ranks", "8"], "--ranks is for workloads"),
     ],
 )
 def test_wrong_input_gets_one_clear_message(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert words in refused(capsys, *arguments)
+    assert message in refused(capsys, *arguments)
 
 
 def test_an_empty_workload_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,5 +144,6 @@ def test_an_empty_workload_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_another_library_version_is_planned_with_its_own_blocks(capsys: pytest.CaptureFixture[str]) -> None:
-    old = answer(capsys, *PAIR, "--nccl", "2.21.5")
+    old = answer(capsys, *PAIR, "--library", "nccl-2.21.5")
     assert old["t_plan_ms"] > 0
+    assert answer(capsys, *PAIR, "--library", "nccl-2.21.5/ring-simple")["t_plan_ms"] == old["t_plan_ms"]

@@ -79,7 +79,7 @@ def test_the_published_grid_can_be_swept(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_plan_file_and_options_reach_the_simulator(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
-    plan.write_text('version = 1\n[[control]]\nkind = "CommBlocks"\nblocks = 8\n')
+    plan.write_text('version = 2\n[[control]]\nkind = "comm-blocks"\nblocks = 8\n')
     planned = answer(
         capsys, *PAIR, "--plan", str(plan), "--dispatch", "backfill", "--hbm", "max-min", "--jitter", "0.02"
     )

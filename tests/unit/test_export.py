@@ -44,8 +44,8 @@ ALL: tuple[Control, ...] = (
     CopyEngine(),
     Chunks(4),
 )
-H100 = MadeFor(workload="gemm-ar", device="H100-SXM5-80GB", gpus=8, library="nccl-2.32.3/ring-simple")
-MI300X = MadeFor(workload="gemm-ar", device="MI300X", gpus=8, library="rccl-5.4.3/generic")
+H100 = MadeFor(workload="gemm-ar", device="H100-SXM5-80GB", ranks=8, library="nccl-2.32.3/ring-simple")
+MI300X = MadeFor(workload="gemm-ar", device="MI300X", ranks=8, library="rccl-5.4.3/generic")
 LIBRARIES = (None, MadeFor(), H100, MI300X, MadeFor(library="nccl-2.21.5/sendrecv"), MadeFor(library="threads=512"))
 
 

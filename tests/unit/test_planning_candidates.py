@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from makeway.decide.planning.candidates import INTRUSIVENESS, Candidates, candidates, ordered
-from makeway.decide.planning.score import Score, Scorer, dispatch_rules
+from makeway.decide.planning.score import Score, Scorer, dispatch_policies
 from makeway.model.presets import load_preset
 from makeway.values.control import (
     Chunks,
@@ -55,8 +55,8 @@ def test_every_kind_of_control_has_its_place() -> None:
 @pytest.mark.parametrize("preset", ["gemm-ar", "conccl-01", "tp-llama-70b"])
 def test_every_kind_is_offered_or_turned_down_with_a_reason(device, preset) -> None:  # type: ignore[no-untyped-def]
     offered = candidates(load_preset(preset, device), device)
-    told = {type(axis[0]) for axis in offered.axes} | {type(item.control) for item in offered.rejected}
-    assert told == set(get_args(Control))
+    kinds = {type(axis[0]) for axis in offered.axes} | {type(item.control) for item in offered.rejected}
+    assert kinds == set(get_args(Control))
     assert all(item.reason for item in offered.rejected)
 
 
@@ -66,7 +66,7 @@ def test_every_candidate_runs_by_itself(device, kind) -> None:  # type: ignore[n
     library = "rccl-5.4.3/generic" if device.vendor == "amd" else None
     workload = pair(kind, library=library, resources=KernelResources(threads=256, registers_per_thread=64))
     offered = candidates(workload, device)
-    scorer = Scorer(workload, device, dispatch_rules(device))
+    scorer = Scorer(workload, device, dispatch_policies(device))
     for axis in offered.axes:
         for control in axis:
             assert isinstance(scorer.attempt((control,)), Score), control
@@ -87,8 +87,8 @@ def test_only_matrix_products_that_offer_a_tile_get_one() -> None:
     assert "no kernel is a matrix product" in reasons(candidates(pair(), A100), TileChoice)
     library_gemm = load_preset("gemm-ar", A100)
     assert "offer no other tile" in reasons(candidates(library_gemm, A100), TileChoice)[0]
-    told = candidates(library_gemm, A100, tiles=((128, 64, 32),))
-    assert values(told, TileChoice) == (TileChoice(128, 64, 32),)
+    offered = candidates(library_gemm, A100, tiles=((128, 64, 32),))
+    assert values(offered, TileChoice) == (TileChoice(128, 64, 32),)
 
 
 def test_threads_are_those_of_the_footprint_below_its_own() -> None:
@@ -99,10 +99,9 @@ def test_threads_are_those_of_the_footprint_below_its_own() -> None:
 
 def test_a_pad_that_can_lower_nothing_names_what_the_collective_lacks() -> None:
     full = KernelResources(threads=384, registers_per_thread=168, smem_bytes=200 * 1024)  # one block per SM
-    told = reasons(candidates(pair(resources=full), H100), SmemPad)
-    assert len(told) == 1
-    assert "registers" in told[0]
-    assert "bytes of shared memory" in told[0]
+    (reason,) = reasons(candidates(pair(resources=full), H100), SmemPad)
+    assert "registers" in reason
+    assert "bytes of shared memory" in reason
 
 
 def test_pads_of_one_kind_of_kernel_name_that_kind_only() -> None:
@@ -136,7 +135,10 @@ def test_a_workload_without_collectives_offers_nothing() -> None:
 @pytest.mark.parametrize(
     ("control", "message"),
     [
-        (SmemPad(160 * 1024), r"k has 48 KiB of its own, and 46,080 bytes of shared memory are missing"),
+        (
+            SmemPad(160 * 1024),
+            "exceeds the 163 KiB of shared memory per block by 46,080 bytes",
+        ),
         (CopyEngine(), "cannot add"),
         (CommThreads(96), "cannot have 96 threads; its block sizes: 544, 288, 160, 128"),
         (CommBlocks(65), "65 blocks; nccl-2.32.3/ring-simple has at most 64"),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from makeway.decide.planning.deadlock import deadlock_risk, program_risk
-from makeway.decide.planning.score import Scorer, dispatch_rules
+from makeway.decide.planning.score import Scorer, dispatch_policies
 from makeway.model.residency import need
 from makeway.model.simulate.driver import run
 from makeway.model.simulate.policies import BackFill, StrictHeadOfLine
@@ -45,7 +45,7 @@ def test_one_block_too_many_is_a_risk_and_says_what_to_do() -> None:
     assert risk is not None
     assert "x and y may run side by side" in risk
     assert "110 blocks" in risk
-    assert "CommBlocks" in risk
+    assert "comm-blocks" in risk
 
 
 def test_collectives_of_one_stream_are_safe() -> None:
@@ -75,9 +75,9 @@ def test_a_collective_larger_than_its_part_never_becomes_resident() -> None:
 
 
 def test_a_search_refuses_what_adds_a_risk_and_not_what_was_there_before() -> None:
-    safe = Scorer(two_collectives(16), A100, dispatch_rules(A100))
+    safe = Scorer(two_collectives(16), A100, dispatch_policies(A100))
     assert isinstance(safe.attempt((CommBlocks(64),)), str)
-    risky = Scorer(two_collectives(64), A100, dispatch_rules(A100))
+    risky = Scorer(two_collectives(64), A100, dispatch_policies(A100))
     assert not isinstance(risky.attempt(()), str)
     assert risky.own_risk is not None
 
@@ -108,10 +108,12 @@ def test_the_simulator_shows_the_deadlock_that_is_feared() -> None:
     st.sampled_from([0.0, 1e3]),
     st.sampled_from([StrictHeadOfLine(), BackFill()]),
 )
-def test_what_is_proved_safe_never_deadlocks(x: int, y: int, sms: int, skew_ns: float, rule: StrictHeadOfLine) -> None:
+def test_what_is_proved_safe_never_deadlocks(
+    x: int, y: int, sms: int, skew_ns: float, policy: StrictHeadOfLine
+) -> None:
     program = two_ranks(x, y, sms, skew_ns=skew_ns)
     if program_risk(program) is None:
-        assert run(program, engine="class", dispatch=rule).end_ns > 0
+        assert run(program, engine="class", dispatch=policy).end_ns > 0
     else:
         assert x + y > sms
 

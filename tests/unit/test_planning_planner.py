@@ -1,7 +1,8 @@
-"""Plans: found by the score, never worse than published rules, told in plain sentences."""
+"""Plans: chosen by the score, never worse than published heuristics, explained in plain sentences."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from makeway.decide.planning.explain import LARGEST_ERROR, model_error
-from makeway.decide.planning.planner import Planned, make_plan
-from makeway.decide.planning.policies import policy_names
+from makeway.decide.planning.heuristics import heuristic_names
+from makeway.decide.planning.planner import plan as make_plan
 from makeway.model.presets import PresetOptions, load_preset
 from makeway.model.simulate.policies import DISPATCHES
 from makeway.values.collective import Collective
@@ -24,12 +25,12 @@ from makeway.values.control import (
     LaunchOrder,
     SmemPad,
     SmPartition,
-    describe,
+    control_word,
 )
 from makeway.values.device import Device, load_device
 from makeway.values.errors import InputError
 from makeway.values.kernel import KernelResources
-from makeway.values.plan import Rejected
+from makeway.values.plan import Forecast, Plan, Rejected, Search
 from makeway.values.workload import CollectiveOp, KernelOp, Measured, Workload, WorkloadBuilder
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -60,11 +61,21 @@ def pair(
     return builder.done()
 
 
-def kinds(plan: Planned) -> set[type[Control]]:
+def kinds(plan: Plan) -> set[type[Control]]:
     return {type(control) for control in plan.controls}
 
 
-# --- what is found, case by case: nothing of this is written in the planner --------------------
+def record(plan: Plan) -> Search:
+    assert plan.search is not None
+    return plan.search
+
+
+def times(plan: Plan) -> Forecast:
+    assert plan.predicted is not None
+    return plan.predicted
+
+
+# --- what is chosen, case by case: none of it is written in the planner ------------------------
 
 
 def test_a_stream_of_short_kernels_needs_nothing() -> None:
@@ -74,17 +85,17 @@ def test_a_stream_of_short_kernels_needs_nothing() -> None:
         builder.kernel(f"k{index}", GEMM, Measured(time_ns=1e5, blocks=432))
     builder.collective("c", "all-reduce", 2**26, NCCL, time_ns=3e5)
     plan = make_plan(builder.done(), A100, budget_ms=QUICK_MS)
-    assert plan.leave_as_is
+    assert record(plan).leave_as_is
     assert plan.controls == ()
-    assert plan.summary[0].startswith("Leave as is")
+    assert record(plan).summary[0].startswith("Leave as is")
 
 
 def test_one_long_kernel_before_a_collective_needs_priority_or_order() -> None:
-    # One block per SM: a retiring block leaves a whole SM, so both rules let a high priority in.
+    # One block per SM: a retiring block leaves a whole SM, so both policies let a high priority in.
     plan = make_plan(pair(GEMM, 2016, comm_blocks=8), A40, budget_ms=QUICK_MS)
     assert kinds(plan) & {CommPriority, LaunchOrder}
     assert not kinds(plan) & {SmemPad, SmPartition, CopyEngine}
-    assert plan.t_plan_ns < 0.7 * plan.t_naive_ns
+    assert times(plan).t_plan_ns < 0.7 * times(plan).t_naive_ns
 
 
 def test_a_persistent_kernel_needs_copy_engines_or_where_values_are_added_a_partition() -> None:
@@ -99,7 +110,7 @@ def test_a_collective_that_does_not_fit_beside_the_gemm_is_made_smaller() -> Non
     workload = load_preset("gemm-ar", A100)
     plan = make_plan(workload, A100, budget_ms=2 * QUICK_MS)
     assert kinds(plan) & {CommThreads, CommBlocks}
-    assert plan.t_plan_ns < 0.95 * plan.baselines["cui-pericas"].t_ns  # priority alone
+    assert times(plan).t_plan_ns < 0.95 * record(plan).baselines["cui-pericas"].t_ns  # priority alone
 
 
 def test_where_the_hardware_back_fills_a_pad_alone_makes_room() -> None:
@@ -110,13 +121,13 @@ def test_where_the_hardware_back_fills_a_pad_alone_makes_room() -> None:
     assert kinds(nvidia) != {SmemPad}  # order, not room, keeps it out
 
 
-def test_what_one_rule_cannot_rely_on_is_not_planned_for_both() -> None:
+def test_what_one_dispatch_policy_cannot_rely_on_is_not_planned_for_both() -> None:
     workload = pair(GEMM, 2592)  # two blocks per SM: back-fill starves a high priority
     strict = make_plan(workload, A100, budget_ms=QUICK_MS, dispatch=DISPATCHES["strict"])
-    assert strict.dispatchers == ("strict",)
+    assert times(strict).dispatchers == ("strict",)
     both = make_plan(workload, A100, budget_ms=QUICK_MS)
-    assert both.dispatchers == ("strict", "backfill")
-    assert both.baselines["cui-pericas"].t_ns > 1.3 * strict.baselines["cui-pericas"].t_ns
+    assert times(both).dispatchers == ("strict", "backfill")
+    assert record(both).baselines["cui-pericas"].t_ns > 1.3 * record(strict).baselines["cui-pericas"].t_ns
     assert kinds(both) != {CommPriority}
 
 
@@ -135,20 +146,22 @@ PRESETS = [
 
 
 @pytest.mark.parametrize(("device", "preset", "options"), PRESETS, ids=lambda value: getattr(value, "name", None))
-def test_a_plan_is_never_worse_than_any_published_rule(device: Device, preset: str, options: PresetOptions) -> None:
+def test_a_plan_is_never_worse_than_any_published_heuristic(
+    device: Device, preset: str, options: PresetOptions
+) -> None:
     plan = make_plan(load_preset(preset, device, options), device, budget_ms=100)
-    assert set(plan.baselines) == set(policy_names())
-    least = min(found.t_ns for found in plan.baselines.values())
-    assert plan.t_best_ns <= least
-    gain = (plan.t_naive_ns - plan.t_best_ns) / plan.t_sequential_ns
-    assert plan.leave_as_is == (gain <= model_error(device.arch))
-    assert plan.t_plan_ns == (plan.t_naive_ns if plan.leave_as_is else plan.t_best_ns)
+    assert set(record(plan).baselines) == set(heuristic_names())
+    least = min(baseline.t_ns for baseline in record(plan).baselines.values())
+    assert record(plan).t_best_ns <= least
+    gain = (times(plan).t_naive_ns - record(plan).t_best_ns) / times(plan).t_sequential_ns
+    assert record(plan).leave_as_is == (gain <= model_error(device.arch))
+    assert times(plan).t_plan_ns == (times(plan).t_naive_ns if record(plan).leave_as_is else record(plan).t_best_ns)
     assert len(plan.reasons) == len(plan.controls)
     assert all(item.reason for item in plan.rejected)
     assert {item.control for item in plan.rejected}.isdisjoint(plan.controls)
 
 
-def test_the_model_error_of_a_device_never_held_against_anything_is_the_largest() -> None:
+def test_the_model_error_of_a_device_without_published_results_is_the_largest() -> None:
     assert model_error(A100.arch) < model_error(A40.arch) < model_error(MI250X.arch) == LARGEST_ERROR
     assert model_error(H100.arch) == LARGEST_ERROR
 
@@ -156,38 +169,38 @@ def test_the_model_error_of_a_device_never_held_against_anything_is_the_largest(
 # --- the words ---------------------------------------------------------------------------------
 
 
-def test_each_control_is_told_with_its_times_and_each_rejection_with_a_reason() -> None:
+def test_each_control_has_its_times_and_each_rejection_a_reason() -> None:
     plan = make_plan(pair(GEMM, 2016, comm_blocks=8), A40, budget_ms=QUICK_MS)
-    assert plan.summary[0].startswith("Worth doing: ")
-    assert "the worst of strict and backfill" in plan.summary[0]
+    assert record(plan).summary[0].startswith("Worth doing: ")
+    assert "the slowest under the strict and backfill dispatch policies" in record(plan).summary[1]
     assert all(" ms with it, " in reason and " ms without it (-" in reason for reason in plan.reasons)
-    told = {describe(item.control): item.reason for item in plan.rejected}
-    assert "cannot add" in told["communication on copy engines (parallel-copy)"]
-    assert any(reason.startswith(("does not help: +", "changes nothing: ")) for reason in told.values())
+    reasons = {control_word(item.control): item.reason for item in plan.rejected}
+    assert "cannot add" in reasons["copy-engine"]
+    assert any(reason.startswith(("does not help: +", "changes nothing: ")) for reason in reasons.values())
 
 
 def test_a_gain_within_the_error_of_the_model_is_left_alone_and_says_so() -> None:
     plan = make_plan(pair(GEMM, 2592, comm_ms=0.01), A100, budget_ms=QUICK_MS)
-    assert plan.leave_as_is
-    assert "the model is off by 1.1 %" in plan.summary[0]
-    assert "the best found (" in plan.summary[0] or "nothing found is faster" in plan.summary[0]
+    assert record(plan).leave_as_is
+    assert "the best set found (" in record(plan).summary[0] or "nothing faster was found" in record(plan).summary[0]
+    assert "the model is off by 1.1 %" in record(plan).summary[1]
 
 
 def test_what_the_budget_did_not_buy_is_noted() -> None:
     plan = make_plan(load_preset("gemm-ar", A100), A100, budget_ms=20)
-    assert any(note.startswith("stopped early") for note in plan.notes)
-    assert any("who starves" in note for note in plan.notes)
+    assert any(note.startswith("stopped early") for note in record(plan).notes)
+    assert any("who starves" in note for note in record(plan).notes)
 
 
 def test_thinned_kernels_are_noted() -> None:
     plan = make_plan(load_preset("cb-ar", A100), A100, budget_ms=100)
-    assert plan.fidelity.waves is not None
-    assert any("thinned" in note for note in plan.notes)
+    assert record(plan).waves is not None
+    assert any("thinned" in note for note in record(plan).notes)
 
 
 def test_small_workloads_are_judged_block_by_block() -> None:
-    assert make_plan(pair(GEMM, 864), A40, budget_ms=2_000).fidelity.engine == "block"
-    assert make_plan(pair(GEMM, 864), A40, budget_ms=100).fidelity.engine == "class"
+    assert record(make_plan(pair(GEMM, 864), A40, budget_ms=2_000)).engine == "block"
+    assert record(make_plan(pair(GEMM, 864), A40, budget_ms=100)).engine == "class"
 
 
 # --- what is asked -----------------------------------------------------------------------------
@@ -195,11 +208,11 @@ def test_small_workloads_are_judged_block_by_block() -> None:
 
 def test_forced_controls_stay_whatever_they_cost() -> None:
     workload = pair(GEMM, 2592, comm_ms=0.01)
-    plan = make_plan(workload, A100, budget_ms=QUICK_MS, forced=(SmPartition(48),))
+    plan = make_plan(workload, A100, budget_ms=QUICK_MS, controls=(SmPartition(48),))
     assert plan.controls == (SmPartition(48),)
-    assert plan.reasons == ("asked for",)
-    assert plan.t_plan_ns > plan.t_naive_ns  # SMs that compute misses
-    assert "with what was asked for" in plan.summary[0]
+    assert plan.reasons == ("required",)
+    assert times(plan).t_plan_ns > times(plan).t_naive_ns  # SMs that compute misses
+    assert "with the required ones" in record(plan).summary[0]
 
 
 def test_excluded_kinds_are_in_no_plan_and_keep_their_reason() -> None:
@@ -208,25 +221,25 @@ def test_excluded_kinds_are_in_no_plan_and_keep_their_reason() -> None:
     plan = make_plan(workload, A100, budget_ms=QUICK_MS, excluded=(why,))
     assert CopyEngine not in kinds(plan)
     assert why in plan.rejected
-    assert all(CopyEngine() not in baseline.controls for baseline in plan.baselines.values())
+    assert all(CopyEngine() not in baseline.controls for baseline in record(plan).baselines.values())
 
 
 def test_a_forced_control_that_cannot_work_is_an_error() -> None:
-    with pytest.raises(InputError, match="bytes of shared memory are missing"):
-        make_plan(pair(GEMM, 864), A100, forced=(SmemPad(100 * 1024),))
+    with pytest.raises(InputError, match="exceeds the 163 KiB of shared memory per block by"):
+        make_plan(pair(GEMM, 864), A100, controls=(SmemPad(100 * 1024),))
 
 
-def test_a_published_rule_can_be_asked_for() -> None:
-    plan = make_plan(load_preset("conccl-02", MI300X), MI300X, budget_ms=100, policy="conccl-sp")
+def test_a_published_heuristic_can_be_followed() -> None:
+    plan = make_plan(load_preset("conccl-02", MI300X), MI300X, budget_ms=100, heuristic="conccl-sp")
     assert plan.controls == (CommPriority(), LaunchOrder())
-    assert plan.t_plan_ns == plan.baselines["conccl-sp"].t_ns
-    assert plan.evaluations <= len(policy_names()) + 10  # baselines and reasons, no search
-    assert not plan.notes or not plan.notes[0].startswith("stopped early")
+    assert times(plan).t_plan_ns == record(plan).baselines["conccl-sp"].t_ns
+    assert record(plan).evaluations <= len(heuristic_names()) + 10  # baselines and reasons, no search
+    assert not record(plan).notes or not record(plan).notes[0].startswith("stopped early")
 
 
-def test_an_unknown_rule_and_an_empty_budget_are_errors() -> None:
+def test_an_unknown_heuristic_and_an_empty_budget_are_errors() -> None:
     with pytest.raises(InputError, match="did you mean 'makeway'"):
-        make_plan(pair(GEMM, 864), A100, policy="makewai")
+        make_plan(pair(GEMM, 864), A100, heuristic="makewai")
     with pytest.raises(InputError, match="above 0 ms"):
         make_plan(pair(GEMM, 864), A100, budget_ms=0)
 
@@ -235,7 +248,7 @@ def test_a_workload_with_nothing_to_overlap_is_left_as_it_is() -> None:
     builder = WorkloadBuilder("alone")
     builder.kernel("k", GEMM, Measured(time_ns=1e6, blocks=864))
     plan = make_plan(builder.done(), A100, budget_ms=QUICK_MS)
-    assert plan.leave_as_is
+    assert record(plan).leave_as_is
     assert plan.controls == ()
 
 
@@ -243,22 +256,27 @@ def test_a_workload_with_nothing_to_overlap_is_left_as_it_is() -> None:
 
 SCRIPT = """
 from makeway.values.device import load_device
-from makeway.decide.planning.planner import make_plan
+from makeway.decide.planning.planner import plan
 from makeway.model.presets import load_preset
 device = load_device("H100-SXM5-80GB")
-print(make_plan(load_preset("tp-llama-70b", device), device, budget_ms=100))
+print(plan(load_preset("tp-llama-70b", device), device, budget_ms=100))
 """
 
 
 def test_a_plan_is_the_same_to_the_byte_in_every_process() -> None:
-    said = [
+    printed = [
         subprocess.run(
-            [sys.executable, "-c", SCRIPT], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", SCRIPT],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("1", "2")
     ]
-    assert said[0] == said[1]
-    assert "Planned(" in said[0]
+    assert printed[0] == printed[1]
+    assert "Plan(" in printed[0]
+    assert "Search(" in printed[0]
 
 
 def as_from_a_trace(operations: int) -> Workload:
@@ -276,8 +294,8 @@ def as_from_a_trace(operations: int) -> Workload:
 
 def test_a_workload_of_400_operations_keeps_to_its_budget() -> None:
     plan = make_plan(as_from_a_trace(400), A100)
-    assert plan.evaluations <= 20  # each counts all its operations
-    assert plan.baselines["conccl-sp"].t_ns > 0
+    assert record(plan).evaluations <= 20  # each counts all its operations
+    assert record(plan).baselines["conccl-sp"].t_ns > 0
 
 
 # --- the control map ---------------------------------------------------------------------------
@@ -297,5 +315,5 @@ CELLS = [
 @pytest.mark.parametrize("copies", [True, False])
 def test_the_plan_uses_what_the_control_map_says_helps(cell: tuple[str, str, str], copies: bool) -> None:
     setting = Setting(copies=copies, budget_ms=QUICK_MS)
-    found = verdict((cell, rows_by_cell(setting)[cell], setting))
-    assert found.agrees, found.why_not
+    answer = verdict((cell, rows_by_cell(setting)[cell], setting))
+    assert answer.agrees, answer.why_not

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from makeway.decide.planning.score import Fidelity, Scorer, dispatch_rules, score
+from makeway.decide.planning.score import Fidelity, Scorer, dispatch_policies, score
 from makeway.decide.planning.thinning import kernel_waves, settled, thinned
 from makeway.model.presets import load_preset
 from makeway.model.residency import resident_blocks
@@ -44,18 +44,18 @@ works = st.one_of(
 )
 
 
-def test_nvidia_is_scored_under_both_rules_and_amd_under_its_own() -> None:
-    assert [rule.name for rule in dispatch_rules(A100)] == ["strict", "backfill"]
-    assert [rule.name for rule in dispatch_rules(MI250X)] == ["cut-ahead"]
-    assert [rule.name for rule in dispatch_rules(MI300X)] == ["held-queue"]
-    assert [rule.name for rule in dispatch_rules(A100, DISPATCHES["strict"])] == ["strict"]
+def test_nvidia_is_scored_under_both_policies_and_amd_under_its_own() -> None:
+    assert [policy.name for policy in dispatch_policies(A100)] == ["strict", "backfill"]
+    assert [policy.name for policy in dispatch_policies(MI250X)] == ["cut-ahead"]
+    assert [policy.name for policy in dispatch_policies(MI300X)] == ["held-queue"]
+    assert [policy.name for policy in dispatch_policies(A100, DISPATCHES["strict"])] == ["strict"]
 
 
-def test_the_worst_rule_counts() -> None:
-    found = score(pair(TILE, Measured(time_ns=1e6, blocks=2592)), A100, (CommPriority(),))
-    times = dict(found.by_dispatch)
+def test_the_slowest_policy_counts() -> None:
+    scored = score(pair(TILE, Measured(time_ns=1e6, blocks=2592)), A100, (CommPriority(),))
+    times = dict(scored.by_dispatch)
     assert times["backfill"] > 1.3 * times["strict"]
-    assert found.t_ns == times["backfill"]
+    assert scored.t_ns == times["backfill"]
 
 
 @few
@@ -64,8 +64,8 @@ def test_under_the_strict_queue_a_score_is_what_simulate_says(
     work: Work, controls: tuple[Control, ...], persistent: bool
 ) -> None:
     workload = pair(ELEMENTWISE, work, persistent=persistent)
-    found = score(workload, A100, controls, dispatch=DISPATCHES["strict"])
-    assert found.t_ns == pytest.approx(simulate(workload, A100, controls, Settings(engine="class")).t_ns, rel=1e-6)
+    scored = score(workload, A100, controls, dispatch=DISPATCHES["strict"])
+    assert scored.t_ns == pytest.approx(simulate(workload, A100, controls, Settings(engine="class")).t_ns, rel=1e-6)
 
 
 @few
@@ -74,10 +74,10 @@ def test_known_work_in_place_of_a_measured_time_changes_nothing(work: Work, pers
     builder = WorkloadBuilder("alone")
     builder.kernel("k", ELEMENTWISE, work, persistent=persistent)
     workload = builder.done()
-    rule = vendor_dispatch(device)
+    policy = vendor_dispatch(device)
     for controls in ((), (SmemPad(20_000),)):
         before, after = (
-            compile_program(one, device, controls, dispatch=rule).program.ops[0]
+            compile_program(one, device, controls, dispatch=policy).program.ops[0]
             for one in (workload, settled(workload, device))
         )
         assert after.blocks == before.blocks
@@ -105,7 +105,7 @@ def _total_work(kernel: KernelOp) -> float:
     return op.blocks * op.work_ns
 
 
-def test_equal_block_times_hide_starvation_and_the_rule_for_it_does_not() -> None:
+def test_equal_block_times_hide_starvation_and_the_estimate_of_it_does_not() -> None:
     workload = pair(TILE, Measured(time_ns=1e6, blocks=2592))
     backfill = DISPATCHES["backfill"]
     program = compile_program(workload, A100, (CommPriority(),), dispatch=backfill).program
@@ -128,7 +128,7 @@ AMD_CASES = [(MI250X, name, None) for name in ("elementwise", "one block")]  # t
 
 
 @pytest.mark.parametrize(("device", "name", "threads"), [*NVIDIA_CASES, *AMD_CASES])
-def test_the_rule_for_who_starves_is_close_to_the_engine_that_keeps_every_block(
+def test_the_estimate_of_who_starves_is_close_to_the_engine_that_keeps_every_block(
     device: Device, name: str, threads: int | None
 ) -> None:
     resources, share = KERNELS[name]
@@ -138,21 +138,21 @@ def test_the_rule_for_who_starves_is_close_to_the_engine_that_keeps_every_block(
     builder.kernel("k", resources, Measured(time_ns=1e6, blocks=6 * wave), share=share)
     builder.collective("c", "all-gather", 2**28, library, blocks=24, time_ns=0.8e6)
     workload = builder.done()
-    rule = dispatch_rules(device)[-1]
+    policy = dispatch_policies(device)[-1]
     controls: tuple[Control, ...] = (CommPriority(), *([CommThreads(threads)] if threads else []))
-    judged = score(workload, device, controls, dispatch=rule).t_ns
-    honest = score(workload, device, controls, dispatch=rule, fidelity=Fidelity(engine="block")).t_ns
+    judged = score(workload, device, controls, dispatch=policy).t_ns
+    honest = score(workload, device, controls, dispatch=policy, fidelity=Fidelity(engine="block")).t_ns
     assert judged == pytest.approx(honest, rel=0.08)  # at six waves spread alone is worth several percent
 
 
-def test_the_dispatch_rule_does_not_matter_where_nobody_waits_for_the_same_sms() -> None:
-    scorer = Scorer(pair(TILE, Measured(time_ns=1e6, blocks=2592)), A100, dispatch_rules(A100))
+def test_the_dispatch_policy_does_not_matter_where_nobody_waits_for_the_same_sms() -> None:
+    scorer = Scorer(pair(TILE, Measured(time_ns=1e6, blocks=2592)), A100, dispatch_policies(A100))
     strict, backfill = (time_ns for _, time_ns in scorer.score((SmPartition(24),)).by_dispatch)
     assert strict == backfill
 
 
 def test_a_scorer_remembers() -> None:
-    scorer = Scorer(load_preset("gemm-ar", A100), A100, dispatch_rules(A100))
+    scorer = Scorer(load_preset("gemm-ar", A100), A100, dispatch_policies(A100))
     first = scorer.score((CommPriority(),))
     spent = scorer.spent_ms
     assert scorer.score((CommPriority(),)) is first
@@ -161,14 +161,14 @@ def test_a_scorer_remembers() -> None:
 
 
 def test_what_cannot_run_is_a_reason_and_not_an_error() -> None:
-    scorer = Scorer(load_preset("gemm-ar", A100), A100, dispatch_rules(A100))
+    scorer = Scorer(load_preset("gemm-ar", A100), A100, dispatch_policies(A100))
     assert "shared memory" in str(scorer.attempt((SmemPad(10**6),)))
 
 
 def test_pieces_cost_more_of_the_budget() -> None:
     spent = []
     for controls in ((), (Chunks(8),)):
-        scorer = Scorer(load_preset("cb-ar", A100), A100, dispatch_rules(A100), Fidelity(waves=4))
+        scorer = Scorer(load_preset("cb-ar", A100), A100, dispatch_policies(A100), Fidelity(waves=4))
         scorer.score(controls)
         spent.append(scorer.spent_ms)
     assert spent[1] > 2 * spent[0]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from makeway.decide.planning.candidates import Candidates, candidates
-from makeway.decide.planning.score import Score, Scorer, dispatch_rules
+from makeway.decide.planning.score import Score, Scorer, dispatch_policies
 from makeway.decide.planning.search import TIE, best, chosen, removals
 from makeway.model.residency import resident_blocks
 from makeway.values.collective import Collective
@@ -49,15 +49,15 @@ def pair(case: tuple[str, KernelResources, float, str, float, bool]) -> tuple[Wo
     exchange = Collective(kind=kind, size_bytes=2**27, ranks=8)  # type: ignore[arg-type]
     comm = CollectiveOp(name="c", collective=exchange, library=library, time_ns=ratio * 1e6)
     workload = Workload(name="pair", operations=(kernel, comm), ranks=8)
-    return workload, Scorer(workload, device, dispatch_rules(device))
+    return workload, Scorer(workload, device, dispatch_policies(device))
 
 
 def trimmed(offered: Candidates, points: int) -> Candidates:
     axes = [list(axis) for axis in offered.axes]
-    while (found := replace(offered, axes=tuple(tuple(axis) for axis in axes if axis))).points > points:
+    while (fewer := replace(offered, axes=tuple(tuple(axis) for axis in axes if axis))).points > points:
         longest = max(axes, key=len)
         del longest[len(longest) // 2]
-    return found
+    return fewer
 
 
 def best_of_all(scorer: Scorer, offered: Candidates) -> float:
@@ -72,10 +72,10 @@ def test_a_search_is_never_worse_than_its_seeds_or_than_nothing(case) -> None:  
     workload, scorer = pair(case)
     offered = candidates(workload, scorer.device)
     seeds = ((CommPriority(),), (LaunchOrder(), SmPartition(16)), (CommBlocks(8),))
-    found = best(scorer, offered, seeds=seeds, budget_ms=30)
+    result = best(scorer, offered, seeds=seeds, budget_ms=30)
     for seed in ((), *seeds):
         if isinstance(score := scorer.attempt(offered.point(seed)), Score):
-            assert found.best.t_ns <= score.t_ns * (1 + (TIE if seed == () else 0))
+            assert result.best.t_ns <= score.t_ns * (1 + (TIE if seed == () else 0))
 
 
 @few
@@ -83,9 +83,9 @@ def test_a_search_is_never_worse_than_its_seeds_or_than_nothing(case) -> None:  
 def test_no_control_is_kept_that_is_worth_nothing(case) -> None:  # type: ignore[no-untyped-def]
     workload, scorer = pair(case)
     offered = candidates(workload, scorer.device)
-    found = best(scorer, offered, budget_ms=60)
-    least = min(score.t_ns for score in found.scores.values())
-    for _, rest in removals(found.best.controls, ()):
+    result = best(scorer, offered, budget_ms=60)
+    least = min(score.t_ns for score in result.scores.values())
+    for _, rest in removals(result.best.controls, ()):
         without = scorer.attempt(offered.point(rest))
         assert isinstance(without, str) or without.t_ns > least * (1 + TIE)
 
@@ -93,7 +93,7 @@ def test_no_control_is_kept_that_is_worth_nothing(case) -> None:  # type: ignore
 @cache
 def sample() -> list[tuple[float, int, int]]:
     """Fixed workloads: how much slower the fast search is than the best of all, what it scored, how many there are."""
-    found = []
+    gaps = []
     shapes = [(128, 222, 48), (256, 98, 48), (512, 32, 0), (256, 64, 16), (256, 40, 1)]
     for index, (name, shape) in list(enumerate(product(DEVICES, shapes)))[::2]:
         resources = KernelResources(threads=shape[0], registers_per_thread=shape[1], smem_bytes=shape[2] * 1024)
@@ -105,8 +105,8 @@ def sample() -> list[tuple[float, int, int]]:
         workload, scorer = pair((name, resources, waves, kind, ratio, index % 7 == 0))
         offered = trimmed(candidates(workload, scorer.device), SMALL_SPACE)
         fast = best(scorer, offered, budget_ms=40)
-        found.append((fast.best.t_ns / best_of_all(scorer, offered) - 1, fast.evaluations, offered.points))
-    return found
+        gaps.append((fast.best.t_ns / best_of_all(scorer, offered) - 1, fast.evaluations, offered.points))
+    return gaps
 
 
 def test_the_fast_search_finds_the_best_of_all_within_a_percent() -> None:
@@ -123,10 +123,10 @@ def test_small_spaces_are_tried_whole() -> None:
         ("A100-SXM4-80GB", KernelResources(threads=512, registers_per_thread=32), 5.0, "all-gather", 0.8, False)
     )
     offered = trimmed(candidates(workload, scorer.device), 48)
-    found = best(scorer, offered, budget_ms=10_000)
-    assert found.complete
-    assert not found.stopped_early
-    assert found.best.t_ns <= best_of_all(scorer, offered) * (1 + TIE)
+    result = best(scorer, offered, budget_ms=10_000)
+    assert result.complete
+    assert not result.stopped_early
+    assert result.best.t_ns <= best_of_all(scorer, offered) * (1 + TIE)
 
 
 @few
@@ -166,9 +166,9 @@ def test_stopping_early_is_said() -> None:
     workload, scorer = pair(
         ("A100-SXM4-80GB", KernelResources(threads=512, registers_per_thread=32), 5.0, "all-gather", 0.8, False)
     )
-    found = best(scorer, candidates(workload, scorer.device), budget_ms=5)
-    assert found.stopped_early
-    assert not found.complete
+    result = best(scorer, candidates(workload, scorer.device), budget_ms=5)
+    assert result.stopped_early
+    assert not result.complete
 
 
 @pytest.mark.parametrize("forced", [CommBlocks(8), SmPartition(24)], ids=repr)
@@ -176,7 +176,7 @@ def test_forced_controls_are_in_every_set(forced: Control) -> None:
     workload, scorer = pair(
         ("A100-SXM4-80GB", KernelResources(threads=512, registers_per_thread=32), 5.0, "all-gather", 0.8, False)
     )
-    found = best(
+    result = best(
         scorer, candidates(workload, scorer.device, forced=(forced,)), seeds=((CommPriority(),),), budget_ms=20
     )
-    assert all(forced in controls for controls in found.scores)
+    assert all(forced in controls for controls in result.scores)

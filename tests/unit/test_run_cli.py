@@ -12,8 +12,8 @@ import pytest
 
 from makeway.cli.main import main
 
-BLOCKS = 'version = 1\n[[control]]\nkind = "CommBlocks"\nblocks = 16\n'
-PAD = 'version = 1\n[[control]]\nkind = "SmemPad"\npad_bytes = 1024\n'
+BLOCKS = 'version = 2\n[[control]]\nkind = "comm-blocks"\nblocks = 16\n'
+PAD = 'version = 2\n[[control]]\nkind = "pad"\npad_bytes = 1024\n'
 SHOWS = (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))")
 # Prints its options the way both families of mpirun do, then runs the program behind them without what they export.
 FAKE_MPIRUN = """#!/bin/sh
@@ -88,7 +88,7 @@ def test_strict_fails_a_program_that_ended_well_and_leaves_other_codes(plan: str
 
 def test_strict_is_content_with_a_plan_without_controls() -> None:
     command = [sys.executable, "-m", "makeway", "run", "--plan", "-", "--strict", "--", "true"]
-    done = subprocess.run(command, input=b"version = 1\n", stderr=subprocess.DEVNULL, check=False)
+    done = subprocess.run(command, input=b"version = 2\n", stderr=subprocess.DEVNULL, check=False)
     assert done.returncode == 0
 
 

@@ -39,7 +39,7 @@ print(ended.code, *sorted(left.ended_by for left in ended.leftovers), flush=True
 
 @pytest.fixture
 def makeway(tmp_path: Path) -> Sequence[str]:
-    (tmp_path / "plan.toml").write_text("version = 1\n")
+    (tmp_path / "plan.toml").write_text("version = 2\n")
     return (sys.executable, "-m", "makeway", "run", "--plan", str(tmp_path / "plan.toml"), "--")
 
 

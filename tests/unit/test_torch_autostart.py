@@ -85,14 +85,14 @@ def test_begin_works_while_torch_is_being_imported_and_loads_nothing_more_of_it(
         torch.distributed.destroy_process_group()
     """
     plan = tmp_path / "plan.toml"
-    plan.write_text('version = 1\n[[control]]\nkind = "CommPriority"\n')
+    plan.write_text('version = 2\n[[control]]\nkind = "priority"\n')
     done = run(code, plan, tmp_path / "receipts")
     assert done.returncode == 0, done.stderr
     (found,) = (tmp_path / "receipts").iterdir()
     assert [one["control"] for one in json.loads(found.read_text())["receipts"]] == ["priority"]
 
 
-@pytest.mark.parametrize("text", ["", "version = 2", "version = 1\n[[control]]\nkind = 'Nonsense'", None])
+@pytest.mark.parametrize("text", ["", "version = 3", "version = 2\n[[control]]\nkind = 'Nonsense'", None])
 def test_a_plan_that_cannot_be_read_is_told(tmp_path: Path, text: str | None) -> None:
     plan = tmp_path / "plan.toml"
     if text is not None:

@@ -151,7 +151,7 @@ def test_a_word_that_is_no_control_says_what_would_be(word: str, said: str) -> N
 def test_a_plan_file_gives_its_controls(tmp_path: Path) -> None:
     file = tmp_path / "plan.toml"
     file.write_text(
-        'version = 1\n[[control]]\nkind = "CommPriority"\nreason = "r"\n[[control]]\nkind = "CommBlocks"\nblocks = 8\n'
+        'version = 2\n[[control]]\nkind = "priority"\nreason = "r"\n[[control]]\nkind = "comm-blocks"\nblocks = 8\n'
     )
     plan = load_plan(file)
     assert plan.controls == (CommPriority(), CommBlocks(8))
@@ -161,12 +161,12 @@ def test_a_plan_file_gives_its_controls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("version = 2", "this makeway reads version 1"),
-        ("version = 1\ncontrols = []", "unknown key 'controls'; did you mean 'control'"),
-        ('version = 1\n[[control]]\nkind = "CommBlock"', "did you mean 'CommBlocks'"),
-        ('version = 1\n[[control]]\nkind = "CommBlocks"', "missing 1 required positional argument"),
-        ('version = 1\n[[control]]\nkind = "CommBlocks"\nblocks = 0', "whole number of 1 or more"),
-        ('version = 1\n[[control]]\nkind = "CommPriority"\nlevel = 3', "unknown key 'level'"),
+        ("version = 3", "this makeway reads versions 1 to 2"),
+        ("version = 2\ncontrols = []", "unknown key 'controls'; did you mean 'control'"),
+        ('version = 2\n[[control]]\nkind = "comm-block"', "did you mean 'comm-blocks'"),
+        ('version = 2\n[[control]]\nkind = "comm-blocks"', "comm-blocks: blocks is missing"),
+        ('version = 2\n[[control]]\nkind = "comm-blocks"\nblocks = 0', "whole number of 1 or more"),
+        ('version = 2\n[[control]]\nkind = "priority"\nlevel = 3', "unknown key 'level'"),
         (
             'version = 1\n[[control]]\nkind = "CommBlocks"\nblocks = 8\n[[control]]\nkind = "CommBlocks"\nblocks = 9',
             "comm-blocks is set twice",

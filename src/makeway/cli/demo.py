@@ -20,7 +20,7 @@ from makeway.cli.output import print_json, show_stage
 from makeway.cli.report_output import command_line, write_report
 from makeway.cli.trace_input import read_records
 from makeway.decide.analysis.rank import Question, exposed_step, findings
-from makeway.decide.planning.planner import make_plan
+from makeway.decide.planning.planner import plan as make_plan
 from makeway.decide.planning.what_if import not_shown_by_a_trace, what_if_found
 from makeway.model.validate.conccl import conccl_rows
 from makeway.model.validate.grid import PAPER_DEVICES, published_device

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from makeway.model.presets import PresetOptions, load_preset, preset_names, preset_summary
+from makeway.values.collective import load_footprint
 from makeway.values.device import Device
 from makeway.values.errors import InputError
-from makeway.values.workload import Workload, load_workload
+from makeway.values.workload import CollectiveOp, Workload, load_workload
 
 _PRESET_OPTIONS = ("ranks", "grid", "tile", "in_flight", "iterations", "library")
 
@@ -32,27 +34,55 @@ class ShowPresets(argparse.Action):
 
 
 def add_preset_options(parser: argparse.ArgumentParser) -> None:
-    """The options that name a workload and, for presets, change it."""
-    parser.add_argument("--list", action=ShowPresets, nargs=0, help="list the presets and stop")
+    """A workload by name, its device and, for presets, what can be changed about it."""
     parser.add_argument("workload", help=f"a preset ({', '.join(preset_names()[:4])}, ...) or a workload file (.toml)")
     parser.add_argument("--device", required=True, metavar="NAME", help="a device (`makeway devices`) or FILE.toml")
+    add_preset_choices(parser)
+
+
+def add_preset_choices(parser: argparse.ArgumentParser) -> None:
+    """What can be changed about a preset."""
+    parser.add_argument("--list", action=ShowPresets, nargs=0, help="list the presets and stop")
     parser.add_argument("--ranks", type=int, metavar="N", help="GPUs of a preset (default: the preset's)")
     parser.add_argument("--grid", metavar="XxY", help="grid of the published experiment's GEMM")
     parser.add_argument("--tile", metavar="MxNxK", help="tile of a preset's GEMM")
     parser.add_argument("--in-flight", type=int, metavar="N", help="GEMMs of different iterations in flight")
     parser.add_argument("--iterations", type=int, metavar="N", help="iterations of the published experiment")
-    parser.add_argument("--library", metavar="NAME", help="footprint of the collectives, e.g. nccl-2.27.5/ring-simple")
+    parser.add_argument(
+        "--library",
+        metavar="NAME",
+        help="footprint of the collectives (nccl-2.27.5/ring-simple), or a version only (nccl-2.27.5)",
+    )
 
 
-def workload_of(options: argparse.Namespace, device: Device) -> Workload:
-    """The workload that the options name."""
-    if options.workload.endswith(".toml"):
-        given = [name for name in _PRESET_OPTIONS if getattr(options, name) is not None]
+def workload_of(options: argparse.Namespace, device: Device, name: str | None = None) -> Workload:
+    """The workload `name` (default: the one that the options name), with the changes that the options ask for."""
+    version = options.library if options.library and "/" not in options.library else None
+    workload = _loaded(name or options.workload, options, device, None if version else options.library)
+    return workload if version is None else _with_version(workload, version, device)
+
+
+def _with_version(workload: Workload, version: str, device: Device) -> Workload:
+    """The workload with its collectives in another version of the library; an unknown one is an error."""
+    operations = []
+    for op in workload.operations:
+        changed = op
+        if isinstance(op, CollectiveOp) and "/" in op.library:
+            changed = replace(op, library=f"{version}/{op.library.partition('/')[2]}")
+            load_footprint(changed.library, device.arch)
+        operations.append(changed)
+    return replace(workload, operations=tuple(operations))
+
+
+def _loaded(name: str, options: argparse.Namespace, device: Device, library: str | None) -> Workload:
+    changes = {option: getattr(options, option) for option in _PRESET_OPTIONS} | {"library": library}
+    if name.endswith(".toml"):
+        given = [option for option, value in changes.items() if value is not None]
         if given:
             raise InputError(f"--{given[0].replace('_', '-')} is for presets; a workload file says it itself")
-        return load_workload(Path(options.workload))
+        return load_workload(Path(name))
     return load_preset(
-        options.workload,
+        name,
         device,
         PresetOptions(
             ranks=options.ranks,
@@ -60,7 +90,7 @@ def workload_of(options: argparse.Namespace, device: Device) -> Workload:
             tile=sides(options.tile, 3, "--tile 64x64x32"),  # type: ignore[arg-type]
             in_flight=options.in_flight,
             iterations=options.iterations,
-            library=options.library,
+            library=library,
         ),
     )
 

@@ -6,23 +6,48 @@ repeat what the tables say; they are not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Iterable, Iterator
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from makeway.values.control import CONTROL_KINDS, Control, control_word, describe, parse_control
+from makeway.values.control import (
+    Chunks,
+    CommBlocks,
+    CommPriority,
+    CommThreads,
+    Control,
+    CopyEngine,
+    LaunchOrder,
+    SmemPad,
+    SmPartition,
+    TileChoice,
+    control_word,
+    describe,
+    parse_control,
+)
 from makeway.values.errors import DataFileError, InputError, suggestion
 from makeway.values.facts import parse_toml, read_file, refuse_unknown, text, texts
 from makeway.values.plan import Forecast, MadeFor, Plan, Rejected
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 PREDICTED = "predicted"
+
+# A control's name in a file is its name on the command line.
+KINDS: dict[str, type[Control]] = {
+    "pad": SmemPad, "tile": TileChoice, "priority": CommPriority, "comm-first": LaunchOrder, "comm-blocks": CommBlocks,
+    "comm-threads": CommThreads, "partition": SmPartition, "copy-engine": CopyEngine, "chunks": Chunks,
+}  # fmt: skip
+_NAMES = {kind: name for name, kind in KINDS.items()}
+_OLD_NAMES = {kind.__name__: name for name, kind in KINDS.items()}  # version 1 named the classes
+_OLD_KEYS = {"gpus": "ranks"}  # of [for] in version 1
 
 _TABLES = ("version", "for", "predicted", "control", "rejected")
 _TEXT_FIELDS = ("kernel", "variant")  # numbers check themselves when the control is made
-_TIMES = ("t_naive_ms", "t_plan_ms", "t_ideal_ms")
+_TIMES = ("t_naive_ms", "t_plan_ms", "t_ideal_ms", "t_sequential_ms")
 _SHARES = ("share_of_ideal_naive", "share_of_ideal_plan")
+_NS_PER_MS = 1_000_000
+_MOST_MS = 1e9  # up to here milliseconds of six digits are whole nanoseconds
 
 
 # --- reading -----------------------------------------------------------------------------------
@@ -34,9 +59,9 @@ def load_plan(path: Path) -> Plan:
 
 
 def parse_plan(document: str | bytes, *, where: str) -> Plan:
-    """The plan in a TOML document: `version = 1`, and one `[[control]]` table per control."""
+    """The plan in a TOML document: `version = 2`, and one `[[control]]` table per control."""
     tables = parse_toml(document, where=where)
-    _refuse_other_versions(tables.get("version"), where)
+    _check_version(tables.get("version"), where)
     refuse_unknown(tables, _TABLES, where=where)
     controls = _list_of_tables(tables, "control", where)
     try:
@@ -55,14 +80,14 @@ def parse_plan(document: str | bytes, *, where: str) -> Plan:
         raise DataFileError(f"{where}: {error}") from None
 
 
-def _refuse_other_versions(version: object, where: str) -> None:
-    """Before anything else is looked at: a newer file may have keys that are unknown here and right there."""
-    if type(version) is int and version == PLAN_VERSION:
+def _check_version(version: object, where: str) -> None:
+    """Refuse other versions before anything else: a newer file may have keys that are unknown here."""
+    if type(version) is int and 1 <= version <= PLAN_VERSION:
         return
     newer = type(version) is int and version > PLAN_VERSION
     next_step = "it comes from a newer makeway: use that one" if newer else f"write version = {PLAN_VERSION}"
-    found = "missing" if version is None else repr(version)
-    raise DataFileError(f"{where}: version is {found}; this makeway reads version {PLAN_VERSION}; {next_step}")
+    given = "missing" if version is None else repr(version)
+    raise DataFileError(f"{where}: version is {given}; this makeway reads versions 1 to {PLAN_VERSION}; {next_step}")
 
 
 def _list_of_tables(document: dict[str, Any], key: str, where: str) -> list[dict[str, Any]]:
@@ -74,20 +99,23 @@ def _list_of_tables(document: dict[str, Any], key: str, where: str) -> list[dict
 
 def _control(table: dict[str, Any], where: str) -> Control:
     kind = table.get("kind")
-    if not isinstance(kind, str) or kind not in CONTROL_KINDS:
-        raise DataFileError(f"{where}: unknown control kind {kind!r}{suggestion(str(kind), CONTROL_KINDS)}")
-    names = [field.name for field in fields(CONTROL_KINDS[kind])]
-    refuse_unknown(table, ("kind", "reason", *names), where=f"{where}: {kind}")
-    given = {name: table[name] for name in names if name in table}
-    for name, value in given.items():
-        if name in _TEXT_FIELDS and not isinstance(value, str):
-            raise DataFileError(f"{where}: {kind}: {name} must be a string, got {value!r}")
-        if name == "prelaunch" and not isinstance(value, bool):
-            raise DataFileError(f"{where}: {kind}: prelaunch must be true or false, got {value!r}")
+    name = _OLD_NAMES.get(kind, kind) if isinstance(kind, str) else ""
+    if name not in KINDS:
+        raise DataFileError(f"{where}: unknown control kind {kind!r}{suggestion(str(kind), KINDS)}")
+    known = {field.name: field.default is MISSING for field in fields(KINDS[name])}
+    refuse_unknown(table, ("kind", "reason", *known), where=f"{where}: {name}")
+    if missing := [key for key, required in known.items() if required and key not in table]:
+        raise DataFileError(f"{where}: {name}: {missing[0]} is missing")
+    given = {key: table[key] for key in known if key in table}
+    for key, value in given.items():
+        if key in _TEXT_FIELDS and not isinstance(value, str):
+            raise DataFileError(f"{where}: {name}: {key} must be a string, got {value!r}")
+        if key == "prelaunch" and not isinstance(value, bool):
+            raise DataFileError(f"{where}: {name}: prelaunch must be true or false, got {value!r}")
     try:
-        return CONTROL_KINDS[kind](**given)
-    except (TypeError, InputError) as error:
-        raise DataFileError(f"{where}: {kind}: {error}") from None
+        return KINDS[name](**given)
+    except InputError as error:
+        raise DataFileError(f"{where}: {name}: {error}") from None
 
 
 def _reason(table: dict[str, Any], where: str) -> str:
@@ -98,21 +126,24 @@ def _reason(table: dict[str, Any], where: str) -> str:
 
 
 def _made_for(table: object, where: str) -> MadeFor:
+    if isinstance(table, dict):
+        table = {_OLD_KEYS.get(key, key): value for key, value in table.items()}
     given = _table(table, [field.name for field in fields(MadeFor)], where)
     for key, value in given.items():
-        if key != "gpus" and not isinstance(value, str):
+        if key != "ranks" and not isinstance(value, str):
             raise DataFileError(f"{where}: {key} must be a string, got {value!r}")
     return MadeFor(**given)
 
 
 def _forecast(table: object, where: str) -> Forecast:
-    given = _table(table, ("origin", *(field.name for field in fields(Forecast))), where)
+    given = _table(table, ("origin", *_TIMES, *_SHARES, "dispatchers"), where)
     if (origin := given.get("origin", PREDICTED)) != PREDICTED:
         raise DataFileError(f"{where}: origin is {origin!r}; a plan holds predicted times only: write {PREDICTED!r}")
-    numbers = {key: float(_number(given[key], f"{where}: {key}")) for key in (*_TIMES, *_SHARES) if key in given}
-    if missing := [key for key in _TIMES if key not in numbers]:
+    times = {_ns_key(key): _nanoseconds(given[key], f"{where}: {key}") for key in _TIMES if key in given}
+    if missing := [key for key in _TIMES[:3] if key not in given]:
         raise DataFileError(f"{where}: {missing[0]} is missing; it must be a number of milliseconds")
-    return Forecast(**numbers, dispatchers=texts(given, "dispatchers", where=where))
+    shares = {key: float(_number(given[key], f"{where}: {key}")) for key in _SHARES if key in given}
+    return Forecast(**times, **shares, dispatchers=texts(given, "dispatchers", where=where))  # type: ignore[arg-type]
 
 
 def _rejected(table: dict[str, Any], where: str) -> Rejected:
@@ -131,6 +162,14 @@ def _table(table: object, known: Iterable[str], where: str) -> dict[str, Any]:
     return table
 
 
+def _nanoseconds(value: object, what: str) -> int:
+    time_ms = _number(value, what)
+    time_ns = round(time_ms * _NS_PER_MS) if 0 < time_ms < _MOST_MS else 0
+    if not time_ns:
+        raise DataFileError(f"{what} must be a number above 0 and below {_MOST_MS:g}, got {value!r}")
+    return time_ns
+
+
 def _number(value: object, what: str) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataFileError(f"{what} must be a number, got {value!r}")
@@ -141,39 +180,48 @@ def _number(value: object, what: str) -> int | float:
 
 
 def dump_plan(plan: Plan) -> str:
-    """The plan as TOML: keys in a fixed order, each control under a comment that says it in words."""
-    blocks = [
-        [
-            "# A plan of makeway: the controls to apply, and why. docs/plan-files.md lists the keys.",
-            _line("version", PLAN_VERSION),
-        ]
+    """The plan as TOML: keys in a fixed order, each control under a comment that describes it."""
+    return "\n\n".join("\n".join(block) for block in _blocks(plan)) + "\n"
+
+
+def _blocks(plan: Plan) -> Iterator[list[str]]:
+    yield [
+        "# A plan of makeway: the controls to apply, and why. docs/plan-files.md lists the keys.",
+        _line("version", PLAN_VERSION),
     ]
     if plan.made_for is not None:
-        blocks.append(["[for]", *_lines(plan.made_for)])
+        yield ["[for]", *_lines(plan.made_for)]
     if plan.predicted is not None:
-        blocks.append(
-            ["# Simulated, not measured.", "[predicted]", _line("origin", PREDICTED), *_lines(plan.predicted)]
-        )
+        yield ["# Simulated, not measured.", "[predicted]", _line("origin", PREDICTED), *_lines(plan.predicted)]
     for control, reason in zip(plan.controls, plan.reasons, strict=True):
-        kind = _line("kind", type(control).__name__)
-        blocks.append(
-            [f"# {one_line(describe(control))}", "[[control]]", kind, *_lines(control), *_reason_lines(reason)]
-        )
+        kind = _line("kind", _NAMES[type(control)])
+        yield [f"# {one_line(describe(control))}", "[[control]]", kind, *_lines(control), *_reason_lines(reason)]
     for rejected in plan.rejected:
         word = _line("control", control_word(rejected.control))
-        title = f"# turned down: {one_line(describe(rejected.control))}"
-        blocks.append([title, "[[rejected]]", word, *_reason_lines(rejected.reason)])
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+        title = f"# rejected: {one_line(describe(rejected.control))}"
+        yield [title, "[[rejected]]", word, *_reason_lines(rejected.reason)]
 
 
-def one_line(words: str) -> str:
-    """Words that can stand in a comment: whatever would end the line, or is not printable, becomes a question mark."""
-    return "".join(character if character.isprintable() else "?" for character in words)
+def one_line(sentence: str) -> str:
+    """The sentence as a comment: whatever would end the line, or is not printable, becomes a question mark."""
+    return "".join(character if character.isprintable() else "?" for character in sentence)
 
 
 def _lines(value: MadeFor | Forecast | Control) -> list[str]:
-    found = ((field.name, getattr(value, field.name)) for field in fields(value))
-    return [_line(key, content) for key, content in found if content is not None]
+    values = ((field.name, getattr(value, field.name)) for field in fields(value))
+    return [
+        _line(_ms_key(key), content / _NS_PER_MS) if key.endswith("_ns") else _line(key, content)
+        for key, content in values
+        if content is not None
+    ]
+
+
+def _ms_key(key: str) -> str:
+    return key.removesuffix("_ns") + "_ms"
+
+
+def _ns_key(key: str) -> str:
+    return key.removesuffix("_ms") + "_ns"
 
 
 def _reason_lines(reason: str) -> list[str]:
@@ -201,9 +249,9 @@ def _toml(value: object) -> str:
 _ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
-def _quoted(words: str) -> str:
-    """A TOML basic string; characters that nobody can see are written as escapes."""
-    return '"' + "".join(_character(character) for character in words) + '"'
+def _quoted(string: str) -> str:
+    """A TOML basic string; invisible characters are written as escapes."""
+    return '"' + "".join(_character(character) for character in string) + '"'
 
 
 def _character(character: str) -> str:

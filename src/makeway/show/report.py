@@ -10,14 +10,17 @@ from makeway.show.blocks import Report
 _SHOWN_BY = {
     "Calibration": "checkup",
     "Checkup": "checkup",
+    "Device": "devices",
+    "DeviceList": "devices",
     "Export": "export",
+    "Inspection": "inspection",
+    "NothingToPlan": "plan",
+    "Plan": "plan",
+    "PlanDifference": "plan",
     "Prediction": "prediction",
+    "RoomAnswer": "residency",
     "Sweep": "prediction",
     "Validation": "validation",
-    "RoomAnswer": "residency",
-    "DeviceList": "devices",
-    "Device": "devices",
-    "Inspection": "inspection",
 }
 
 

@@ -1,62 +1,89 @@
-"""The plan: an ordered set of compatible controls, what it was made for and its predicted effect."""
+"""Plans: an ordered set of compatible controls, what it was made for, its predicted effect, and how it was found."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from makeway.values.control import Control, CopyEngine, SmemPad, SmPartition, TileChoice, parse_control
+from makeway.values.device import Device
 from makeway.values.errors import InputError
+from makeway.values.timeline import Timeline
 from makeway.values.units import check_whole
+from makeway.values.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeFor:
-    """What a plan was made for; None where unknown."""
+    """What a plan was made for; None where that is not known."""
 
     workload: str | None = None
     device: str | None = None
-    gpus: int | None = None
+    ranks: int | None = None
     library: str | None = None  # a footprint: "nccl-2.32.3/ring-simple"
 
     def __post_init__(self) -> None:
-        if self.gpus is not None:
-            check_whole("gpus", self.gpus, 1)
+        if self.ranks is not None:
+            check_whole("ranks", self.ranks, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """Simulated times of a workload without and with a plan: predicted, never measured."""
 
-    t_naive_ms: float
-    t_plan_ms: float
-    t_ideal_ms: float
+    t_naive_ns: int
+    t_plan_ns: int
+    t_ideal_ns: int
+    t_sequential_ns: int | None = None  # None: not known
     share_of_ideal_naive: float | None = None  # None: nothing to gain
     share_of_ideal_plan: float | None = None
-    dispatchers: tuple[str, ...] = ()  # each time is the longest under these dispatch policies
+    dispatchers: tuple[str, ...] = ()  # the times are the slowest under these dispatch policies
 
     def __post_init__(self) -> None:
-        for what in ("t_naive_ms", "t_plan_ms", "t_ideal_ms"):
-            value = float(getattr(self, what))
-            if not (math.isfinite(value) and value > 0):
-                raise InputError(f"{what} must be a number above 0, got {value!r}")
-            object.__setattr__(self, what, value)
-        for what in ("share_of_ideal_naive", "share_of_ideal_plan"):
-            share = getattr(self, what)
-            if share is None:
-                continue
-            if not math.isfinite(share):
-                raise InputError(f"{what} must be a number, got {share!r}")
-            object.__setattr__(self, what, float(share))
+        for name in ("t_naive_ns", "t_plan_ns", "t_ideal_ns", "t_sequential_ns"):
+            if name != "t_sequential_ns" or self.t_sequential_ns is not None:
+                check_whole(name, getattr(self, name), 1)
+        for name in ("share_of_ideal_naive", "share_of_ideal_plan"):
+            share = getattr(self, name)
+            if share is not None and not math.isfinite(share):
+                raise InputError(f"{name} must be a number, got {share!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A control that was tried and turned down, and why."""
+    """A control that was considered and rejected, and why."""
 
     control: Control
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """What a published heuristic sets, and its predicted time by the same score as the plan."""
+
+    controls: tuple[Control, ...]
+    t_ns: int
+    share_of_ideal: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How a plan was found: what was tried, what it was compared with, and how times were predicted."""
+
+    workload: Workload
+    device: Device
+    heuristic: str  # "makeway", or the published one that was followed
+    summary: tuple[str, ...]  # sentences; the first is the verdict
+    leave_as_is: bool  # the best gain is within the model's error: the plan holds only required controls
+    best_controls: tuple[Control, ...]  # the fastest found, even if not worth applying
+    t_best_ns: int
+    baselines: Mapping[str, Baseline]  # by heuristic
+    evaluations: int  # sets of controls that were scored
+    engine: str  # that predicted the times
+    waves: int | None  # that the engine kept of each kernel; None: all
+    notes: tuple[str, ...] = ()
+    timelines: tuple[tuple[str, Timeline], ...] = ()  # without and with the plan, where they were wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +100,7 @@ class Plan:
     made_for: MadeFor | None = None
     predicted: Forecast | None = None
     rejected: tuple[Rejected, ...] = ()
+    search: Search | None = field(default=None, compare=False)  # None: read from a file, or written by hand
 
     def __post_init__(self) -> None:
         if not self.reasons:

@@ -10,7 +10,7 @@ from makeway.act.measure.names import pair_collective
 from makeway.act.measure.outcome import OVERLAP, SEQUENTIAL
 from makeway.act.measure.simulated import simulated_workload
 from makeway.act.measure.variants import COMM, COMPUTE, Setting, parse_variant, variant_name
-from makeway.decide.planning.planner import make_plan
+from makeway.decide.planning.planner import plan
 from makeway.model.presets import PresetOptions
 from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder, SmPartition
 from makeway.values.device import Device
@@ -58,7 +58,7 @@ def gpu_settings(workload: str, texts: Sequence[str], *, plan: bool, wide: bool)
 def planner_setting(workload: str, device: Device, *, ranks: int, in_flight: int | None) -> Settings:
     """The planner's choice for that device, to be tried first; none where it would change nothing."""
     options = PresetOptions(ranks=max(ranks, 2), in_flight=in_flight)
-    controls = make_plan(simulated_workload(workload, device, options), device).controls
+    controls = plan(simulated_workload(workload, device, options), device).controls
     return _settings([controls]) if controls else ()
 
 

@@ -124,7 +124,7 @@ def measured_plan(bench: Bench) -> Plan:
     return Plan(
         controls=planned.controls,
         reasons=(bench.choice or "",) * len(planned.controls),
-        made_for=MadeFor(workload=bench.workload, device=bench.on, gpus=bench.ranks),
+        made_for=MadeFor(workload=bench.workload, device=bench.on, ranks=bench.ranks),
     )
 
 

@@ -13,7 +13,8 @@ from typing import Literal
 from makeway.act.measure.experiment import Experiment, Grid, bench_experiment
 from makeway.act.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, Applied, Bench, VariantResult
 from makeway.act.measure.variants import variant_name
-from makeway.decide.planning.planner import BUDGET_MS, Planned, make_plan
+from makeway.decide.planning.planner import BUDGET_MS
+from makeway.decide.planning.planner import plan as make_plan
 from makeway.decide.planning.thinning import block_cost_ms
 from makeway.model.presets import PresetOptions, load_preset, preset_names
 from makeway.model.simulate.compile import model_fact
@@ -194,10 +195,9 @@ def _runs(workload: Workload, device: Device, controls: Controls, settings: Sequ
     return _Runs(predictions=tuple(simulate(workload, device, controls, one) for one in settings))
 
 
-def _choice(planned: Planned) -> str:
-    if not planned.controls:
-        return "; ".join(["leave as is", *planned.summary])
-    return "; ".join([variant_name(planned.controls), *planned.summary])
+def _choice(planned: Plan) -> str:
+    summary = planned.search.summary if planned.search else ()
+    return "; ".join([variant_name(planned.controls) if planned.controls else "leave as is", *summary])
 
 
 # --- the published experiment ------------------------------------------------------------------

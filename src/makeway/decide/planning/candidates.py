@@ -1,7 +1,7 @@
-"""Which controls a workload can be given on a device, and why not the others.
+"""Which controls a workload can take on a device, and why not the others.
 
-Only what the device, the library's block and the kernels can honour becomes a candidate; whether it helps is for the
-score to say. Everything turned down keeps its reason.
+Only what the device, the library's block and the kernels can honour becomes a candidate; the score decides whether it
+helps. Every rejection keeps its reason.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ PARTITION_STEP = 8  # SMs: green contexts on Hopper, one CU of each XCD on MI300
 _PARTITION_SIZES = (8, 16, 24, 32, 48, 64, 96, 128)
 _BLOCK_COUNTS = (2, 4, 8, 16, 24, 32, 48, 64)
 _PIECES = (2, 4, 8)
-MOST_OPERATIONS = 600  # of a workload in pieces: more takes too long to score
+MOST_OPERATIONS = 600  # of a workload in pieces: more take too long to score
 ALL_RESIDENCIES = 4  # a kernel with more blocks per SM is padded to a few residencies only
-MOST_SHAPES = 3  # kernels of as many kinds of block are padded by themselves, those with the most work first
-# The two tiles of the GEMM of arXiv 2606.09200; kernels of other shapes offer none unless told.
+MOST_SHAPES = 3  # kinds of block that are padded by themselves, those with the most blocks first
+# The two tiles of the GEMM of arXiv 2606.09200; kernels of other shapes offer none unless the caller names some.
 PUBLISHED_TILES = ((64, 64, 32), (64, 64, 64))
 
 Tile = tuple[int, int, int]
@@ -57,13 +57,13 @@ _NO_DIGITS = str.maketrans("", "", "0123456789,")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Values of each kind of control; none of a kind is always possible unless it is forced."""
+    """Values of each kind of control; leaving a kind out is always possible unless it is forced."""
 
     axes: tuple[tuple[Control, ...], ...]  # one kind each
     forced: tuple[Control, ...]
     rejected: tuple[Rejected, ...]
-    all_on_copy_engines: bool  # whether copy engines would carry every collective
-    pad_room: str  # what keeps the collective's block off an SM with one compute block; empty: nothing
+    all_on_copy_engines: bool  # whether copy engines could carry every collective
+    pad_room: str  # what keeps the collective's block off an SM with one compute block; "": nothing
 
     @property
     def points(self) -> int:
@@ -74,7 +74,7 @@ class Candidates:
         return total
 
     def point(self, controls: Iterable[Control]) -> tuple[Control, ...]:
-        """A set as it is scored: with the forced controls, without those that copy engines leave idle."""
+        """A set as it is scored: with the forced controls, without those that copy engines make idle."""
         kinds = {type(control) for control in self.forced}
         kept = [*self.forced, *(control for control in controls if type(control) not in kinds)]
         if self.all_on_copy_engines and any(isinstance(control, CopyEngine) for control in kept):
@@ -98,16 +98,16 @@ def candidates(
 ) -> Candidates:
     """What a planner may try; a forced control that cannot work is an error.
 
-    `excluded` are kinds that must not be tried, with the reason: what the workload's description cannot tell. `tiles`
-    are those that the matrix products offer; None: those of arXiv 2606.09200 for kernels of its shape.
+    `excluded` are kinds that must not be tried, with the reason. `tiles` are those that the matrix products offer;
+    None: those of arXiv 2606.09200 for kernels of its shape.
     """
     check_forced(workload, device, forced)
     case = _Case(workload, device, None if tiles is None else tuple(tiles), tuple(_on_blocks(workload, device)))
     axes: list[tuple[Control, ...]] = []
     rejected: list[Rejected] = list(excluded)
-    settled = {type(control) for control in (*forced, *(item.control for item in excluded))}
+    fixed = {type(control) for control in (*forced, *(item.control for item in excluded))}
     for kind in INTRUSIVENESS:
-        if kind in settled or not (workload.collectives and workload.kernels):
+        if kind in fixed or not (workload.collectives and workload.kernels):
             continue
         offers = list(dict.fromkeys(_OFFERS[kind](case)))
         axes.append(tuple(offer for offer in offers if not isinstance(offer, Rejected)))
@@ -123,29 +123,29 @@ def candidates(
 
 def _first_of_each(rejected: Sequence[Rejected]) -> list[Rejected]:
     """One rejection for each reason, numbers aside: the next larger values fail alike."""
-    words = {item.reason.translate(_NO_DIGITS): item for item in reversed(rejected)}
-    return [item for item in rejected if item in words.values()]
+    first = {item.reason.translate(_NO_DIGITS): item for item in reversed(rejected)}
+    return [item for item in rejected if item in first.values()]
 
 
 def check_forced(workload: Workload, device: Device, forced: Sequence[Control]) -> None:
-    """Nothing, or the error that names the resource a forced control lacks, and how much of it."""
+    """Refuse a forced control that cannot work; the error names the resource it lacks, and how much of it."""
     if not forced:
         return
     if len({(type(control), getattr(control, "kernel", "*")) for control in forced}) < len(forced):
-        raise InputError("a plan sets each kind of control once; two of one kind were forced for the same kernels")
+        raise InputError("a plan sets each kind of control once; two of a kind are required for the same kernels")
     own_risk = deadlock_risk(workload, device, ())
     together = [tuple(forced)] if len(forced) > 1 else []
     for controls in [*((control,) for control in forced), *together]:
-        asked = " with ".join(map(describe, controls))
+        required = " with ".join(map(describe, controls))
         for control in controls:
             if isinstance(control, SmemPad):
                 _check_pad(workload, device, control)
         try:
             risk = deadlock_risk(workload, device, controls)
         except MakewayError as error:
-            raise InputError(f"{asked} was asked for and cannot work on {device.name}: {error}") from None
+            raise InputError(f"{required}: required, but cannot work on {device.name}: {error}") from None
         if risk is not None and risk != own_risk:
-            raise InputError(f"{asked} was asked for and is not safe: {risk}")
+            raise InputError(f"{required}: required, but not safe: {risk}")
 
 
 def _check_pad(workload: Workload, device: Device, control: SmemPad) -> None:
@@ -154,9 +154,9 @@ def _check_pad(workload: Workload, device: Device, control: SmemPad) -> None:
         short = bigger.resources.smem_bytes - device.sm.smem_block_bytes
         if bigger != kernel and short > 0:
             raise InputError(
-                f"{describe(control)} was asked for and cannot work on {device.name}: {kernel.name} has "
-                f"{format_bytes(kernel.resources.smem_bytes)} of its own, and {short:,} bytes of shared memory are "
-                f"missing under the limit of {format_bytes(device.sm.smem_block_bytes)} per block"
+                f"{describe(control)}: required, but cannot work on {device.name}: {kernel.name} uses "
+                f"{format_bytes(kernel.resources.smem_bytes)} itself and with the pad exceeds the "
+                f"{format_bytes(device.sm.smem_block_bytes)} of shared memory per block by {short:,} bytes"
             )
 
 
@@ -168,7 +168,7 @@ OnBlocks = tuple[CollectiveOp, CommFootprint, KernelResources]
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is asked, and the collectives that run on SMs with what a block of each occupies."""
+    """The question, and the collectives that run on SMs with what a block of each occupies."""
 
     workload: Workload
     device: Device
@@ -182,7 +182,7 @@ class _Case:
 
     @property
     def own_blocks(self) -> int:
-        """The most blocks that a collective takes by itself."""
+        """The most blocks that any collective takes by default."""
         counts = [op.blocks or default_blocks(self.device, op.collective) for op, _, _ in self.on_blocks]
         return max(counts, default=0)
 
@@ -215,22 +215,22 @@ def _blocks(case: _Case) -> Offers:
         yield Rejected(control=CommBlocks(_BLOCK_COUNTS[0]), reason=_NO_BLOCKS)
         return
     own, most = case.own_blocks, [footprint.max_blocks for footprint in case.footprints if footprint.max_blocks]
-    room = min(resident_blocks(case.device, block) * case.device.sms for _, _, block in case.on_blocks)
+    fitting = min(resident_blocks(case.device, block) * case.device.sms for _, _, block in case.on_blocks)
     counts = {count for count in _BLOCK_COUNTS if own / 8 <= count <= own * 2} - {own}
     if own > 2 and any(block.cluster > 1 for _, _, block in case.on_blocks):
-        counts.add(own - 2)  # no multiple of a cluster: NCCL then starts each block by itself
+        counts.add(own - 2)  # not a multiple of a cluster: NCCL then starts each block by itself
     for count in sorted(counts):
         if most and count > min(most):
             library = case.on_blocks[0][1].name
             yield Rejected(control=CommBlocks(count), reason=f"{library} has at most {min(most)} blocks")
-        elif count > room:
-            yield Rejected(control=CommBlocks(count), reason=f"{case.device.name} holds at most {room} at once")
+        elif count > fitting:
+            yield Rejected(control=CommBlocks(count), reason=f"{case.device.name} holds at most {fitting} at once")
         else:
             yield CommBlocks(count)
 
 
 def _threads(case: _Case) -> Offers:
-    """Fewer threads than now, where the footprint of every collective has that choice."""
+    """Fewer threads than now, where the footprint of every collective offers that choice."""
     sizes = sorted({choice.threads for footprint in case.footprints for choice in footprint.choices}, reverse=True)
     smallest = min((block.threads for _, _, block in case.on_blocks), default=None)
     if smallest is None or not any(threads < smallest for threads in sizes):
@@ -265,16 +265,16 @@ def _pads(case: _Case) -> Offers:
             if pad <= most:
                 yield SmemPad(pad, pattern)
             else:
-                reason = f"{pad - most:,} bytes of shared memory are missing under the limit of a block"
+                reason = f"{pad - most:,} bytes of shared memory above the limit of a block"
                 yield Rejected(control=SmemPad(pad, pattern), reason=reason)
 
 
 def _shapes(case: _Case) -> dict[str, list[KernelOp]]:
-    """Kernels by kind of block, under a pattern that names them and no others; those with the most blocks first."""
+    """Kernels by kind of block, under a pattern that matches them and no others; those with the most blocks first."""
     groups: dict[KernelResources, list[KernelOp]] = {}
     for kernel in case.workload.kernels:
         groups.setdefault(kernel.resources, []).append(kernel)
-    found: dict[str, list[KernelOp]] = {}
+    shapes: dict[str, list[KernelOp]] = {}
     largest = sorted(groups.values(), key=lambda group: -sum(kernel.work.blocks for kernel in group))
     for group in largest[:MOST_SHAPES]:
         names = [kernel.name for kernel in group]
@@ -282,14 +282,14 @@ def _shapes(case: _Case) -> dict[str, list[KernelOp]]:
         others = [kernel.name for kernel in case.workload.kernels if kernel not in group]
         plain = not set(prefix) & set("*?[")
         if plain and not any(name == prefix or (len(group) > 1 and name.startswith(prefix)) for name in others):
-            found[prefix if len(group) == 1 else f"{prefix}*"] = group
-    return found
+            shapes[prefix if len(group) == 1 else f"{prefix}*"] = group
+    return shapes
 
 
 def _common_start(names: Sequence[str]) -> str:
     first, last = min(names), max(names)
-    differ = (index for index, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
-    return first[: next(differ, len(first))]
+    different = (index for index, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return first[: next(different, len(first))]
 
 
 def _pad_room(case: _Case) -> str:
@@ -308,12 +308,12 @@ def _smallest_pads(case: _Case, resources: KernelResources) -> set[int]:
     if each > ALL_RESIDENCIES:
         joins = [option.compute_blocks for f in case.footprints for option in make_room(device, resources, f).options]
         tried &= {1, 2, each // 2, *joins}
-    found = [pad_range(device, resources, blocks) for blocks in sorted(tried)]
-    return {pad.smallest_bytes for pad in found if pad and pad.smallest_bytes}
+    ranges = [pad_range(device, resources, blocks) for blocks in sorted(tried)]
+    return {pad.smallest_bytes for pad in ranges if pad and pad.smallest_bytes}
 
 
 def _partitions(case: _Case) -> Offers:
-    """SMs in whole steps that hold at least a cluster and leave compute at least half of the device."""
+    """SMs in whole steps that hold at least one cluster and leave compute at least half of the device."""
     if not case.on_blocks:
         yield SmPartition(PARTITION_STEP)  # SMs taken from compute: ConCCL's last step
         return
@@ -325,7 +325,7 @@ def _partitions(case: _Case) -> Offers:
         if sms < least:
             yield Rejected(control=SmPartition(sms), reason=f"a cluster of the collective needs {least} SMs at once")
         elif sms * 2 > case.device.sms:
-            reason = f"it would leave compute {max(case.device.sms - sms, 0)} of {case.device.sms} SMs, less than half"
+            reason = f"leaves compute {max(case.device.sms - sms, 0)} of {case.device.sms} SMs, less than half"
             yield Rejected(control=SmPartition(sms), reason=reason)
         elif sms <= 2 * fitting:
             yield SmPartition(sms)
@@ -338,7 +338,7 @@ def _copies(case: _Case) -> Offers:
         yield Rejected(control=CopyEngine(), reason=f"copy engines move bytes and cannot add: {kinds} needs blocks")
         return
     if case.device.copy_engines is None:
-        yield Rejected(control=CopyEngine(), reason=f"how many copy engines {case.device.name} has is not known")
+        yield Rejected(control=CopyEngine(), reason=f"the number of copy engines of {case.device.name} is not known")
         return
     yield CopyEngine()
     if case.device.vendor == "amd" and all(op.collective.kind == "all-gather" for op in movable):
@@ -359,7 +359,7 @@ def _pieces(case: _Case) -> Offers:
 
 
 def offered_tiles(kernel: KernelOp) -> tuple[Tile, ...]:
-    """The tiles of arXiv 2606.09200 for a matrix product of its shape; other kernels offer none unless told."""
+    """The tiles of arXiv 2606.09200 for a matrix product of its shape; other kernels offer none by default."""
     return PUBLISHED_TILES if isinstance(kernel.work, Gemm) and kernel.work.tile in PUBLISHED_TILES else ()
 
 

@@ -1,9 +1,9 @@
-"""Can the collectives of a workload block each other for ever?
+"""Can the collectives of a workload deadlock?
 
-A block of a collective stays until the whole collective has ended, and it ends only when all its blocks are resident
-on every rank (docs/model.md: a channel is one block on each rank). So a collective needs room for all its blocks at
-once; and collectives that may run side by side need room for the blocks of all of them, or one rank may hold part of
-the first while another holds part of the second. Compute kernels end by themselves: they delay, they never block.
+A block of a collective stays until the whole collective ends, and that takes all its blocks resident on every rank
+(docs/model.md: a channel is one block on each rank). So a collective needs room for all its blocks at once, and
+concurrent collectives need room for the blocks of all of them: otherwise one rank may hold part of the first while
+another holds part of the second. Compute kernels end by themselves: they delay, they never block.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from makeway.values.workload import Workload
 
 
 def deadlock_risk(workload: Workload, device: Device, controls: Sequence[Control]) -> str | None:
-    """Why the collectives could wait for each other for ever under these controls; None: proved that they cannot."""
+    """Why the collectives could deadlock under these controls; None: proved that they cannot."""
     compiled = compile_program(workload, device, controls, dispatch=vendor_dispatch(device))
     return program_risk(compiled.program)
 
 
 def program_risk(program: Program) -> str | None:
-    """The same for a program of one rank; the proof is by room, so it holds for every dispatch rule."""
+    """The same for a program of one rank; the proof is by room, so it holds for every dispatch policy."""
     held = [index for index, op in enumerate(program.ops) if op.kind == "collective" and op.rank == 0]
     for index in held:
         op, room = program.ops[index], _room(program, program.ops[index])
         if op.blocks > room:
             return (
                 f"{op.name} can never become resident: it needs {op.blocks} blocks at once and {_where(op)} has room "
-                f"for {room}; give it fewer (CommBlocks) or a larger part"
+                f"for {room}; give it fewer (comm-blocks) or a larger partition"
             )
     if len({program.ops[index].stream for index in held}) < 2:
         return None
@@ -41,7 +41,7 @@ def program_risk(program: Program) -> str | None:
 
 
 def _rivals(program: Program, held: list[int]) -> str | None:
-    """The first collectives that may run side by side and do not fit together; at most one per stream runs."""
+    """The first concurrent collectives that do not fit together; at most one per stream runs."""
     ops, before = program.ops, _ancestors(program)
     for index in held:
         beside: dict[str, int] = {}
@@ -58,36 +58,36 @@ def _rivals(program: Program, held: list[int]) -> str | None:
             return (
                 f"{names} may run side by side, and {_where(ops[index])} has no room for their {blocks} blocks at "
                 "once: one rank may hold part of one while another rank holds part of the other, and neither ends; "
-                "give them fewer blocks (CommBlocks), a larger part, or an order (one stream, or an event)"
+                "give them fewer blocks (comm-blocks), a larger partition, or an order (one stream, or an event)"
             )
     return None
 
 
 def _ancestors(program: Program) -> list[int]:
-    """For each operation the set, as bits, of those that must have ended before it starts."""
+    """For each operation the set, as bits, of those that must end before it starts."""
     last: dict[tuple[int, str], int] = {}
     waits: list[set[int]] = []
     for index, op in enumerate(program.ops):
         before = last.get((op.rank, op.stream))
         waits.append({*op.after, *([] if before is None else [before])})
         last[op.rank, op.stream] = index
-    found: dict[int, int] = {}
+    ancestors: dict[int, int] = {}
     for start in range(len(waits)):
         stack = [start]
         while stack:
-            ready = [item for item in waits[stack[-1]] if item not in found]
+            ready = [item for item in waits[stack[-1]] if item not in ancestors]
             if ready:
                 stack += ready
                 continue
             bits = 0
             for item in waits[stack[-1]]:
-                bits |= found[item] | 1 << item
-            found[stack.pop()] = bits
-    return [found[index] for index in range(len(waits))]
+                bits |= ancestors[item] | 1 << item
+            ancestors[stack.pop()] = bits
+    return [ancestors[index] for index in range(len(waits))]
 
 
 def _fit_together(program: Program, ops: Sequence[EngineOp]) -> bool:
-    """Whether all their blocks can be resident at once; blocks of different kinds are given SMs of their own."""
+    """Whether all their blocks can be resident at once; blocks of different kinds get SMs of their own."""
     if len({op.block for op in ops}) == 1:
         return sum(op.blocks for op in ops) <= _room(program, ops[0])
     sms = sum(site.sms for site in program.sites if site.part == ops[0].part)
@@ -100,7 +100,7 @@ def _each(program: Program, op: EngineOp) -> int:
 
 
 def _room(program: Program, op: EngineOp) -> int:
-    """Blocks of the operation that its part of an empty device holds, in whole clusters."""
+    """Blocks of the operation that its part of the empty device holds, in whole clusters."""
     assert op.block is not None
     cluster, each = op.block.cluster, capacity(op.block, room_left(program.sm, ()))
     engines: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Why a plan is what it is, in plain sentences with the numbers that decided."""
+"""Why a plan is what it is: plain sentences with the numbers that decided."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from dataclasses import dataclass
 from makeway.decide.planning.candidates import Candidates
 from makeway.decide.planning.score import Score, Scorer
 from makeway.decide.planning.search import TIE, Controls, removals
-from makeway.values.control import Control, SmemPad, describe
+from makeway.values.control import Control, SmemPad, control_word
 from makeway.values.plan import Rejected
 
 # Mean absolute error of t / t_sequential against Fig. 2 of arXiv 2606.09200 (docs/model.md, section 7); MI300X: of the
 # share of ideal against ConCCL's ladder (section 8), two points, which is less than 0.02 of the sequential time.
 MODEL_ERROR: dict[str, float] = {"sm_80": 0.011, "sm_86": 0.025, "gfx90a": 0.031, "gfx942": 0.02}
-# A device that nothing published was held against gets the largest of them.
+# A device without published results gets the largest of them.
 LARGEST_ERROR = max(MODEL_ERROR.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What to say of a plan."""
+    """A plan in sentences."""
 
-    summary: tuple[str, ...]
+    summary: tuple[str, ...]  # the first is the verdict
     reasons: tuple[str, ...]  # one for each control of the plan
     rejected: tuple[Rejected, ...]
 
 
 def model_error(arch: str) -> float:
-    """How far the model's t / t_sequential is off on average; a gain below it is no gain."""
+    """The model's average error of t / t_sequential; a smaller gain counts as none."""
     return MODEL_ERROR.get(arch, LARGEST_ERROR)
 
 
 def explain(
     plan: Score,
     best: Score,
-    naive: Score,
     *,
     leave: bool,
     judge: Scorer,
@@ -43,49 +42,56 @@ def explain(
     offered: Candidates,
     budget_ms: float,
 ) -> Explanation:
-    """The reasons for a plan: whether anything needs doing, what each control is worth, why the others are not in it.
+    """Whether the plan is worth applying, what each control is worth, and why the others are not in it.
 
-    `plan` is what was chosen and `best` the best found (the same unless `leave`: not worth doing), by `judge`. What was
-    turned down is told by `search`, whose look may be coarser; one value of each kind is tried beside the plan while
-    the budget lasts.
+    `judge` scored `plan` and `best`, the fastest set found; they differ only if `leave`: the gain is too small.
+    `search`, whose scores may be coarser, gives the reasons for rejections: it tries one value of each kind beside the
+    plan while the budget lasts.
     """
+    naive = judge.score(())
     return Explanation(
         summary=tuple(_summary(plan, best, naive, judge, leave=leave)),
         reasons=tuple(_reason(control, plan, judge, offered) for control in plan.controls),
-        rejected=(*offered.rejected, *_turned_down(plan.controls, offered, search, budget_ms)),
+        rejected=(*offered.rejected, *_rejections(plan.controls, offered, search, budget_ms)),
     )
 
 
 def _summary(plan: Score, best: Score, naive: Score, scorer: Scorer, *, leave: bool) -> Iterator[str]:
-    base, device = scorer.baseline, scorer.device
-    rules = " and ".join(name for name, _ in naive.by_dispatch)
-    worst = f", the worst of {rules}" if len(naive.by_dispatch) > 1 else f" under {rules} dispatch"
-    error, saved = model_error(device.arch), (naive.t_ns - plan.t_ns) / base.t_sequential_ns
-    where = "" if device.arch in MODEL_ERROR else " (the largest of the devices it was held against)"
-    off = f"the model is off by {_percent(error)} of the sequential time on average{where}"
+    base, arch = scorer.baseline, scorer.device.arch
+    error, saved = model_error(arch), (naive.t_ns - plan.t_ns) / base.t_sequential_ns
     if leave:
-        more = [describe(control) for control in best.controls if control not in plan.controls]
-        gain = (plan.t_ns - best.t_ns) / base.t_sequential_ns
-        found = f"the best found ({', '.join(more)}) saves {_percent(gain)}" if more else "nothing found is faster"
-        beside = f", {_ms(plan.t_ns)} with what was asked for" if plan.controls else ""
-        yield f"Leave as is: {_ms(naive.t_ns)} without any control{beside}{worst}; {found}, and {off}."
+        more = [control_word(control) for control in best.controls if control not in plan.controls]
+        gain = _percent((plan.t_ns - best.t_ns) / base.t_sequential_ns)
+        fastest = (
+            f"the best set found ({', '.join(more)}) saves {gain} of the sequential time, within the model's error"
+            if more
+            else "nothing faster was found"
+        )
+        required = f", {_ms(plan.t_ns)} with the required ones" if plan.controls else ""
+        yield f"Leave as is: {_ms(naive.t_ns)} without controls{required}; {fastest}."
     else:
         word = "Worth doing" if saved > error else "Slower" if plan.t_ns > naive.t_ns * (1 + TIE) else "Not worth doing"
-        yield (
-            f"{word}: {_ms(naive.t_ns)} without any control, {_ms(plan.t_ns)} with the plan{worst} "
-            f"({_change(plan.t_ns, naive.t_ns)}); {off}."
-        )
+        change = _change(plan.t_ns, naive.t_ns)
+        yield f"{word}: {_ms(plan.t_ns)} with the plan, {_ms(naive.t_ns)} without ({change})."
+    names = [name for name, _ in naive.by_dispatch]
+    times = (
+        f"Times are the slowest under the {' and '.join(names)} dispatch policies"
+        if len(names) > 1
+        else f"Times are for {names[0]} dispatch"
+    )
+    whose = "" if arch in MODEL_ERROR else " (the largest error of all validated devices)"
+    yield f"{times}; on average the model is off by {_percent(error)} of the sequential time{whose}."
     shares = [scorer.share_of_ideal(score.t_ns) for score in (naive, plan)]
     if None not in shares:
         yield (
-            f"One after the other: {_ms(base.t_sequential_ns)}; perfect overlap: {_ms(base.ideal_ns)}; share of ideal "
-            f"{shares[0]:.2f} without, {shares[1]:.2f} with."
+            f"Sequential: {_ms(base.t_sequential_ns)}; perfect overlap: {_ms(base.ideal_ns)}; share of ideal: "
+            f"{shares[0]:.2f} without the plan, {shares[1]:.2f} with it."
         )
 
 
 def _reason(control: Control, plan: Score, scorer: Scorer, offered: Candidates) -> str:
     if control in offered.forced:
-        return "asked for"
+        return "required"
     rest = next(rest for other, rest in removals(plan.controls, offered.forced) if other == control)
     without = scorer.attempt(rest)
     if isinstance(without, str):
@@ -93,7 +99,7 @@ def _reason(control: Control, plan: Score, scorer: Scorer, offered: Candidates) 
     return f"{_ms(plan.t_ns)} with it, {_ms(without.t_ns)} without it ({_change(plan.t_ns, without.t_ns)})"
 
 
-def _turned_down(plan: Controls, offered: Candidates, search: Scorer, budget_ms: float) -> Iterator[Rejected]:
+def _rejections(plan: Controls, offered: Candidates, search: Scorer, budget_ms: float) -> Iterator[Rejected]:
     """The best value of each kind that is not in the plan, beside the plan's other controls."""
     reference = search.attempt(plan)
     for axis in offered.axes:
@@ -102,28 +108,28 @@ def _turned_down(plan: Controls, offered: Candidates, search: Scorer, budget_ms:
         known = {value: controls for value, controls in beside.items() if search.known(controls)}
         if not known and search.spent_ms < budget_ms:
             known = dict(list(beside.items())[:1])
-        found = {value: search.attempt(controls) for value, controls in known.items()}
-        scores = {value: score for value, score in found.items() if isinstance(score, Score)}
+        attempts = {value: search.attempt(controls) for value, controls in known.items()}
+        scores = {value: score for value, score in attempts.items() if isinstance(score, Score)}
         if any(controls == plan for controls in beside.values()):
             yield Rejected(control=axis[0], reason="idle: copy engines carry every collective")
         elif scores and isinstance(reference, Score):
             value = min(scores, key=lambda value: (scores[value].t_ns, repr(value)))
             room = f"; {offered.pad_room}" if isinstance(value, SmemPad) and offered.pad_room else ""
             yield Rejected(control=value, reason=_verdict(scores[value], reference, kept) + room)
-        elif found:
-            value, why = next(iter(found.items()))
+        elif attempts:
+            value, why = next(iter(attempts.items()))
             yield Rejected(control=value, reason=f"cannot: {why}")
         elif kept is None:
-            yield Rejected(control=axis[0], reason="not tried: the budget ended before")
+            yield Rejected(control=axis[0], reason="not tried: the budget was spent")
 
 
 def _verdict(score: Score, reference: Score, kept: Control | None) -> str:
     change = _change(score.t_ns, reference.t_ns)
     if score.t_ns > reference.t_ns * (1 + TIE):
-        return f"slower: {change} in place of {describe(kept)}" if kept else f"does not help: {change}"
+        return f"slower: {change} in place of {control_word(kept)}" if kept else f"does not help: {change}"
     if score.t_ns >= reference.t_ns * (1 - TIE):
-        return f"as fast as {describe(kept)}: {change}" if kept else f"changes nothing: {change}"
-    return f"not worth it: {change}, within what the model can tell"
+        return f"as fast as {control_word(kept)}: {change}" if kept else f"changes nothing: {change}"
+    return f"not worth it: {change}, within the model's error"
 
 
 def _change(t_ns: float, reference_ns: float) -> str:

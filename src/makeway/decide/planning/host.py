@@ -1,16 +1,15 @@
-"""Predicted step times on a CPU host: what overlap brings where computing and communicating share the cores.
+"""Predicted step times on a CPU host, where compute and communication share the cores.
 
-A step of one rank is a GEMM on its share of the cores, so much per operation and so much per element of its result, and
-a collective that, alone, takes a latency
-and a time per wire byte, the link's where that is slower. Moving bytes takes processor time too: beside a GEMM that
-time is taken from it. With one compute thread per core
+A step of one rank is a GEMM on its share of the cores and a collective. The GEMM costs a time per operation and per
+element of its result. The collective alone costs a latency and a time per wire byte: its own, or the link's where that
+is slower. Moving bytes also costs processor time, which a concurrent GEMM loses. With one compute thread per core
 
     sequential   compute + comm
     overlapped   max(comm, compute + wire bytes x processor time per byte)
 
-where communication alone is `latency + wire bytes x max(time per byte, ranks / link)`: all ranks of a host send
-through the one loopback that is paced. All constants are measured on the
-host itself (`makeway doctor --calibrate`), per collective, for Gloo and for direct copies through shared memory.
+where comm is `latency + wire bytes x max(time per byte, ranks / link)`: all ranks of a host share one paced loopback.
+All constants are measured on the host itself (`makeway doctor --calibrate`), per collective, for Gloo and for direct
+copies through shared memory.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Carrier = Literal["gloo", "direct"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarrierRates:
-    """One collective through one carrier, alone and beside compute."""
+    """The costs of one collective through one carrier, alone and beside compute."""
 
     latency_ns: float
     ns_per_byte: float
@@ -46,7 +45,7 @@ class HostStep:
     flops: float
     outputs: float  # elements of the GEMM's result
     collective: Collective
-    link_bytes_per_s: float | None = None  # of the loopback that all ranks share; None: as fast as it is
+    link_bytes_per_s: float | None = None  # of the loopback that all ranks share; None: not paced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ class HostPrediction:
 
 
 def carrier_rates(device: Device, carrier: Carrier, kind: CollectiveKind) -> CarrierRates:
-    """The calibrated constants of one collective; an error where the host was not calibrated."""
+    """The calibrated constants of one collective; an error if the host is not calibrated."""
     if carrier not in HOST_CARRIERS or kind not in HOST_KINDS:
         raise InputError(f"{kind} through {carrier} is not calibrated; known: {', '.join(HOST_KINDS)}")
     values = {}
@@ -82,12 +81,12 @@ def carrier_rates(device: Device, carrier: Carrier, kind: CollectiveKind) -> Car
 
 
 def _output_ns(device: Device) -> float:
-    found = device.facts.get(HOST_OUTPUT_KEY)
-    return 0.0 if found is None else float(found.value)  # type: ignore[arg-type]
+    fact = device.facts.get(HOST_OUTPUT_KEY)
+    return 0.0 if fact is None else float(fact.value)  # type: ignore[arg-type]
 
 
 def predict_host_step(device: Device, step: HostStep) -> HostPrediction:
-    """One step as it comes, and under the control that is predicted to be fastest."""
+    """One step without controls, and under the control predicted to be fastest."""
     rate = device.fp32_flops_per_s
     if not rate:
         raise UnsupportedError(f"{device.name} has no fp32_flops_per_s fact; calibrate it")

@@ -1,6 +1,6 @@
-"""The search for the best set of controls: all sets where they are few, coordinate descent from many starts elsewhere.
+"""The search for the best set of controls: exhaustive where sets are few, else coordinate descent from many starts.
 
-Deterministic: a budget is spent by fixed costs of what the engines do, never by a clock.
+Deterministic: fixed costs of what the engines do spend the budget, never a clock.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from makeway.decide.planning.candidates import INTRUSIVENESS, Candidates
 from makeway.decide.planning.score import Score, Scorer
 from makeway.values.control import Chunks, Control
 
-# Times this close are one: what a second seed of the block engine moves in the median is 0.003 (docs/control-map.md).
+# Times this close tie: another seed moves the block engine's median by 0.003 (docs/control-map.md).
 TIE = 0.003
-PIECE_COST = 2.0  # pieces end at moments of their own: each costs more than its part
+PIECE_COST = 2.0  # pieces end at different moments: each costs more than its part
 MOST_ROUNDS = 4  # of coordinate descent; two are nearly always enough
 
 Controls = tuple[Control, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchResult:
     """What a search scored."""
 
     best: Score
@@ -30,18 +30,18 @@ class Found:
     refused: Mapping[Controls, str]  # sets that cannot run, and why
     evaluations: int
     complete: bool  # every set was scored
-    stopped_early: bool  # the budget ended before the search did
+    stopped_early: bool  # the budget ran out before the search ended
 
 
-def best(scorer: Scorer, offered: Candidates, *, seeds: Sequence[Controls] = (), budget_ms: float) -> Found:
-    """The set of controls with the least time; among ties the least intrusive one.
+def best(scorer: Scorer, offered: Candidates, *, seeds: Sequence[Controls] = (), budget_ms: float) -> SearchResult:
+    """The fastest set of controls; among ties the least intrusive.
 
-    Every seed is scored first, so the result is never worse than the best of them.
+    Every seed is scored first, so the result is never slower than the best of them.
     """
-    search = _Search(scorer, offered, budget_ms)
+    search = _Explorer(scorer, offered, budget_ms)
     search.run(seeds)
     seeded = [search.scores[key] for seed in seeds if (key := offered.point(seed)) in search.scores]
-    return Found(
+    return SearchResult(
         best=search.pruned(chosen(search.scores.values(), seeded), seeded),
         scores=search.scores,
         refused=search.refused,
@@ -81,7 +81,7 @@ def removals(controls: Controls, forced: Controls) -> Iterator[tuple[Control, Co
 
 
 @dataclass
-class _Search:
+class _Explorer:
     scorer: Scorer
     offered: Candidates
     budget_ms: float
@@ -89,11 +89,11 @@ class _Search:
     refused: dict[Controls, str] = field(default_factory=dict)
     complete: bool = False
     stopped_early: bool = False
-    left_out: bool = False  # sets that would have cost more than was left
+    left_out: bool = False  # whether some set would have cost more than was left
 
     def run(self, seeds: Sequence[Controls]) -> None:
         starts = dict.fromkeys([self.offered.point(()), *(self.offered.point(seed) for seed in seeds)])
-        for start in starts:  # baselines are always scored, whatever the budget
+        for start in starts:  # baselines are scored whatever the budget
             self._score(start, always=True)
         each_ms = self.scorer.spent_ms / max(self.scorer.evaluations, 1)
         if self.offered.points * each_ms <= self.budget_ms:
@@ -106,12 +106,12 @@ class _Search:
         for score in sorted(self.scores.values(), key=fastest):
             self._descend(score)
         for corner in self._corners():
-            if (found := self._score(corner)) is not None:
-                self._descend(found)
+            if (scored := self._score(corner)) is not None:
+                self._descend(scored)
         self._pairs()
 
     def pruned(self, plan: Score, floor: Sequence[Score]) -> Score:
-        """The plan without controls whose removal costs nothing; each removal is scored, whatever the budget."""
+        """The plan without controls whose removal costs nothing; each removal is scored whatever the budget."""
         while True:
             for _, rest in removals(plan.controls, self.offered.forced):
                 self._score(self.offered.point(rest), always=True)
@@ -126,17 +126,17 @@ class _Search:
         if not always and self.scorer.spent_ms >= self.budget_ms:
             self.stopped_early = True
             return None
-        if not always and self._too_dear(controls):
+        if not always and self._too_costly(controls):
             self.left_out = True
             return None
-        found = self.scorer.attempt(controls)
-        if isinstance(found, str):
-            self.refused[controls] = found
+        answer = self.scorer.attempt(controls)
+        if isinstance(answer, str):
+            self.refused[controls] = answer
             return None
-        self.scores[controls] = found
-        return found
+        self.scores[controls] = answer
+        return answer
 
-    def _too_dear(self, controls: Controls) -> bool:
+    def _too_costly(self, controls: Controls) -> bool:
         """Whether a workload in pieces may cost more than is left."""
         pieces = next((control.pieces for control in controls if isinstance(control, Chunks)), 1)
         each_ms = self.scorer.spent_ms / max(self.scorer.evaluations, 1)
@@ -163,7 +163,7 @@ class _Search:
         return current
 
     def _corners(self) -> Iterator[Controls]:
-        """Starts that single steps from nothing may never reach: two or three kinds at their last (strongest) value."""
+        """Starts that single steps may never reach: two or three kinds at their last (strongest) value."""
         for count in (2, 3):
             for axes in combinations(self.offered.axes, count):
                 yield self.offered.point([axis[-1] for axis in axes])
@@ -172,5 +172,5 @@ class _Search:
         """Every two kinds at once, around the best so far."""
         current = min(self.scores.values(), key=fastest)
         for axes in combinations(self.offered.axes, 2):
-            found = self._best_of(current, axes)
-            current = self._descend(found) if found.controls != current.controls else current
+            better = self._best_of(current, axes)
+            current = self._descend(better) if better.controls != current.controls else current

@@ -1,7 +1,7 @@
-"""Who starves when block times are not equal, told to the engine that knows only equal ones.
+"""Who starves when block times differ, for the engine that knows only equal ones.
 
-With equal block times an SM empties in one moment, and a large waiting block gets in (docs/model.md, section 4). In
-truth one block ends at a time, and under a rule that back-fills the kernel's next one takes its place at once.
+With equal block times an SM empties at once, and a large waiting block gets in (docs/model.md, section 4). In reality
+one block ends at a time, and under back-fill the kernel's next block takes its place immediately.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from makeway.model.simulate.sms import Layout
 
 
 class SpreadOut:
-    """A dispatch rule as it acts when the blocks of an SM end one by one; valid for one run of one program.
+    """A dispatch policy as it acts when the blocks of an SM end one by one; valid for one run of one program.
 
-    A collective that goes before a kernel gets in only where its block fits beside all but one of the kernel's blocks;
-    beside all of them if it starts in clusters, since several SMs never have room at the same moment. Where kernels run
-    on several streams, the next one fills what the one before leaves, so that SMs do not empty between them either.
+    A collective ahead of a kernel gets in only where its block fits beside all but one of the kernel's blocks, or
+    beside all of them if it starts in clusters: several SMs never have room at the same moment. Where kernels run on
+    several streams, the next one fills what the previous one leaves, so SMs do not empty between them either.
     """
 
-    def __init__(self, rule: Dispatch, program: Program) -> None:
-        self.name, self.gpcs = rule.name, rule.gpcs
-        self._rule = rule
-        layout = Layout(program, rule)
+    def __init__(self, policy: Dispatch, program: Program) -> None:
+        self.name, self.gpcs = policy.name, policy.gpcs
+        self._policy = policy
+        layout = Layout(program, policy)
         self._kind = layout.kind
         self._is_kernel = [op.kind == "kernel" for op in program.ops]
         self._crowded = len({op.stream for op in program.ops if op.kind == "kernel"}) > 1
@@ -47,7 +47,7 @@ class SpreadOut:
                 return 0
             return place(op, limit)
 
-        self._rule.dispatch(levels, left, fair)
+        self._policy.dispatch(levels, left, fair)
 
 
 def _index(op: object) -> int:
@@ -56,7 +56,7 @@ def _index(op: object) -> int:
 
 
 def _starves(layout: Layout, kernel: int, comm: int, cluster: int) -> bool:
-    """Whether a block of `comm` never fits on an SM full of `kernel`'s blocks but for the one that has just ended."""
+    """Whether a block of `comm` never fits on an SM full of `kernel`'s blocks when one of them ends."""
     fitting = layout.fitting
     kept = fitting.capacity(kernel, ()) - (1 if cluster == 1 else 0)
     return fitting.capacity(comm, ((kernel, kept),) if kept > 0 else ()) == 0

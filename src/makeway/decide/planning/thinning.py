@@ -1,6 +1,6 @@
-"""What makes a workload cheap to score again and again, and what one score of it costs.
+"""Workloads made cheap to score repeatedly, and the cost of one score.
 
-Costs are counted in steps of the engines, not taken from a clock: the same inputs give the same plan on every machine.
+Costs count the engines' steps, not time on a clock: the same inputs give the same plan on every machine.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from makeway.model.simulate.program import EngineOp, Program
 from makeway.values.device import Device
 from makeway.values.workload import BlockWork, Gemm, KernelOp, Measured, Operation, Work, Workload
 
-# What one step takes in milliseconds, to turn a budget of time into a number of scores. Seen on one core of a shared
-# server (2026), rounded up; a faster machine is done sooner and finds the same plan.
+# Milliseconds per step, which turn a budget of time into a number of scores. Seen on one core of a shared server
+# (2026), rounded up; a faster machine finishes sooner and finds the same plan.
 EVENT_MS = 0.08  # class engine: blocks end, an operation comes or goes
-SITE_MS = 0.006  # the same for each GPC, shader engine or part of the device that it must look at
-WAITING_MS = 0.00004  # and for each operation of the workload
-COMPILE_MS = 0.06  # an operation made ready for an engine
+SITE_MS = 0.006  # the same for each GPC, shader engine or partition of the device
+WAITING_MS = 0.00004  # the same for each operation of the workload
+COMPILE_MS = 0.06  # an operation compiled for an engine
 BLOCK_MS = 0.03  # per-block engine: one block
 
 
 def settled(workload: Workload, device: Device) -> Workload:
     """The workload with measured kernels as blocks of known work.
 
-    The work that reproduces a measured time is found by running the kernel alone; no control changes it, so once is
-    enough. In pieces (Chunks) a kernel's blocks then keep their work, whatever their last wave loses.
+    Running a kernel alone finds the work that reproduces its measured time. No control changes that work, so once is
+    enough; a kernel in pieces (Chunks) keeps it per block, whatever its last wave loses.
     """
     peak = device.fp32_flops_per_s
     if not peak or not any(isinstance(kernel.work, Measured) for kernel in workload.kernels):
@@ -46,7 +46,7 @@ def settled(workload: Workload, device: Device) -> Workload:
 
 
 def _known_work(compiled: EngineOp, work: Measured, flops_per_ns: float) -> BlockWork:
-    each = compiled.blocks / work.blocks  # a persistent kernel has as many blocks as fit, not as many as told
+    each = compiled.blocks / work.blocks  # a persistent kernel has as many blocks as fit
     return BlockWork(
         blocks=work.blocks,
         flops_per_block=compiled.work_ns * flops_per_ns * each,
@@ -55,7 +55,7 @@ def _known_work(compiled: EngineOp, work: Measured, flops_per_ns: float) -> Bloc
 
 
 def thinned(workload: Workload, device: Device, waves: int | None) -> Workload:
-    """The workload with at most so many waves per kernel: fewer blocks, each with more work; None: as it is."""
+    """The workload with at most `waves` waves per kernel: fewer blocks, each with more work; None: unchanged."""
     if waves is None:
         return workload
     return replace(workload, operations=tuple(_thinned(op, device, waves) for op in workload.operations))
@@ -95,23 +95,23 @@ def kernel_waves(op: KernelOp, device: Device) -> float:
 
 
 def run_cost_ms(program: Program, events: int, engine: Engine) -> float:
-    """What one run took, by what it did."""
+    """The cost of a run, by what it did."""
     if engine == "block":
         return sum(op.blocks for op in program.ops) * BLOCK_MS
     return events * (EVENT_MS + SITE_MS * len(program.sites) + WAITING_MS * len(program.ops))
 
 
-def class_cost_ms(workload: Workload, device: Device, rules: int) -> float:
-    """What one score will take with the class engine under so many rules."""
+def class_cost_ms(workload: Workload, device: Device, policies: int) -> float:
+    """The expected cost of one score with the class engine under that many dispatch policies."""
     events = 2 * len(workload.operations) + 1.5 * sum(kernel_waves(kernel, device) for kernel in workload.kernels)
     each_ms = EVENT_MS + SITE_MS + WAITING_MS * len(workload.operations)
-    return len(workload.operations) * COMPILE_MS + events * each_ms * rules
+    return len(workload.operations) * COMPILE_MS + events * each_ms * policies
 
 
-def block_cost_ms(workload: Workload, device: Device, rules: int) -> float:
-    """What one score will take with the per-block engine under so many rules."""
+def block_cost_ms(workload: Workload, device: Device, policies: int) -> float:
+    """The expected cost of one score with the per-block engine under that many dispatch policies."""
     blocks = sum(
         kernel_waves(kernel, device) * device.sms * max(resident_blocks(device, kernel.resources), 1)
         for kernel in workload.kernels
     )
-    return len(workload.operations) * COMPILE_MS + blocks * BLOCK_MS * rules
+    return len(workload.operations) * COMPILE_MS + blocks * BLOCK_MS * policies

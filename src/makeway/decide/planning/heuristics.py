@@ -1,4 +1,4 @@
-"""Published ways to choose controls, as independent rules to hold a plan against.
+"""Published heuristics for choosing controls: baselines for every plan.
 
 None of them simulates overlap: each looks at sizes and isolated times only, as its paper does.
 """
@@ -26,31 +26,32 @@ from makeway.values.workload import CollectiveOp, KernelOp, Operation, Workload
 DMA_LEAST_BYTES = {"all-gather": 32 * MIB, "all-to-all": 64 * MIB, "send-recv": 32 * MIB}
 RESERVED_POWERS = (8, 16, 32, 64, 128)  # CUs that ConCCL swept: powers of two from one per XCD
 GROUPS = (1, 2, 4, 8)  # FlashOverlap searches how tiles are grouped; here equal groups
-FLASHOVERLAP_SMS = 2  # that the collective takes from the GEMM while both run (its tune/search.py)
+FLASHOVERLAP_SMS = 2  # that the collective takes from the GEMM (its tune/search.py)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolated:
-    """What the rules look at: all kernels alone, all collectives alone."""
+    """What the heuristics look at: all kernels alone, all collectives alone."""
 
     compute_ns: float
     comm_ns: float
 
 
-def policy_names() -> tuple[str, ...]:
-    """Names of all baselines."""
-    return tuple(_POLICIES)
+def heuristic_names() -> tuple[str, ...]:
+    """Names of all published heuristics."""
+    return tuple(_HEURISTICS)
 
 
-def policy_controls(
+def heuristic_controls(
     name: str, workload: Workload, device: Device, *, isolated: Isolated | None = None
 ) -> tuple[Control, ...]:
-    """The controls that a published rule would set; `isolated` times are simulated when they are not given."""
-    if name not in _POLICIES:
-        raise UnknownNameError(f"no policy {name!r}{suggestion(name, _POLICIES)}\nKnown: {', '.join(_POLICIES)}")
+    """The controls that a published heuristic sets; `isolated` times are simulated unless given."""
+    if name not in _HEURISTICS:
+        known = ", ".join(_HEURISTICS)
+        raise UnknownNameError(f"no heuristic {name!r}{suggestion(name, _HEURISTICS)}\nKnown: {known}")
     if not workload.collectives or not workload.kernels:
         return ()
-    return ordered(_POLICIES[name](workload, device, isolated or isolated_times(workload, device)))
+    return ordered(_HEURISTICS[name](workload, device, isolated or isolated_times(workload, device)))
 
 
 def isolated_times(workload: Workload, device: Device) -> Isolated:
@@ -61,7 +62,7 @@ def as_isolated(prediction: Prediction) -> Isolated:
     return Isolated(compute_ns=prediction.t_compute_ns, comm_ns=prediction.t_comm_ns)
 
 
-_Rule = Callable[[Workload, Device, Isolated], tuple[Control, ...]]
+_Heuristic = Callable[[Workload, Device, Isolated], tuple[Control, ...]]
 
 
 def _naive(_workload: Workload, _device: Device, _isolated: Isolated) -> tuple[Control, ...]:
@@ -77,10 +78,12 @@ def _schedule(workload: Workload, _device: Device, _isolated: Isolated) -> tuple
 def _reserve(workload: Workload, device: Device, isolated: Isolated) -> tuple[Control, ...]:
     """ConCCL, resource partitioning: the CUs with the smallest of max(compute, comm) by tables of slow-down.
 
-    In place of its measured tables: compute slows with the SMs it loses, a collective with the blocks it loses.
+    Instead of its measured tables: compute slows with the SMs it loses, a collective with the blocks it loses.
     """
-    wanted = [(op, load_footprint(op.library, device.arch).block) for op in workload.collectives]
-    blocks = [(op.blocks or default_blocks(device, op.collective), block) for op, block in wanted if block is not None]
+    collectives = [(op, load_footprint(op.library, device.arch).block) for op in workload.collectives]
+    blocks = [
+        (op.blocks or default_blocks(device, op.collective), block) for op, block in collectives if block is not None
+    ]
     if not blocks:
         return ()
 
@@ -93,7 +96,7 @@ def _reserve(workload: Workload, device: Device, isolated: Isolated) -> tuple[Co
 
 
 def _copies(workload: Workload, device: Device, isolated: Isolated) -> tuple[Control, ...]:
-    """ConCCL: copy engines for collectives that are large enough; where there is none, its schedule."""
+    """ConCCL: copy engines if all movable collectives are large enough; else its schedule."""
     movable = [op for op in workload.collectives if not op.collective.needs_arithmetic]
     large = [op for op in movable if op.collective.size_bytes >= DMA_LEAST_BYTES[op.collective.kind]]
     if not large or len(large) < len(movable) or device.copy_engines is None:
@@ -116,7 +119,7 @@ def _tiling(workload: Workload, device: Device, _isolated: Isolated) -> tuple[Co
 
 
 def _groups(workload: Workload, device: Device, _isolated: Isolated) -> tuple[Control, ...]:
-    """FlashOverlap (arXiv 2504.19519): a high-priority stream, and as many pieces as its two clocks find best.
+    """FlashOverlap (arXiv 2504.19519): a high-priority stream, and the number of pieces its two clocks find best.
 
     The compute clock adds the waves of each group, the comm clock starts when both are ready (tune/search.py).
     """
@@ -140,11 +143,10 @@ def _groups(workload: Workload, device: Device, _isolated: Isolated) -> tuple[Co
 
 
 def _fed_collectives(workload: Workload) -> list[tuple[KernelOp, CollectiveOp]]:
-    """Collectives that wait for one kernel, which can be cut, and that kernel."""
+    """Collectives that wait for one kernel that can be split, and that kernel."""
     by_name = {kernel.name: kernel for kernel in workload.kernels if not kernel.persistent}
     waits = [(by_name.get(op.after[0]), op) for op in workload.collectives if len(op.after) == 1]
-    found = {kernel.name: (kernel, op) for kernel, op in waits if kernel is not None}
-    return list(found.values())
+    return list({kernel.name: (kernel, op) for kernel, op in waits if kernel is not None}.values())
 
 
 def _compiled(ops: Sequence[Operation], workload: Workload, device: Device, *controls: Control) -> tuple[EngineOp, ...]:
@@ -153,14 +155,14 @@ def _compiled(ops: Sequence[Operation], workload: Workload, device: Device, *con
 
 
 def _beside_comm_ns(op: EngineOp, kernel: KernelOp, device: Device) -> float:
-    """Waves of the kernel on the SMs that the collective leaves it, by their time."""
+    """The kernel's time in whole waves on the SMs that the collective leaves it."""
     each = resident_blocks(device, kernel.resources)
     waves = -(-op.blocks // (each * max(device.sms - FLASHOVERLAP_SMS, 1)))
     return waves * op.work_ns / op.share * max(1.0, op.share * each)
 
 
 def _two_clocks(compute_ns: float, piece_ns: float, groups: int) -> float:
-    """When the last piece has arrived, if each is sent as soon as its part of the kernel is done."""
+    """When the last piece arrives, if each is sent as soon as its part of the kernel is done."""
     computed = sent = 0.0
     for _ in range(groups):
         computed += compute_ns / groups
@@ -168,7 +170,7 @@ def _two_clocks(compute_ns: float, piece_ns: float, groups: int) -> float:
     return sent
 
 
-_POLICIES: dict[str, _Rule] = {
+_HEURISTICS: dict[str, _Heuristic] = {
     "naive": _naive,
     "conccl-sp": _schedule,
     "conccl-rp": _reserve,
