@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
     from makeway.model.presets import load_preset
     from makeway.model.residency import blocks_beside, pad_range, resident_blocks
     from makeway.model.room import RoomAnswer, make_room, verdict
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Analysis": "decide.analysis.analyze",
     "CommFootprint": "values.collective",
     "Control": "values.control",
     "Device": "values.device",
@@ -40,6 +42,8 @@ _HOMES = {
     "Timeline": "values.timeline",
     "Workload": "values.workload",
     "WorkloadBuilder": "values.workload",
+    "analysis_of": "decide.analysis.analyze",
+    "analyze": "decide.analysis.analyze",
     "blocks_beside": "model.residency",
     "load_device": "values.device",
     "load_footprint": "values.collective",
@@ -58,6 +62,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Analysis",
     "CommFootprint",
     "Control",
     "Device",
@@ -72,6 +77,8 @@ __all__ = [
     "Workload",
     "WorkloadBuilder",
     "__version__",
+    "analysis_of",
+    "analyze",
     "blocks_beside",
     "load_device",
     "load_footprint",

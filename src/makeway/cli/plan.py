@@ -10,13 +10,12 @@ from pathlib import Path
 from makeway import __version__
 from makeway.cli.output import console, print_json
 from makeway.cli.report_output import add_report_options, command_line, write_report
-from makeway.cli.trace_input import read_records
-from makeway.decide.analysis.rank import Question, findings, most_exposed
-from makeway.decide.analysis.recorded import with_arrivals
+from makeway.cli.trace_input import trace_progress
+from makeway.decide.analysis.analyze import analyze
+from makeway.decide.analysis.what_if import not_shown_by_a_trace
 from makeway.decide.planning.planner import BUDGET_MS, PLANNER, Planned, make_plan
 from makeway.decide.planning.policies import policy_names
 from makeway.decide.planning.score import score
-from makeway.decide.planning.what_if import not_shown_by_a_trace
 from makeway.model.presets import PresetOptions, load_preset, preset_names
 from makeway.model.simulate.policies import DISPATCHES
 from makeway.model.simulate.predict import simulate
@@ -186,24 +185,21 @@ def _recorded(options: argparse.Namespace) -> _Subject | _NothingToPlan:
     """The step of the rank with most exposed communication."""
     if options.gpus is not None or options.nccl is not None:
         raise InputError("--gpus and --nccl are for workloads; a trace shows its own ranks and its library's blocks")
-    question = Question(device=load_device(options.device) if options.device else None, step=options.step)
-    read = read_records([Path(name) for name in options.inputs], question)
-    result = findings(read.records)
-    notes = (*read.notes, *result.notes)
-    chosen = most_exposed(read.records)
-    if chosen is None or chosen.step is None or chosen.device is None:
-        if not any(record.device for record in read.records):
+    device = load_device(options.device) if options.device else None
+    with trace_progress() as progress:
+        analysis = analyze(options.inputs, device=device, step=options.step, what_if=False, progress=progress)
+    step = analysis.step
+    if step is None:
+        if not analysis.devices:
             raise UnsupportedError("which GPU was recorded is not known: pass --device (see `makeway devices`)")
-        why = next((record.no_step for record in read.records if record.no_step), "no rank has a step")
-        names = {record.device.name for record in read.records if record.device}
-        return _NothingToPlan(why=why.partition("\n")[0], device=", ".join(sorted(names)), notes=notes)
-    step = with_arrivals(chosen.step, result.matching)
+        why = (analysis.no_step or "").partition("\n")[0]
+        return _NothingToPlan(why=why, device=", ".join(analysis.devices), notes=analysis.notes)
     return _Subject(
         workload=replace(step.workload, name=f"rank {step.rank} of {Path(options.inputs[0]).name}"),
-        device=chosen.device,
+        device=step.device,
         budget_ms=TRACE_BUDGET_MS,
         excluded=not_shown_by_a_trace(step),
-        notes=(*notes, *step.workload.assumed),
+        notes=(*analysis.notes, *step.workload.assumed),
     )
 
 

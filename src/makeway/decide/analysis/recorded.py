@@ -34,9 +34,10 @@ _GUESSED_BYTES_PER_NS = 100.0  # the size of a collective whose size is not reco
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStep:
-    """A step as a workload, and the time it took."""
+    """A step as a workload, the GPU it ran on, and the time it took."""
 
     workload: Workload
+    device: Device
     rank: int
     origin_ns: int  # where the workload's times count from
     recorded_ns: int
@@ -118,6 +119,7 @@ def recorded_step(
     recorded = max(span.end_ns for span in spans) - min(span.start_ns for span in spans)
     return RecordedStep(
         workload=workload,
+        device=device,
         rank=rank,
         origin_ns=origin,
         recorded_ns=recorded,
