@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from makeway.values.control import Control
-from makeway.values.timeline import Origin, share_of_ideal
+from makeway.values.timeline import Origin, Span, share_of_ideal
 
 CauseKind = Literal[
     "straggler",  # a rank arrived late: the others wait inside the collective
@@ -179,6 +179,29 @@ class Cause:
     resource: str | None = None  # what bound
     short_by: str | None = None  # how much of it was missing
     record_next: str | None = None  # undetermined: what to record next time
+
+
+def cause_of(
+    comm: Span,
+    kind: CauseKind,
+    of: Loss,
+    when: tuple[int, int],
+    confidence: Confidence,
+    evidence: str,
+    **details: str | None,
+) -> Cause:
+    """A cause of the time `when` (start and end) of a collective."""
+    return Cause(
+        kind=kind,
+        of=of,
+        collective=comm.name,
+        rank=comm.rank,
+        at_ns=when[0],
+        time_ns=when[1] - when[0],
+        confidence=confidence,
+        evidence=evidence,
+        **details,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
