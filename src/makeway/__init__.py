@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from makeway.act.doctor.checkup import Checkup, doctor
     from makeway.act.export.targets import export
     from makeway.act.export.values import Export
+    from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
     from makeway.decide.planning.difference import PlanDifference, compare_plans
     from makeway.decide.planning.planner import plan
     from makeway.decide.planning.recorded import NothingToPlan, plan_recorded
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Analysis": "decide.analysis.analyze",
     "Checkup": "act.doctor.checkup",
     "CommFootprint": "values.collective",
     "Control": "values.control",
@@ -57,6 +59,8 @@ _HOMES = {
     "Validation": "model.validate.run",
     "Workload": "values.workload",
     "WorkloadBuilder": "values.workload",
+    "analysis_of": "decide.analysis.analyze",
+    "analyze": "decide.analysis.analyze",
     "blocks_beside": "model.residency",
     "compare_plans": "decide.planning.difference",
     "doctor": "act.doctor.checkup",
@@ -85,6 +89,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Analysis",
     "Checkup",
     "CommFootprint",
     "Control",
@@ -107,6 +112,8 @@ __all__ = [
     "Workload",
     "WorkloadBuilder",
     "__version__",
+    "analysis_of",
+    "analyze",
     "blocks_beside",
     "compare_plans",
     "doctor",

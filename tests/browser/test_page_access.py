@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from makeway.show.predicted_report import simulation_report
 from tests.browser.driving import OpenPage, drawn, eventually, keep_picture
-from tests.browser.test_analysis_page import found, html, recorded
+from tests.browser.test_analysis_page import analysis, html, recorded
 from tests.browser.test_report_pages import experiment, measured, plan_of
 
 from makeway.model.presets import load_preset
 from makeway.model.simulate.predict import simulate
-from makeway.show.analysis_report import analysis_report
+from makeway.show.analysis import report as analysis_report
 from makeway.show.bench_report import bench_report, experiment_report
 from makeway.show.demo_report import Demo, demo_report
 from makeway.show.page import html_page
@@ -38,7 +38,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     padded = simulate(workload, mi250x, [SmemPad(16 * 1024)])
     demo = Demo(
         benches=(measured(),), no_bench=None, maps=(), ladder=(), plan="a plan", seconds=1.0,
-        analysis=analysis_report(found(timelines), timelines, None, arguments="makeway demo", version="1"),
+        analysis=analysis_report(analysis(timelines), arguments="makeway demo"),
     )  # fmt: skip
     made = {
         "analysis": html(timelines),

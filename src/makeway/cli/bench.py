@@ -162,10 +162,10 @@ def _traced(found: Bench, path: Path | None) -> Bench:
     """The bench, with its trace in a file where one was asked for."""
     if path is None or found.timeline is None:
         return found
-    from makeway.decide.analysis.rank import findings, rank_records
+    from makeway.decide.analysis.analyze import analysis_of
     from makeway.show.perfetto import write_perfetto
 
-    write_perfetto(path, [found.timeline], findings(rank_records(found.timeline)))
+    write_perfetto(path, analysis_of([found.timeline], what_if=False))
     return replace(found, timeline_path=str(path))
 
 

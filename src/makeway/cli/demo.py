@@ -18,16 +18,15 @@ from makeway.act.measure.outcome import Bench, document
 from makeway.act.measure.simulated import simulated_experiment
 from makeway.cli.output import print_json, show_stage
 from makeway.cli.report_output import command_line, write_report
-from makeway.cli.trace_input import read_records
-from makeway.decide.analysis.rank import Question, exposed_step, findings
+from makeway.decide.analysis.analyze import analyze
+from makeway.decide.analysis.what_if import not_shown_by_a_trace
 from makeway.decide.planning.planner import plan as make_plan
-from makeway.decide.planning.what_if import not_shown_by_a_trace, what_if_found
 from makeway.model.validate.conccl import conccl_rows
 from makeway.model.validate.grid import PAPER_DEVICES, published_device
 from makeway.model.validate.rows import Row, published_csv
-from makeway.show.analysis_report import analysis_report
 from makeway.show.blocks import Report
 from makeway.show.demo_report import Demo, DeviceMap, demo_lines, demo_report
+from makeway.show.report import report_of
 from makeway.values.control import describe
 from makeway.values.errors import MakewayError
 from makeway.values.facts import data_files
@@ -134,18 +133,13 @@ def _ladder() -> tuple[Row, ...]:
 def _recording() -> tuple[Report, str]:
     with ExitStack() as stack:
         traces = stack.enter_context(as_file(data_files("traces").joinpath("astra-megatron-tp8")))
-        read = read_records([traces], Question(), keep_spans=True)
-    result = findings(read.records)
-    answers, plan = None, "No step of it can be simulated."
-    found = exposed_step(read.records, result)
-    if not isinstance(found, str):
-        step, device = found
-        result, answers = what_if_found(result, step, device)
-        planned = make_plan(step.workload, device, budget_ms=_PLAN_BUDGET_MS, excluded=not_shown_by_a_trace(step))
+        analysis = analyze([traces], keep_spans=True)
+    plan, step = "No step of it can be simulated.", analysis.step
+    if step is not None:
+        planned = make_plan(step.workload, step.device, budget_ms=_PLAN_BUDGET_MS, excluded=not_shown_by_a_trace(step))
         controls = ", ".join(describe(control) for control in planned.controls) or "leave as is"
-        plan = f"Plan for it: {controls} (predicted). First advice: {result.advice[0].title}."
-    report = analysis_report(result, read.timelines, answers, arguments=command_line(), version=__version__)
-    return report, plan
+        plan = f"Plan for it: {controls} (predicted). First advice: {analysis.advice[0].title}."
+    return report_of(analysis, arguments=command_line()), plan
 
 
 def _document(demo: Demo, lines: list[str], page: Path) -> dict[str, object]:

@@ -8,6 +8,7 @@ from makeway.show.blocks import Report
 
 # Result type -> the module of this band that shows it. Names, so that showing one result loads no other.
 _SHOWN_BY = {
+    "Analysis": "analysis",
     "Calibration": "checkup",
     "Checkup": "checkup",
     "Device": "devices",
