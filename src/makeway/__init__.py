@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from makeway.act.launch.run import DryRun, Run, dry_run, run
     from makeway.model.presets import load_preset
     from makeway.model.residency import blocks_beside, pad_range, resident_blocks
     from makeway.model.room import RoomAnswer, make_room, verdict
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from makeway.values.device import Device, SmLimits, load_device
     from makeway.values.errors import MakewayError
     from makeway.values.kernel import KernelResources, parse_resources
+    from makeway.values.receipt import Receipt
     from makeway.values.timeline import Timeline
     from makeway.values.workload import Workload, WorkloadBuilder, load_workload
 
@@ -30,17 +32,21 @@ _HOMES = {
     "CommFootprint": "values.collective",
     "Control": "values.control",
     "Device": "values.device",
+    "DryRun": "act.launch.run",
     "KernelResources": "values.kernel",
     "MakewayError": "values.errors",
     "Plan": "values.control",
     "Prediction": "model.simulate.predict",
+    "Receipt": "values.receipt",
     "RoomAnswer": "model.room",
+    "Run": "act.launch.run",
     "SmLimits": "values.device",
     "Sweep": "model.simulate.sweep",
     "Timeline": "values.timeline",
     "Workload": "values.workload",
     "WorkloadBuilder": "values.workload",
     "blocks_beside": "model.residency",
+    "dry_run": "act.launch.run",
     "load_device": "values.device",
     "load_footprint": "values.collective",
     "load_plan": "read.plan_file",
@@ -52,6 +58,7 @@ _HOMES = {
     "parse_resources": "values.kernel",
     "report_of": "show.report",
     "resident_blocks": "model.residency",
+    "run": "act.launch.run",
     "simulate": "model.simulate.predict",
     "sweep": "model.simulate.sweep",
     "verdict": "model.room",
@@ -61,11 +68,14 @@ __all__ = [
     "CommFootprint",
     "Control",
     "Device",
+    "DryRun",
     "KernelResources",
     "MakewayError",
     "Plan",
     "Prediction",
+    "Receipt",
     "RoomAnswer",
+    "Run",
     "SmLimits",
     "Sweep",
     "Timeline",
@@ -73,6 +83,7 @@ __all__ = [
     "WorkloadBuilder",
     "__version__",
     "blocks_beside",
+    "dry_run",
     "load_device",
     "load_footprint",
     "load_plan",
@@ -84,6 +95,7 @@ __all__ = [
     "parse_resources",
     "report_of",
     "resident_blocks",
+    "run",
     "simulate",
     "sweep",
     "verdict",

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.act.backend import Backend, Receipt
+from makeway.act.backend import Backend
 from makeway.act.cuda.backend import CudaBackend
 from makeway.act.cuda.machine import GpuMachine, look
 from makeway.act.cuda.options import (
@@ -45,6 +45,7 @@ from makeway.values.control import (
     TileChoice,
 )
 from makeway.values.errors import InputError, UnsupportedError
+from makeway.values.receipt import Receipt
 
 EVERY: tuple[Control, ...] = (
     SmemPad(4096),
@@ -173,8 +174,8 @@ def test_without_torch_the_reason_is_torch(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_backends_benches_and_experiments_load_neither_torch_nor_triton() -> None:
-    rooms = ("runtime.cuda.backend", "runtime.cuda.overlap", "runtime.rocm.backend", "measure.simulated")
-    imports = "; ".join(f"import makeway.{room}" for room in rooms)
+    modules = ("cuda.backend", "cuda.overlap", "rocm.backend", "measure.simulated")
+    imports = "; ".join(f"import makeway.act.{module}" for module in modules)
     code = f"{imports}; import sys; sys.exit(not sys.modules.keys().isdisjoint({{'torch', 'triton', 'numpy'}}))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 

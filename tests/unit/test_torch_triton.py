@@ -32,7 +32,7 @@ def test_a_padded_kernel_asks_for_the_pad_when_it_is_loaded_and_launched(found: 
     plain, padded = found["plain"], found["padded"]
     assert padded["loaded"] == [size + PAD_BYTES for size in plain["loaded"]]
     assert padded["launched"] == [size + PAD_BYTES for size in plain["launched"]]
-    assert [one[0] for one in padded["told"]] == ["applied"]
+    assert [one[0] for one in padded["receipts"]] == ["applied"]
 
 
 def test_the_rest_of_a_padded_launch_is_unchanged(found: dict[str, Any]) -> None:
@@ -47,7 +47,7 @@ def test_the_kernel_itself_stays_unpadded(found: dict[str, Any]) -> None:
 
 def test_a_pad_that_the_device_cannot_hold_is_left_out(found: dict[str, Any]) -> None:
     assert found["too large"]["launched"] == found["plain"]["launched"]
-    ((status, detail),) = found["too large"]["told"]
+    ((status, detail),) = found["too large"]["receipts"]
     assert status == "refused"
     assert f"{LIMIT_BYTES:,}" in detail
 
@@ -132,15 +132,15 @@ def main(result: Path) -> None:
     kernel = triton.jit(gemm)
     tensors = [torch.empty(64, 64, dtype=torch.float16) for _ in range(3)]
 
-    def launched(which: Any, told: list[Any], **options: int) -> dict[str, Any]:
+    def launched(which: Any, receipts: list[Any], **options: int) -> dict[str, Any]:
         log.update({name: [] for name in ("loaded", "binaries", "grids", "launched", "arguments")})
         for _ in range(2):
             which[lambda _: (7,)](*tensors, **options)
-        return {**log, "told": [(one.status, one.detail) for one in told]}
+        return {**log, "receipts": [(one.status, one.detail) for one in receipts]}
 
     def with_pad(which: Any, pad: int, **options: int) -> dict[str, Any]:
-        told: list[Any] = []
-        return launched(padded(which, [SmemPad(pad)], tell=told.append), told, **options)
+        receipts: list[Any] = []
+        return launched(padded(which, [SmemPad(pad)], on_receipt=receipts.append), receipts, **options)
 
     configs = [triton.Config({"BLOCK": 64}, num_warps=warps) for warps in (4, 4)]
     answer = {

@@ -8,7 +8,9 @@ from makeway.show.blocks import Report
 
 # Result type -> the module of this band that shows it. Names, so that showing one result loads no other.
 _SHOWN_BY = {
+    "DryRun": "run",
     "Prediction": "prediction",
+    "Run": "run",
     "Sweep": "prediction",
 }
 

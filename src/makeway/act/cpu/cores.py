@@ -1,4 +1,4 @@
-"""Who gets which cores: the division of a host's cores between compute and communication, as a value."""
+"""The division of a host's cores between compute and communication."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Division:
 
 
 def divided(cores: Sequence[int], comm_cores: int, *, rank: int, ranks: int) -> Division | None:
-    """`comm_cores` of a rank's cores for its communication and the rest for its compute; None when that cannot be.
+    """`comm_cores` of a rank's cores for its communication and the rest for its compute; None when there are too few.
 
     The host's cores are first divided among its `ranks`. Where a rank's share is too small to be divided again (two
     ranks on two cores), all ranks use the same `comm_cores` cores for communication and the same others for compute.

@@ -1,4 +1,4 @@
-"""How the ranks of a process group find each other's segments and sockets, all or none of them."""
+"""How the ranks of a process group open each other's segments and sockets, all of them or none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from makeway.act.cpu.segments import Segment, remove_stale
 from makeway.values.errors import MakewayError, UnsupportedError
 
 T = TypeVar("T")
-_WORD_BYTES = 4096
+_MESSAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,18 +33,18 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Word:
-    """What a rank tells the others: its host, where its segment is, its layout; or why it cannot go on."""
+class _Message:
+    """What a rank sends to the others: its host, its segment and layout, or why it cannot go on."""
 
     host: Host
     path: str
     window: Window
     error: str | None
-    inode: int | None = None  # of memory without a name, which `path` leads to
+    inode: int | None = None  # of unnamed memory, which `path` leads to
 
 
 def this_host(directory: Path) -> Host:
-    """The host of this process and the mount it would share."""
+    """The host of this process and the mount that it would share."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return Host(boot_id=boot_id, shm_device=directory.stat().st_dev, name=os.uname().nodename)
 
@@ -62,7 +62,7 @@ def why_apart(hosts: list[Host]) -> str | None:
 def meet(group: dist.ProcessGroup, window: Window, directory: Path, timeout_s: float) -> tuple[list[Segment], Links]:
     """The segments of all ranks, in order of rank, and the links to them; no name is left in the file system.
 
-    Every rank learns of every other's trouble before it waits for anything, so that all raise or none does.
+    Every rank learns of every other's error before it waits for anything, so that all raise or none does.
     """
     rank = dist.get_rank(group)
     segment, listener = None, None
@@ -76,16 +76,16 @@ def meet(group: dist.ProcessGroup, window: Window, directory: Path, timeout_s: f
             socket_path = _socket_path(segment.path)
             listener, error = _trying(lambda: listen(socket_path))
         path = str(segment.path) if segment is not None else ""
-        words = _tell(group, _Word(host=this_host(directory), path=path, window=window, error=error))
-        _refuse(words)
+        messages = _exchanged(group, _Message(host=this_host(directory), path=path, window=window, error=error))
+        _refuse(messages)
         assert segment is not None
         assert listener is not None
-        segments, error = _open_all(words, segment, rank)
+        segments, error = _open_all(messages, segment, rank)
         if error is None:
-            paths = [_socket_path(Path(word.path)) for word in words]
-            found, error = _trying(lambda: connect(rank, paths, listener))
-            sockets = found or {}
-        _refuse(_tell(group, _Word(host=words[rank].host, path=path, window=window, error=error)))
+            paths = [_socket_path(Path(message.path)) for message in messages]
+            connected, error = _trying(lambda: connect(rank, paths, listener))
+            sockets = connected or {}
+        _refuse(_exchanged(group, _Message(host=messages[rank].host, path=path, window=window, error=error)))
         return segments, Links(rank, sockets, timeout_s)
     except BaseException:
         for sock in sockets.values():
@@ -102,18 +102,18 @@ def meet(group: dist.ProcessGroup, window: Window, directory: Path, timeout_s: f
 
 
 def share(group: dist.ProcessGroup, size: int, directory: Path) -> list[Segment]:
-    """One segment of `size` bytes of every rank, each open in all of them; the names are gone when it returns."""
+    """A segment of `size` bytes from every rank, each open in all of them; no name is left."""
     rank = dist.get_rank(group)
     window = Window(ranks=1, piece_bytes=size, slots=1)
     segment, error = _trying(lambda: Segment.create(size, directory))
     segments: list[Segment] = []
     try:
         path = str(segment.path) if segment is not None else ""
-        words = _tell(group, _Word(host=this_host(directory), path=path, window=window, error=error))
-        _refuse(words)
+        messages = _exchanged(group, _Message(host=this_host(directory), path=path, window=window, error=error))
+        _refuse(messages)
         assert segment is not None
-        segments, error = _open_all(words, segment, rank)
-        _refuse(_tell(group, _Word(host=words[rank].host, path=path, window=window, error=error)))
+        segments, error = _open_all(messages, segment, rank)
+        _refuse(_exchanged(group, _Message(host=messages[rank].host, path=path, window=window, error=error)))
         return segments
     except BaseException:
         for opened in (*segments, *([segment] if segment is not None else [])):
@@ -125,9 +125,9 @@ def share(group: dist.ProcessGroup, size: int, directory: Path) -> list[Segment]
 
 
 def adopt(group: dist.ProcessGroup, storage: torch.UntypedStorage, directory: Path) -> list[Segment]:
-    """The memory of a tensor of every rank, open in all of them; tensors over it stay what they are.
+    """The memory of every rank's tensor, open in all of them; tensors over it keep their contents.
 
-    torch moves it to shared memory: a file of this user alone that has no name any more. Every rank's must be as large.
+    torch moves it to shared memory: an unnamed file of this user. Every rank's must have the same size.
     """
     rank = dist.get_rank(group)
     size = storage.nbytes()
@@ -135,15 +135,15 @@ def adopt(group: dist.ProcessGroup, storage: torch.UntypedStorage, directory: Pa
     path = f"/proc/{os.getpid()}/fd/{descriptor}"
     inode = None if descriptor is None else os.fstat(descriptor).st_ino
     window = Window(ranks=1, piece_bytes=size, slots=1)
-    word = _Word(host=this_host(directory), path=path, window=window, error=error, inode=inode)
-    words = _tell(group, word)
-    _refuse(words)
+    message = _Message(host=this_host(directory), path=path, window=window, error=error, inode=inode)
+    messages = _exchanged(group, message)
+    _refuse(messages)
     own, error = _trying(lambda: Segment.of_descriptor(Path(path), size, inode or 0))
     segments: list[Segment] = []
     if own is not None:
-        segments, error = _open_all(words, own, rank)
+        segments, error = _open_all(messages, own, rank)
     try:
-        _refuse(_tell(group, replace(word, error=error)))
+        _refuse(_exchanged(group, replace(message, error=error)))
     except BaseException:
         for opened in {*segments, *([own] if own is not None else [])}:
             opened.close()
@@ -152,9 +152,9 @@ def adopt(group: dist.ProcessGroup, storage: torch.UntypedStorage, directory: Pa
 
 
 def _moved(storage: torch.UntypedStorage, directory: Path) -> int:
-    room = os.statvfs(directory)
-    if storage.nbytes() > room.f_bavail * room.f_frsize:
-        raise UnsupportedError(f"no room for {storage.nbytes():,} bytes of shared memory in {directory}")
+    space = os.statvfs(directory)
+    if storage.nbytes() > space.f_bavail * space.f_frsize:
+        raise UnsupportedError(f"{directory} has no space for {storage.nbytes():,} bytes of shared memory")
     try:
         descriptor: int = storage._share_fd_cpu_()[0]  # stays open as long as the storage lives
     except RuntimeError as error:
@@ -173,33 +173,34 @@ def _trying(act: Callable[[], T]) -> tuple[T | None, str | None]:
         return None, str(error)
 
 
-def _tell(group: dist.ProcessGroup, word: _Word) -> list[_Word]:
-    """Every rank's word. As bytes in tensors: torch's own exchange of objects needs numpy."""
-    text = msgspec.json.encode(word).ljust(_WORD_BYTES)
-    given = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    words = [torch.empty_like(given) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(words, given, group=group)
-    return [msgspec.json.decode(bytes(found.tolist()), type=_Word) for found in words]
+def _exchanged(group: dist.ProcessGroup, message: _Message) -> list[_Message]:
+    """Every rank's message. As bytes in tensors: torch's own exchange of objects needs numpy."""
+    encoded = msgspec.json.encode(message).ljust(_MESSAGE_BYTES)
+    given = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+    received = [torch.empty_like(given) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(received, given, group=group)
+    return [msgspec.json.decode(bytes(tensor.tolist()), type=_Message) for tensor in received]
 
 
-def _refuse(words: list[_Word]) -> None:
-    for rank, word in enumerate(words):
-        if word.error is not None:
-            raise UnsupportedError(f"rank {rank} cannot take part in direct collectives: {word.error}")
-        if word.window != words[0].window:
-            raise UnsupportedError(f"ranks 0 and {rank} asked for different windows: {words[0].window}, {word.window}")
-    if reason := why_apart([word.host for word in words]):
+def _refuse(messages: list[_Message]) -> None:
+    first = messages[0]
+    for rank, message in enumerate(messages):
+        if message.error is not None:
+            raise UnsupportedError(f"rank {rank} cannot take part in direct collectives: {message.error}")
+        if message.window != first.window:
+            raise UnsupportedError(f"ranks 0 and {rank} use different windows: {first.window}, {message.window}")
+    if reason := why_apart([message.host for message in messages]):
         raise UnsupportedError(f"direct collectives need ranks that share a host: {reason}; use Gloo between hosts")
 
 
-def _open_all(words: list[_Word], own: Segment, rank: int) -> tuple[list[Segment], str | None]:
+def _open_all(messages: list[_Message], own: Segment, rank: int) -> tuple[list[Segment], str | None]:
     segments: list[Segment] = []
-    for peer, word in enumerate(words):
+    for peer, message in enumerate(messages):
         if peer == rank:
             segments.append(own)
             continue
-        way_in = Segment.open if word.inode is None else partial(Segment.of_descriptor, inode=word.inode)
-        opened, error = _trying(partial(way_in, Path(word.path), word.window.segment_bytes))
+        open_it = Segment.open if message.inode is None else partial(Segment.of_descriptor, inode=message.inode)
+        opened, error = _trying(partial(open_it, Path(message.path), message.window.segment_bytes))
         if opened is None:
             return segments, error
         segments.append(opened)

@@ -1,8 +1,7 @@
-"""A plan for a program that does not know of it: applied when the program makes its process group.
+"""A plan for an unmodified program, applied when the program makes its process group.
 
-`begin` runs while the program imports torch, so that this module loads neither torch nor anything that needs it; the
-rest waits for the first `torch.distributed.init_process_group`. Nothing that goes wrong here reaches the program: it
-is written to the receipts.
+`begin` runs while the program imports torch, so this module loads neither torch nor anything that needs it; the rest
+waits for the first `torch.distributed.init_process_group`. Errors never reach the program: they go to the receipts.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def _process(plan_path: str, receipts_dir: str | None) -> Process:
 
 
 def _ours(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """As functools.wraps, but the module stays ours: that is how a second `begin` knows the first."""
+    """As functools.wraps, but the module stays ours, by which a second `begin` recognises the first."""
     kept = [name for name in functools.WRAPPER_ASSIGNMENTS if name != "__module__"]
     return functools.wraps(original, assigned=kept)
 

@@ -1,8 +1,8 @@
 """torch.distributed's own collectives of CPU tensors, through shared memory.
 
-Whether a call goes this way depends only on what all ranks must agree on anyway: its kind, group, number type and
-reduction. Gather and all-to-all give the same bits as Gloo; sums are added in order of rank, which for more than two
-ranks may round differently than Gloo's ring.
+Whether a call is rerouted depends only on what all ranks must agree on anyway: its kind, group, number type and
+reduction. Gather and all-to-all give the same bits as Gloo; sums are added in rank order, which for more than two ranks
+may round differently from Gloo's ring.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from makeway.act.torch.replacing import replaced
 
 
 class Copies:
-    """How many collectives went through shared memory."""
+    """Counts the collectives that went through shared memory."""
 
     def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
         self.calls = 0
@@ -92,25 +92,25 @@ class DirectWork(dist.Work):
 @contextmanager
 def rerouted(direct: DirectGroup, copies: Copies) -> Iterator[None]:
     """Inside the block, collectives of CPU tensors in the default group go through `direct`."""
-    ways: dict[str, Callable[..., Any]] = {
+    routes: dict[str, Callable[..., Any]] = {
         "all_gather_single": _all_gather,
         "reduce_scatter_single": _reduce_scatter,
         "all_reduce": _all_reduce,
         "all_to_all_single": _all_to_all,
     }
     with ExitStack() as stack:
-        for name, way in ways.items():
+        for name, route in routes.items():
             original = getattr(dist, name)
-            stack.enter_context(replaced(original, _wrapped(original, functools.partial(way, direct, copies))))
+            stack.enter_context(replaced(original, _wrapped(original, functools.partial(route, direct, copies))))
         yield
 
 
-def _wrapped(original: Callable[..., Any], way: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(original: Callable[..., Any], route: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
-        return way(original, *args, **kwargs)
+        return route(original, *args, **kwargs)
 
     return collective
 
@@ -130,7 +130,7 @@ def _ours(direct: DirectGroup, group: dist.ProcessGroup | None, *tensors: Any) -
     )
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)  # what a subclass means by a collective is its own affair
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may redefine collectives
 
 
 def _run(
@@ -191,8 +191,8 @@ def _all_reduce(
     group: Any = None,
     async_op: bool = False,
 ) -> Any:
-    # DistributedDataParallel.join hands the Work of a single number to C++, where a Work made in Python does not live;
-    # some ranks wait for that sum at once and some do not, so that waiting must not decide.
+    # DistributedDataParallel.join passes the Work of a single number to C++, where a Work made in Python does not
+    # survive; only some ranks wait for that sum at once, so waiting must not decide.
     single = isinstance(tensor, torch.Tensor) and tensor.numel() == 1
     if op != dist.ReduceOp.SUM or single or not _ours(direct, group, tensor) or tensor.dtype not in SUMMED:
         return original(tensor, op, group, async_op)

@@ -1,4 +1,4 @@
-"""A DirectGroup for a program that did not ask for one: only when every rank comes, and none waits long."""
+"""A DirectGroup for an unmodified program: only when every rank takes part, and no rank waits long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOCAL = (
 
 
 def place_on_host(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """This rank's number on its host and the ranks there, as the launcher says; None where none says so."""
+    """This rank's number on its host and the ranks there, from the launcher; None where it does not say."""
     for pair in _LOCAL:
         rank, ranks = (environ.get(name, "") for name in pair)
         if rank.isdigit() and ranks.isdigit() and int(rank) < int(ranks):
@@ -34,9 +34,8 @@ def place_on_host(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | 
 def met(group: dist.ProcessGroup, *, number: int, patience: timedelta = PATIENCE) -> DirectGroup:
     """A DirectGroup of the group's ranks, or the same error on all of them.
 
-    Building one takes all ranks. Some of them may run without a plan and would never come: ranks first count
-    themselves in the group's store, and whoever has waited long enough calls it off for all. `number` tells the
-    meetings of one store apart.
+    Building one takes all ranks, and some may run without a plan. So ranks first sign in at the group's store, and a
+    rank that has waited long enough calls it off for all. `number` distinguishes the meetings of one store.
     """
     ranks = dist.get_world_size(group)
     place = place_on_host()
@@ -44,9 +43,9 @@ def met(group: dist.ProcessGroup, *, number: int, patience: timedelta = PATIENCE
         raise UnsupportedError(
             f"copies through shared memory need ranks that share a host: {place[1]} of {ranks} ranks run on this one"
         )
-    if not _all_come(dist.distributed_c10d._get_process_group_store(group), ranks, f"makeway/{number}", patience):
+    if not _all_present(dist.distributed_c10d._get_process_group_store(group), ranks, f"makeway/{number}", patience):
         raise MakewayError(
-            f"not all {ranks} ranks came within {patience.total_seconds():g} s to share memory; start every rank "
+            f"not all {ranks} ranks signed in within {patience.total_seconds():g} s to share memory; start every rank "
             "under the same plan"
         )
     return shared_memory(group)
@@ -61,10 +60,10 @@ def shared_memory(group: dist.ProcessGroup | None) -> DirectGroup:
     return DirectGroup(group, timeout_s=timeout.total_seconds())
 
 
-def _all_come(store: Store, ranks: int, key: str, patience: timedelta) -> bool:
-    """True when all ranks have come; every rank that asks gets the same answer."""
+def _all_present(store: Store, ranks: int, key: str, patience: timedelta) -> bool:
+    """True when all ranks have signed in; every rank gets the same answer."""
     verdict = f"{key}/verdict"
-    if store.add(f"{key}/come", 1) == ranks:
+    if store.add(f"{key}/present", 1) == ranks:
         return bool(store.compare_set(verdict, "", "go") == b"go")
     try:
         store.wait([verdict], patience)
