@@ -29,7 +29,7 @@ from makeway.act.cpu.controls import NICER_BY, CpuBackend
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.hook import direct_hook
 from makeway.act.cpu.links import LostRankError
-from makeway.act.cpu.shared import found_in
+from makeway.act.cpu.shared import shared_part
 from makeway.act.cpu.threads import cores_of, niceness_of, slice_ns, thread_ids
 from makeway.values.control import (
     Chunks,
@@ -196,7 +196,7 @@ def check_an_adopted_tensor_keeps_its_numbers_and_views_and_is_read_in_place(gro
         own.adopt(tensor)
         assert same_bits(tensor, ours[RANK])
         assert view.data_ptr() == tensor.data_ptr() + 5 * 4
-        assert (shared := found_in(own._shared, tensor)) is not None
+        assert (shared := shared_part(own._shared, tensor)) is not None
         own.barrier()
         for rank in range(RANKS):
             assert same_bits(shared.of(rank, 0, tensor.nbytes, torch.float32), ours[rank])

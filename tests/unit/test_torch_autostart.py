@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
+from makeway.act.cpu.cores import place_on_host
 from makeway.act.launch.environment import rank_of
 from makeway.act.launch.receipt_file import ReceiptFile, read_receipt_files
-from makeway.act.torch.meeting import _all_present, place_on_host
+from makeway.act.torch.meeting import _all_present
 from makeway.act.torch.process import Process
 from makeway.act.torch.replacing import replaced
 from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, parse_control

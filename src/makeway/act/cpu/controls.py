@@ -11,7 +11,7 @@ from typing import TypeVar, assert_never
 import torch
 
 from makeway.act.backend import TORCH_CARRIERS
-from makeway.act.cpu.cores import Division, divided
+from makeway.act.cpu.cores import Division, divided, place_on_host
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.threads import (
     GLOO_NAMES,
@@ -52,8 +52,8 @@ class CpuBackend:
     """Controls of this rank's threads; call it from the main thread.
 
     Communication threads are Gloo's, by name, and those of `direct`; every other thread counts as compute. `rank` and
-    `ranks` are this rank's number on the host and the ranks there: by default torchrun's LOCAL_RANK and
-    LOCAL_WORLD_SIZE, else those of `direct`, whose ranks share a host. `no_direct`: why there is no DirectGroup.
+    `ranks` are this rank's number on the host and the ranks there: by default as the launcher says, else those of
+    `direct`, whose ranks share a host. `no_direct`: why there is no DirectGroup.
     """
 
     name = "cpu"
@@ -68,10 +68,8 @@ class CpuBackend:
         no_direct: str | None = None,
     ) -> None:
         self.direct, self.no_direct = direct, no_direct
-        local = (_number("LOCAL_RANK"), _number("LOCAL_WORLD_SIZE"))
-        if None in local:
-            local = (direct.rank, direct.ranks) if direct is not None else (0, 1)
-        self.rank, self.ranks = _first(rank, local[0]), _first(ranks, local[1])
+        place = place_on_host() or ((direct.rank, direct.ranks) if direct is not None else (0, 1))
+        self.rank, self.ranks = (rank, ranks) if rank is not None and ranks is not None else place
         if not 0 <= self.rank < self.ranks:
             raise InputError(f"rank {self.rank} is not one of {self.ranks} ranks on this host")
         self.cores = tuple(sorted(cores if cores is not None else os.sched_getaffinity(0)))
@@ -257,12 +255,3 @@ def _read_back(control: Control, held: bool, detail: str) -> Receipt:
 
 def _list(cores: Sequence[int]) -> str:
     return ",".join(map(str, cores))
-
-
-def _first(*numbers: int | None) -> int:
-    return next(number for number in numbers if number is not None)
-
-
-def _number(variable: str) -> int | None:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdigit() else None

@@ -1,9 +1,26 @@
-"""The division of a host's cores between compute and communication."""
+"""This rank's place on its host, and the division of the host's cores between compute and communication."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+_LOCAL = (
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+
+
+def place_on_host(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
+    """This rank's number on its host and the ranks there, from the launcher; None where it does not say."""
+    for pair in _LOCAL:
+        rank, ranks = (environ.get(name, "") for name in pair)
+        if rank.isdigit() and ranks.isdigit() and int(rank) < int(ranks):
+            return int(rank), int(ranks)
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -317,13 +317,8 @@ class DirectGroup:
         op: Op = "sum",
         root: int = 0,
     ) -> Work | None:
-        self._refuse_unusable()
-        call = Call(kind=kind, dtype=dtype, sequence=self._sequence, op=op, root=root)
-        self._sequence += 1
-        if async_op:
-            return self._thread.submit(lambda: self._collect(call, steps, sizes), result)
-        self._thread.call(lambda: self._collect(call, steps, sizes), result)
-        return None
+        call = self._next_call(kind=kind, dtype=dtype, op=op, root=root)
+        return self._queue(lambda: self._collect(call, steps, sizes), result, async_op)
 
     def _run_shared(
         self,
@@ -339,9 +334,7 @@ class DirectGroup:
         op: Op = "sum",
     ) -> Work | None:
         """Phases that read the peers' memory in place; all ranks meet after each."""
-        self._refuse_unusable()
-        call = Call(kind=kind, dtype=given.dtype, sequence=self._sequence, op=op, place=shared.place)
-        self._sequence += 1
+        call = self._next_call(kind=kind, dtype=given.dtype, op=op, place=shared.place)
 
         def collect() -> None:
             header = call.header(size)
@@ -351,6 +344,14 @@ class DirectGroup:
                     phase()
                     self._engine.agree(str(call))
 
+        return self._queue(collect, result, async_op)
+
+    def _next_call(self, **facts: Any) -> Call:
+        self._refuse_unusable()
+        self._sequence += 1
+        return Call(sequence=self._sequence - 1, **facts)
+
+    def _queue(self, collect: Callable[[], None], result: torch.Tensor, async_op: bool) -> Work | None:
         if async_op:
             return self._thread.submit(collect, result)
         self._thread.call(collect, result)

@@ -60,39 +60,17 @@ def why_apart(hosts: list[Host]) -> str | None:
 
 
 def meet(group: dist.ProcessGroup, window: Window, directory: Path, timeout_s: float) -> tuple[list[Segment], Links]:
-    """The segments of all ranks, in order of rank, and the links to them; no name is left in the file system.
-
-    Every rank learns of every other's error before it waits for anything, so that all raise or none does.
-    """
-    rank = dist.get_rank(group)
-    segment, listener = None, None
-    segments: list[Segment] = []
-    sockets: dict[int, socket.socket] = {}
-    error: str | None = None
+    """The segments of all ranks, in order of rank, and the links to them; no name is left in the file system."""
+    remove_stale(directory)
+    segment, error = _trying(lambda: Segment.create(window.segment_bytes, directory))
+    listener = None
     try:
-        remove_stale(directory)
-        segment, error = _trying(lambda: Segment.create(window.segment_bytes, directory))
         if segment is not None:
             socket_path = _socket_path(segment.path)
             listener, error = _trying(lambda: listen(socket_path))
-        path = str(segment.path) if segment is not None else ""
-        messages = _exchanged(group, _Message(host=this_host(directory), path=path, window=window, error=error))
-        _refuse(messages)
-        assert segment is not None
-        assert listener is not None
-        segments, error = _open_all(messages, segment, rank)
-        if error is None:
-            paths = [_socket_path(Path(message.path)) for message in messages]
-            connected, error = _trying(lambda: connect(rank, paths, listener))
-            sockets = connected or {}
-        _refuse(_exchanged(group, _Message(host=messages[rank].host, path=path, window=window, error=error)))
-        return segments, Links(rank, sockets, timeout_s)
-    except BaseException:
-        for sock in sockets.values():
-            sock.close()
-        for opened in (*segments, *([segment] if segment is not None else [])):
-            opened.close()
-        raise
+        message = _message(segment, window, directory, error)
+        segments, sockets = _opened(group, segment, message, listener)
+        return segments, Links(dist.get_rank(group), sockets, timeout_s)
     finally:
         if listener is not None:
             listener.close()
@@ -103,22 +81,9 @@ def meet(group: dist.ProcessGroup, window: Window, directory: Path, timeout_s: f
 
 def share(group: dist.ProcessGroup, size: int, directory: Path) -> list[Segment]:
     """A segment of `size` bytes from every rank, each open in all of them; no name is left."""
-    rank = dist.get_rank(group)
-    window = Window(ranks=1, piece_bytes=size, slots=1)
     segment, error = _trying(lambda: Segment.create(size, directory))
-    segments: list[Segment] = []
     try:
-        path = str(segment.path) if segment is not None else ""
-        messages = _exchanged(group, _Message(host=this_host(directory), path=path, window=window, error=error))
-        _refuse(messages)
-        assert segment is not None
-        segments, error = _open_all(messages, segment, rank)
-        _refuse(_exchanged(group, _Message(host=messages[rank].host, path=path, window=window, error=error)))
-        return segments
-    except BaseException:
-        for opened in (*segments, *([segment] if segment is not None else [])):
-            opened.close()
-        raise
+        return _opened(group, segment, _message(segment, _whole(size), directory, error))[0]
     finally:
         if segment is not None:
             segment.unlink()
@@ -129,26 +94,17 @@ def adopt(group: dist.ProcessGroup, storage: torch.UntypedStorage, directory: Pa
 
     torch moves it to shared memory: an unnamed file of this user. Every rank's must have the same size.
     """
-    rank = dist.get_rank(group)
     size = storage.nbytes()
-    descriptor, error = _trying(lambda: _moved(storage, directory))
-    path = f"/proc/{os.getpid()}/fd/{descriptor}"
-    inode = None if descriptor is None else os.fstat(descriptor).st_ino
-    window = Window(ranks=1, piece_bytes=size, slots=1)
-    message = _Message(host=this_host(directory), path=path, window=window, error=error, inode=inode)
-    messages = _exchanged(group, message)
-    _refuse(messages)
-    own, error = _trying(lambda: Segment.of_descriptor(Path(path), size, inode or 0))
-    segments: list[Segment] = []
-    if own is not None:
-        segments, error = _open_all(messages, own, rank)
-    try:
-        _refuse(_exchanged(group, replace(message, error=error)))
-    except BaseException:
-        for opened in {*segments, *([own] if own is not None else [])}:
-            opened.close()
-        raise
-    return segments
+    inode = None
+
+    def own() -> Segment:
+        nonlocal inode
+        descriptor = _moved(storage, directory)
+        inode = os.fstat(descriptor).st_ino
+        return Segment.of_descriptor(Path(f"/proc/{os.getpid()}/fd/{descriptor}"), size, inode)
+
+    segment, error = _trying(own)
+    return _opened(group, segment, replace(_message(segment, _whole(size), directory, error), inode=inode))[0]
 
 
 def _moved(storage: torch.UntypedStorage, directory: Path) -> int:
@@ -162,6 +118,15 @@ def _moved(storage: torch.UntypedStorage, directory: Path) -> int:
     return descriptor
 
 
+def _whole(size: int) -> Window:
+    return Window(ranks=1, piece_bytes=size, slots=1)
+
+
+def _message(segment: Segment | None, window: Window, directory: Path, error: str | None) -> _Message:
+    path = str(segment.path) if segment is not None else ""
+    return _Message(host=this_host(directory), path=path, window=window, error=error)
+
+
 def _socket_path(segment: Path) -> Path:
     return segment.with_name(segment.name + ".sock")
 
@@ -171,6 +136,35 @@ def _trying(act: Callable[[], T]) -> tuple[T | None, str | None]:
         return act(), None
     except MakewayError as error:
         return None, str(error)
+
+
+def _opened(
+    group: dist.ProcessGroup, own: Segment | None, message: _Message, listener: socket.socket | None = None
+) -> tuple[list[Segment], dict[int, socket.socket]]:
+    """The segments of all ranks, in order of rank, and with a listener a socket to each.
+
+    Every rank learns of every other's error before it waits for anything, so that all raise or none does.
+    """
+    rank = dist.get_rank(group)
+    segments: list[Segment] = []
+    sockets: dict[int, socket.socket] = {}
+    try:
+        messages = _exchanged(group, message)
+        _refuse(messages)
+        assert own is not None
+        segments, error = _open_all(messages, own, rank)
+        if error is None and listener is not None:
+            paths = [_socket_path(Path(theirs.path)) for theirs in messages]
+            connected, error = _trying(partial(connect, rank, paths, listener))
+            sockets = connected or {}
+        _refuse(_exchanged(group, replace(message, error=error)))
+        return segments, sockets
+    except BaseException:
+        for sock in sockets.values():
+            sock.close()
+        for segment in (*segments, *([own] if own is not None else [])):
+            segment.close()
+        raise
 
 
 def _exchanged(group: dist.ProcessGroup, message: _Message) -> list[_Message]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Iterable
@@ -59,27 +58,16 @@ class ReceiptFile:
     def _write(self) -> None:
         if self.directory is None or os.getpid() != self._pid:
             return
-        document = {
-            "pid": self._pid,
-            "rank": self.rank,
-            "backend": self.backend,
-            "error": self.error,
-            "receipts": [
-                {
-                    "control": control_word(receipt.control),
-                    "status": receipt.status,
-                    "detail": receipt.detail,
-                    "carrier": receipt.carrier,
-                    "evidence": dict(receipt.evidence),
-                }
-                for receipt in self._receipts.values()
-            ],
-        }
+        rows = [
+            _Row(control_word(receipt.control), receipt.status, receipt.detail, receipt.carrier, dict(receipt.evidence))
+            for receipt in self._receipts.values()
+        ]
+        document = _Document(self._pid, self.rank, self.backend, self.error, tuple(rows))
         target = self.directory / f"torch-{self._pid}.json"
         unfinished = target.with_name(f".{target.name}.new")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(json.dumps(document, indent=1) + "\n")
+            unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1))
             unfinished.replace(target)
         except OSError as error:  # a full or vanished directory must not stop the program
             self.error = f"receipts cannot be written to {self.directory}: {error}"
@@ -109,6 +97,7 @@ class _Row(msgspec.Struct):
 class _Document(msgspec.Struct):
     pid: int
     rank: int | None = None
+    backend: str | None = None
     error: str | None = None
     receipts: tuple[_Row, ...] = ()
 

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from makeway.act.cpu.cores import place_on_host
 from makeway.act.cpu.direct import DirectGroup
 from makeway.values.errors import InputError, MakewayError, UnsupportedError
 
 PATIENCE = timedelta(seconds=30)
-_LOCAL = (
-    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
-    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-)
-
-
-def place_on_host(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """This rank's number on its host and the ranks there, from the launcher; None where it does not say."""
-    for pair in _LOCAL:
-        rank, ranks = (environ.get(name, "") for name in pair)
-        if rank.isdigit() and ranks.isdigit() and int(rank) < int(ranks):
-            return int(rank), int(ranks)
-    return None
 
 
 def met(group: dist.ProcessGroup, *, number: int, patience: timedelta = PATIENCE) -> DirectGroup:

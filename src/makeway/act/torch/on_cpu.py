@@ -11,9 +11,10 @@ from typing import Self
 import torch.distributed as dist
 
 from makeway.act.cpu.controls import CpuBackend
+from makeway.act.cpu.cores import place_on_host
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.torch.collectives import Copies, rerouted
-from makeway.act.torch.meeting import place_on_host, shared_memory
+from makeway.act.torch.meeting import shared_memory
 from makeway.values.control import CommPriority, Control, CopyEngine, SmPartition
 from makeway.values.errors import MakewayError
 from makeway.values.receipt import Receipt
