@@ -108,9 +108,9 @@ def check_moved_bytes_are_those_of_gloo_for_every_type_and_size(group: DirectGro
                 dist.all_to_all_single(want, wide.view(torch.uint8))
             assert same_bits(out, want), (dtype, count)
             for root in range(RANKS):
-                told = given.clone()
-                group.broadcast(told, root)
-                assert same_bits(told, drawn(count, dtype, root, seed)), (dtype, count, root)
+                received = given.clone()
+                group.broadcast(received, root)
+                assert same_bits(received, drawn(count, dtype, root, seed)), (dtype, count, root)
 
 
 def check_unequal_splits_arrive_as_with_gloo(group: DirectGroup) -> None:

@@ -25,7 +25,7 @@ ENDED_WITHIN_S = 30
 
 
 class Started:
-    """A command whose processes can be told from all others by a mark in their environment."""
+    """A command whose processes are recognised by a mark in their environment."""
 
     def __init__(self, *command: str, **environ: str) -> None:
         self.mark = uuid.uuid4().hex

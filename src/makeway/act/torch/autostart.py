@@ -17,18 +17,16 @@ from makeway.act.torch.replacing import replace_everywhere
 if TYPE_CHECKING:
     from makeway.act.torch.process import Process
 
-_WRAPPED = ("init_process_group", "new_group", "destroy_process_group")
-
 
 def begin(plan_path: str, receipts_dir: str | None) -> None:
     """Apply the plan in this process once it has a process group; a second call does nothing."""
     distributed = importlib.import_module("torch.distributed")
-    if not hasattr(distributed, _WRAPPED[0]):  # torch was built without torch.distributed
+    if not hasattr(distributed, _FIRST):  # torch was built without torch.distributed
         return
     if distributed.init_process_group.__module__ == __name__:
         return
     start = functools.cache(lambda: _process(plan_path, receipts_dir))
-    for name, wrap in zip(_WRAPPED, (_initialising, _grouping, _destroying), strict=True):
+    for name, wrap in _WRAPPERS.items():
         replace_everywhere(getattr(distributed, name), wrap(getattr(distributed, name), start))
 
 
@@ -44,26 +42,18 @@ def _ours(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callab
     return functools.wraps(original, assigned=kept)
 
 
-def _initialising(original: Callable[..., Any], start: Callable[[], Process]) -> Callable[..., Any]:
+def _making(original: Callable[..., Any], start: Callable[[], Process]) -> Callable[..., Any]:
     @_ours(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+    def make_group(*args: Any, **kwargs: Any) -> Any:
         process = start()
         result = original(*args, **process.group_options(original, args, kwargs))
-        process.group_made()
+        if original.__name__ == _FIRST:
+            process.group_made()
+        else:
+            process.group_added()
         return result
 
-    return init_process_group
-
-
-def _grouping(original: Callable[..., Any], start: Callable[[], Process]) -> Callable[..., Any]:
-    @_ours(original)
-    def new_group(*args: Any, **kwargs: Any) -> Any:
-        process = start()
-        result = original(*args, **process.group_options(original, args, kwargs))
-        process.group_added()
-        return result
-
-    return new_group
+    return make_group
 
 
 def _destroying(original: Callable[..., Any], start: Callable[[], Process]) -> Callable[..., Any]:
@@ -73,3 +63,7 @@ def _destroying(original: Callable[..., Any], start: Callable[[], Process]) -> C
         return original(group)
 
     return destroy_process_group
+
+
+_FIRST = "init_process_group"
+_WRAPPERS = {_FIRST: _making, "new_group": _making, "destroy_process_group": _destroying}

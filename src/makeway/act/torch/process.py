@@ -88,7 +88,7 @@ class Process:
         self._options = self._options or made
         return made.options
 
-    # --- while there is one --------------------------------------------------------------------
+    # --- while the default group exists --------------------------------------------------------
 
     def group_made(self) -> None:
         """Apply the plan to the new default group, and read it back."""
