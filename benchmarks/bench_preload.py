@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from tests.standin.build import cuda_driver, environment  # noqa: E402
 
 from makeway.act.preload.build import library  # noqa: E402
-from makeway.act.preload.receipts import read_launches  # noqa: E402
+from makeway.act.preload.receipts import read_receipts  # noqa: E402
 from makeway.act.preload.rules import LaunchRule, Rules, encode_rules, rules_of  # noqa: E402
 from makeway.values.control import Plan  # noqa: E402
 
@@ -97,7 +97,7 @@ class Bench:
         for path in place.glob("launch-*"):
             path.unlink()
         subprocess.run(self.command(THREADS, launches), env=environment, check=True, capture_output=True)
-        (process,) = read_launches(place)
+        (process,) = read_receipts(place)
         return THREADS * launches, sum(kernel.padded for kernel in process.kernels)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.act.cuda.graph import GraphReceipt, NodeChange, shape_graph, undo
+from makeway.act.cuda.graph import GraphReceipt, NodeReceipt, shape_graph, undo
 from makeway.values.control import CommPriority, Plan, SmemPad
 
 # --- a driver of values -------------------------------------------------------------------------
@@ -345,7 +345,7 @@ def graph_of(*nodes: Node, driver: FakeDriver) -> int:
     return graph
 
 
-def state(driver: FakeDriver, receipt: NodeChange) -> tuple[int, int]:
+def state(driver: FakeDriver, receipt: NodeReceipt) -> tuple[int, int]:
     node = driver.nodes[receipt.handle]
     return node.smem_bytes, Value(node.attributes.get(Attribute.CU_LAUNCH_ATTRIBUTE_PRIORITY, bytes(64))).priority
 
@@ -391,7 +391,7 @@ def test_only_what_the_plan_names_changes_and_comm_is_never_padded(sketch: list[
     assert len(receipt.nodes) == sum(driver.nodes[node].kind == 0 for node in driver.inside(graph))
 
 
-def node_priority(before: Any, node: NodeChange) -> int:
+def node_priority(before: Any, node: NodeReceipt) -> int:
     return Value(before[0][node.handle][-1][Attribute.CU_LAUNCH_ATTRIBUTE_PRIORITY]).priority
 
 

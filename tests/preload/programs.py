@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from makeway.act.preload.build import FLAGS, LIBRARIES, SOURCES
-from makeway.act.preload.receipts import KernelCounts, ProcessLaunches, read_launches
+from makeway.act.preload.receipts import KernelCounts, LaunchReceipts, read_receipts
 from makeway.act.preload.rules import LaunchRule, Rules, encode_rules, rules_of
 from makeway.values.control import Plan
 
@@ -60,7 +60,7 @@ class Ran:
     launches: tuple[tuple[str, str, int], ...]  # function, kernel, bytes: those the driver accepted
     priorities: tuple[int | None, ...]
     attributes: tuple[int, ...]  # number of launch attributes
-    receipts: tuple[ProcessLaunches, ...]
+    receipts: tuple[LaunchReceipts, ...]
     stderr: str
 
     def kernel(self, name: str) -> KernelCounts:
@@ -118,7 +118,7 @@ class Setting:
             launches=tuple((line[0], line[1], int(line[2])) for line in lines),
             priorities=tuple(int(line[4]) if line[3] == "1" else None for line in lines),
             attributes=tuple(int(line[6]) for line in lines),
-            receipts=read_launches(place / "receipts"),
+            receipts=read_receipts(place / "receipts"),
             stderr=done.stderr,
         )
 

@@ -9,7 +9,7 @@ import pytest
 from tests.preload.programs import COMM, HERE, Setting, compile_program, driver, pads, rules, sent
 
 from makeway.act.preload.build import SOURCES
-from makeway.act.preload.receipts import read_launches
+from makeway.act.preload.receipts import read_receipts
 from makeway.act.preload.rules import LaunchRule, encode_rules
 
 WAYS = ("dlsym", "proc", "proc-ptsz", "old-proc")
@@ -318,7 +318,7 @@ def test_a_half_written_receipt_is_read_as_far_as_it_goes(setting: Setting, tmp_
     half.mkdir()
     for size in (0, 8, 63, 64, 100, 128, 192, 200_000):
         (half / "launch-1-a").write_bytes(whole[:size])
-        found = read_launches(half)
+        found = read_receipts(half)
         assert not found or found[0].kernels in ((), ran.receipts[0].kernels)
 
 

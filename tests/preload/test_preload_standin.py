@@ -14,7 +14,7 @@ from tests.standin.build import cuda_driver, environment
 from tests.standin.kernels import COMM
 from tests.standin.records import Launch, launches
 
-from makeway.act.preload.receipts import KernelCounts, read_launches
+from makeway.act.preload.receipts import KernelCounts, read_receipts
 from makeway.act.preload.rules import LaunchRule, Rules, code_hash, encode_rules
 from makeway.model.residency import pad_range
 from makeway.values.device import load_device
@@ -58,7 +58,7 @@ class Runs:
         command = [sys.executable, str(PROGRAM), str(self.kernels), str(LAUNCHES), str(exits), *more]
         done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == exits, done.stderr
-        receipts = read_launches(place)
+        receipts = read_receipts(place)
         counts = {kernel.kernel: kernel for process in receipts for kernel in process.kernels}
         return list(launches(record)), counts
 

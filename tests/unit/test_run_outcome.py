@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from makeway.act.launch.environment import needs_of, receipts_at_start
 from makeway.act.launch.outcome import Outcome, outcomes
 from makeway.act.launch.receipt_file import ProcessReceipts, read_receipt_files
-from makeway.act.preload.receipts import KernelCounts, ProcessLaunches
+from makeway.act.preload.receipts import KernelCounts, LaunchReceipts
 from makeway.values.control import CommPriority, Control, CopyEngine, Plan, SmemPad
 from makeway.values.receipt import Receipt, Status
 
@@ -40,8 +40,8 @@ def kernel(
     )
 
 
-def shim(*kernels: KernelCounts, rank: int | None = 0, pid: int = 10) -> ProcessLaunches:
-    return ProcessLaunches(pid=pid, rank=rank, notes=(), kernels=kernels)
+def shim(*kernels: KernelCounts, rank: int | None = 0, pid: int = 10) -> LaunchReceipts:
+    return LaunchReceipts(pid=pid, rank=rank, notes=(), kernels=kernels)
 
 
 def python(control: Control, status: Status, *, rank: int | None = 0, detail: str = "said so") -> ProcessReceipts:
@@ -50,7 +50,7 @@ def python(control: Control, status: Status, *, rank: int | None = 0, detail: st
 
 
 def outcomes_of(
-    *controls: Control, shims: tuple[ProcessLaunches, ...] = (), pythons: tuple[ProcessReceipts, ...] = ()
+    *controls: Control, shims: tuple[LaunchReceipts, ...] = (), pythons: tuple[ProcessReceipts, ...] = ()
 ) -> tuple[Outcome, ...]:
     plan = Plan(controls=controls)
     return outcomes(plan, receipts_at_start(plan, needs_of(plan, {})), shims, pythons)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, assert_never
 
-from makeway.act.backend import TORCH_CARRIERS
+from makeway.act.backend import Receipt
 from makeway.act.cuda.machine import GpuMachine, load_torch, look, require
 from makeway.act.cuda.options import (
     environment_receipt,
@@ -40,7 +40,6 @@ from makeway.values.control import (
     TileChoice,
 )
 from makeway.values.errors import MakewayError
-from makeway.values.receipt import Receipt
 
 BY_CALLER = "nothing to set on the device: for whoever launches the operations"
 
@@ -143,11 +142,12 @@ class CudaBackend:
         with ExitStack() as stack:
             receipts = self._apply(torch, able, stack)
             try:
-                receipts |= {
-                    control: Receipt(control=control, status="refused", detail=reason)
-                    for control, reason in refused.items()
-                }
-                yield tuple(replace(receipts[control], carrier=TORCH_CARRIERS[self.name]) for control in controls)
+                yield tuple(
+                    Receipt(control=control, status="refused", detail=refused[control])
+                    if control in refused
+                    else receipts[control]
+                    for control in controls
+                )
             finally:
                 self.session = None
 

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from makeway.act.backend import Receipt
 from makeway.act.cuda.graph_functions import Functions, LimitReceipt, lowered
 from makeway.act.cuda.graph_nodes import GraphDriver, GraphNodes, KernelNode, NodeState, load_driver
 from makeway.values.control import CommPriority, Control, Plan, SmemPad
 from makeway.values.errors import InputError, UnsupportedError
-from makeway.values.receipt import Receipt, Status
 
-CARRIER = "CUDA graph"
 NodeStatus = Literal["applied", "refused", "no effect", "untouched"]
 
 KEPT_PRIORITY = (
@@ -32,7 +31,7 @@ PORTABLE_CLUSTER = 8  # blocks; CUDA C++ Programming Guide, thread block cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeChange:
+class NodeReceipt:
     """What became of one kernel node, as read back from the driver."""
 
     path: tuple[int, ...]  # its number in the graph; inside child graphs, theirs come first
@@ -50,7 +49,7 @@ class NodeChange:
 class GraphReceipt:
     """What became of every kernel node of a graph, and of the limits of their functions."""
 
-    nodes: tuple[NodeChange, ...]
+    nodes: tuple[NodeReceipt, ...]
     limits: tuple[LimitReceipt, ...]
     notes: tuple[str, ...]
     graph: int = field(repr=False)
@@ -126,18 +125,16 @@ def control_receipts(receipt: GraphReceipt, plan: Plan) -> tuple[Receipt, ...]:
     )
 
 
-def _control_receipt(control: Control, nodes: Sequence[NodeChange]) -> Receipt:
-    applied = sum(node.status == "applied" for node in nodes)
-    status: Status = "applied"
-    detail = f"{applied:,} of {len(nodes):,} nodes"
+def _control_receipt(control: Control, nodes: Sequence[NodeReceipt]) -> Receipt:
     if not nodes:
-        status, detail = "no effect", "the graph has no such kernel"
-    elif applied < len(nodes):
-        first = next(node for node in nodes if node.status != "applied")
-        status = "refused" if first.status == "refused" else "no effect"
-        detail += f"; {first.kernel}: {first.detail}"
-    counts = (("nodes", len(nodes)), ("nodes changed", applied))
-    return Receipt(control=control, status=status, detail=detail, carrier=CARRIER, evidence=counts)
+        return Receipt(control=control, status="no effect", detail="the graph has no such kernel")
+    applied = sum(node.status == "applied" for node in nodes)
+    detail = f"{applied:,} of {len(nodes):,} nodes"
+    if applied == len(nodes):
+        return Receipt(control=control, status="applied", detail=detail)
+    first = next(node for node in nodes if node.status != "applied")
+    status: Literal["refused", "no effect"] = "refused" if first.status == "refused" else "no effect"
+    return Receipt(control=control, status=status, detail=f"{detail}; {first.kernel}: {first.detail}")
 
 
 # --- what is asked of a node --------------------------------------------------------------------
@@ -201,7 +198,7 @@ def _fragile(node: NodeState) -> str | None:
     return None
 
 
-def _back(calls: GraphDriver, now: dict[int, KernelNode], done: NodeChange) -> _Change:
+def _back(calls: GraphDriver, now: dict[int, KernelNode], done: NodeReceipt) -> _Change:
     node = now.get(done.handle)
     if node is None:
         raise InputError(f"cannot undo: node {done.path} ({done.kernel}) is no longer in the graph")
@@ -292,10 +289,10 @@ def _give_up(calls: GraphDriver, change: _Change, reason: str) -> None:
         change.refusal = f"{reason}; it could not be put back: {error}"
 
 
-def _receipt(calls: GraphDriver, change: _Change) -> NodeChange:
+def _receipt(calls: GraphDriver, change: _Change) -> NodeReceipt:
     after = _verified(calls, change)
     status, detail = _judged(change, after)
-    return NodeChange(
+    return NodeReceipt(
         path=change.node.path,
         kernel=change.kernel,
         comm=change.comm,

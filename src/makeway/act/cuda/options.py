@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from makeway.act.backend import Receipt, Status
 from makeway.act.export.nccl import env
 from makeway.act.export.values import Library
 from makeway.values.control import (
@@ -27,7 +28,6 @@ from makeway.values.control import (
     SmPartition,
     TileChoice,
 )
-from makeway.values.receipt import Receipt, Status
 
 Setting = tuple[str, int | bool | str]
 ZERO_CTA = "NCCL_CTA_POLICY_ZERO"

@@ -19,12 +19,12 @@ with warnings.catch_warnings():
     import torch
     import torch.distributed as dist
 
+from makeway.act.backend import Receipt
 from makeway.act.cpu.controls import CpuBackend
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.threads import slice_ns
 from makeway.act.doctor.samples import ControlRun, DirectRun, Line, RankRun, ThreadState
 from makeway.values.control import CommPriority, Control, CopyEngine, SmPartition, control_word
-from makeway.values.receipt import Receipt
 from makeway.values.units import MIB
 
 TIMEOUT_S = 30.0

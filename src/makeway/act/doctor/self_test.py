@@ -228,7 +228,7 @@ def _shim_verdict(check: Check, machine: Machine, told: Told) -> Verdict:
 
 def _under_shim(check: Check, plain: PaddedRun) -> Verdict:
     from makeway.act.preload.build import library
-    from makeway.act.preload.receipts import read_launches
+    from makeway.act.preload.receipts import read_receipts
     from makeway.act.preload.rules import encode_rules, rules_of
 
     wanted = pad_range(load_device(plain.device), plain.block, SHIM_BLOCKS)
@@ -252,7 +252,7 @@ def _under_shim(check: Check, plain: PaddedRun) -> Verdict:
                 pad_bytes=kernel.given_bytes - kernel.asked_bytes,
                 reason=kernel.reason,
             )
-            for one in read_launches(receipts)
+            for one in read_receipts(receipts)
             for kernel in one.kernels
             if kernel.kernel == KERNEL
         ]

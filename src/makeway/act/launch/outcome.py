@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from makeway.act.launch.receipt_file import ProcessReceipts
-from makeway.act.preload.receipts import ProcessLaunches, shim_receipts
+from makeway.act.preload.receipts import LaunchReceipts, shim_receipts
 from makeway.values.control import Control, Plan, SmemPad
 from makeway.values.receipt import Receipt, Status
 
@@ -43,7 +43,7 @@ class Outcome:
 def outcomes(
     plan: Plan,
     at_start: Sequence[Receipt],
-    launches: Sequence[ProcessLaunches],
+    launches: Sequence[LaunchReceipts],
     processes: Sequence[ProcessReceipts],
 ) -> tuple[Outcome, ...]:
     """One outcome per control, in the plan's order; processes without a rank count only where no process has one."""

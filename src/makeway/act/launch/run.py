@@ -17,7 +17,7 @@ from makeway.act.launch.outcome import Outcome, outcomes
 from makeway.act.launch.receipt_file import read_receipt_files
 from makeway.act.launch.supervise import supervise
 from makeway.act.plans import PlanLike, plan_of
-from makeway.act.preload.receipts import read_launches
+from makeway.act.preload.receipts import read_receipts
 from makeway.read.plan_file import dump_plan
 from makeway.values.control import Control, Plan
 from makeway.values.errors import InputError, MakewayError
@@ -85,7 +85,7 @@ def run(
         if launched.note:
             warn(launched.note)
         ended = supervise(launched.arguments, {**environ, **settings}, stdout=stdout)
-        launches = read_launches(directory)
+        launches = read_receipts(directory)
         at_start = receipts_at_start(plan, needs, no_shim=no_shim)
         controls = outcomes(plan, at_start, launches, read_receipt_files(directory))
     notes = [note for process in launches for note in process.notes]

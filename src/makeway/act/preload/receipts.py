@@ -50,7 +50,7 @@ class KernelCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessLaunches:
+class LaunchReceipts:
     """What the shim did in one process."""
 
     pid: int
@@ -59,7 +59,7 @@ class ProcessLaunches:
     kernels: tuple[KernelCounts, ...]  # those that were launched, in the order of their first launch
 
 
-def read_launches(directory: Path) -> tuple[ProcessLaunches, ...]:
+def read_receipts(directory: Path) -> tuple[LaunchReceipts, ...]:
     """The counts of every process that left some, by rank and process id."""
     processes = [launches for path in directory.glob("launch-*") if (launches := _read(_content(path))) is not None]
     return tuple(sorted(processes, key=lambda each: (each.rank is None, each.rank or 0, each.pid)))
@@ -72,13 +72,13 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def _read(data: bytes) -> ProcessLaunches | None:
+def _read(data: bytes) -> LaunchReceipts | None:
     if len(data) < _HEADER.size or not data.startswith(MAGIC):
         return None
     _, version, pid, rank, slots, _, notes = _HEADER.unpack_from(data)
     if version != VERSION:
         return None
-    return ProcessLaunches(
+    return LaunchReceipts(
         pid=pid,
         rank=None if rank == _NO_RANK else rank,
         notes=_texts(data, notes),
@@ -129,7 +129,7 @@ def _texts(data: bytes, at: int) -> tuple[str, ...]:
 # --- receipts -----------------------------------------------------------------------------------
 
 
-def shim_receipts(plan: Plan, launches: Sequence[ProcessLaunches]) -> tuple[Receipt, ...]:
+def shim_receipts(plan: Plan, launches: Sequence[LaunchReceipts]) -> tuple[Receipt, ...]:
     """A receipt for each pad and for the priority on every rank where kernels were launched."""
     pads = _pads_by_kernel(plan, launches)
     kernels: dict[int | None, list[KernelCounts]] = {}
@@ -144,7 +144,7 @@ def shim_receipts(plan: Plan, launches: Sequence[ProcessLaunches]) -> tuple[Rece
     )
 
 
-def _pads_by_kernel(plan: Plan, launches: Sequence[ProcessLaunches]) -> dict[str, Control]:
+def _pads_by_kernel(plan: Plan, launches: Sequence[LaunchReceipts]) -> dict[str, Control]:
     """The pad of each compute kernel: the first whose pattern matches, as in the shim."""
     pads = [control for control in plan.controls if isinstance(control, SmemPad)]
     by_code = [pad for pad in pads if pad.kernel.startswith(_BY_CODE)]

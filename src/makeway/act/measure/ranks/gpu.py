@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, assert_never
 
+from makeway.act.backend import Receipt
 from makeway.act.cuda.backend import CudaBackend, Session
 from makeway.act.cuda.machine import require
 from makeway.act.cuda.overlap import Loop, run_comm, run_compute, run_overlapped, run_sequential, timed_ns
@@ -38,7 +39,6 @@ from makeway.act.rocm.backend import RocmBackend
 from makeway.act.triton.config import GemmConfig
 from makeway.values.control import Chunks, Control, LaunchOrder
 from makeway.values.errors import UnsupportedError
-from makeway.values.receipt import Receipt
 
 MakeBackend = Callable[[GemmConfig], CudaBackend]
 

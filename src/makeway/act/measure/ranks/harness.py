@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from makeway.act.backend import Receipt
 from makeway.act.cpu.controls import CpuBackend
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.measure.job import Job
@@ -25,7 +26,6 @@ from makeway.act.measure.record import Record
 from makeway.act.measure.variants import Setting, rotated
 from makeway.values.control import Chunks, Control, CopyEngine, LaunchOrder
 from makeway.values.errors import UnsupportedError
-from makeway.values.receipt import Receipt
 from makeway.values.timeline import Span, Timeline, overlap_rate
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from makeway.act.backend import Receipt
 from makeway.act.measure.choice import Choice, choice, finalist, promising
 from makeway.act.measure.ranks.exchange import RawSpan
 from makeway.act.measure.record import SettingRecord, SpanRecord
 from makeway.act.measure.statistics import summary
 from makeway.act.measure.variants import Setting
 from makeway.values.control import control_word
-from makeway.values.receipt import Receipt
 
 T = TypeVar("T")
 Report = Callable[[str], None]
