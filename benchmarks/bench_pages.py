@@ -18,6 +18,7 @@ from playwright.sync_api import sync_playwright
 from timing import line
 
 from makeway.decide.analysis.analyze import analysis_of
+from makeway.decide.planning.planner import plan
 from makeway.model.presets import load_preset
 from makeway.model.simulate.predict import simulate
 from makeway.show.analysis import report as analysis_report

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from makeway.act.doctor.checkup import Checkup, doctor
     from makeway.act.export.targets import export
     from makeway.act.export.values import Export
+    from makeway.act.launch.run import DryRun, Run, dry_run, run
     from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
     from makeway.decide.planning.difference import PlanDifference, compare_plans
     from makeway.decide.planning.planner import plan
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from makeway.values.errors import MakewayError
     from makeway.values.kernel import KernelResources, parse_resources
     from makeway.values.plan import Plan, Search, parse_controls
+    from makeway.values.receipt import Receipt
     from makeway.values.timeline import Timeline
     from makeway.values.workload import Workload, WorkloadBuilder, load_workload
 
@@ -43,6 +45,7 @@ _HOMES = {
     "Control": "values.control",
     "Device": "values.device",
     "DeviceList": "values.device",
+    "DryRun": "act.launch.run",
     "Export": "act.export.values",
     "Inspection": "read.binaries.inspect",
     "KernelResources": "values.kernel",
@@ -51,7 +54,9 @@ _HOMES = {
     "Plan": "values.plan",
     "PlanDifference": "decide.planning.difference",
     "Prediction": "model.simulate.predict",
+    "Receipt": "values.receipt",
     "RoomAnswer": "model.room",
+    "Run": "act.launch.run",
     "Search": "values.plan",
     "SmLimits": "values.device",
     "Sweep": "model.simulate.sweep",
@@ -64,6 +69,7 @@ _HOMES = {
     "blocks_beside": "model.residency",
     "compare_plans": "decide.planning.difference",
     "doctor": "act.doctor.checkup",
+    "dry_run": "act.launch.run",
     "dump_plan": "read.plan_file",
     "export": "act.export.targets",
     "inspect": "read.binaries.inspect",
@@ -82,6 +88,7 @@ _HOMES = {
     "plan_recorded": "decide.planning.recorded",
     "report_of": "show.report",
     "resident_blocks": "model.residency",
+    "run": "act.launch.run",
     "simulate": "model.simulate.predict",
     "sweep": "model.simulate.sweep",
     "validate": "model.validate.run",
@@ -95,6 +102,7 @@ __all__ = [
     "Control",
     "Device",
     "DeviceList",
+    "DryRun",
     "Export",
     "Inspection",
     "KernelResources",
@@ -103,7 +111,9 @@ __all__ = [
     "Plan",
     "PlanDifference",
     "Prediction",
+    "Receipt",
     "RoomAnswer",
+    "Run",
     "Search",
     "SmLimits",
     "Sweep",
@@ -117,6 +127,7 @@ __all__ = [
     "blocks_beside",
     "compare_plans",
     "doctor",
+    "dry_run",
     "dump_plan",
     "export",
     "inspect",
@@ -135,6 +146,7 @@ __all__ = [
     "plan_recorded",
     "report_of",
     "resident_blocks",
+    "run",
     "simulate",
     "sweep",
     "validate",

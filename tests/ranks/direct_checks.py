@@ -29,7 +29,7 @@ from makeway.act.cpu.controls import NICER_BY, CpuBackend
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.hook import direct_hook
 from makeway.act.cpu.links import LostRankError
-from makeway.act.cpu.shared import found_in
+from makeway.act.cpu.shared import shared_part
 from makeway.act.cpu.threads import cores_of, niceness_of, slice_ns, thread_ids
 from makeway.values.control import (
     Chunks,
@@ -108,9 +108,9 @@ def check_moved_bytes_are_those_of_gloo_for_every_type_and_size(group: DirectGro
                 dist.all_to_all_single(want, wide.view(torch.uint8))
             assert same_bits(out, want), (dtype, count)
             for root in range(RANKS):
-                told = given.clone()
-                group.broadcast(told, root)
-                assert same_bits(told, drawn(count, dtype, root, seed)), (dtype, count, root)
+                received = given.clone()
+                group.broadcast(received, root)
+                assert same_bits(received, drawn(count, dtype, root, seed)), (dtype, count, root)
 
 
 def check_unequal_splits_arrive_as_with_gloo(group: DirectGroup) -> None:
@@ -196,7 +196,7 @@ def check_an_adopted_tensor_keeps_its_numbers_and_views_and_is_read_in_place(gro
         own.adopt(tensor)
         assert same_bits(tensor, ours[RANK])
         assert view.data_ptr() == tensor.data_ptr() + 5 * 4
-        assert (shared := found_in(own._shared, tensor)) is not None
+        assert (shared := shared_part(own._shared, tensor)) is not None
         own.barrier()
         for rank in range(RANKS):
             assert same_bits(shared.of(rank, 0, tensor.nbytes, torch.float32), ours[rank])

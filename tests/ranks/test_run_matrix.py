@@ -85,7 +85,7 @@ def test_compute_is_padded_to_the_planned_residency_and_comm_never(name: str, cl
     pad_bytes = pad.largest_bytes if name == "MI250X" else pad.smallest_bytes
     plan = Plan(controls=(SmemPad(pad_bytes, "gemm*"), CommPriority()))
     (tmp_path / "plan.toml").write_text(dump_plan(plan))
-    said_under, told = started(client, name, tmp_path / "shaped", tmp_path / "plan.toml")
+    said_under, document = started(client, name, tmp_path / "shaped", tmp_path / "plan.toml")
     shaped = launches(tmp_path / "shaped")
     assert said_under == said
     assert [as_without(one) for one in shaped] == [as_without(one) for one in plain]
@@ -97,8 +97,8 @@ def test_compute_is_padded_to_the_planned_residency_and_comm_never(name: str, cl
             assert after.kernel == COMM
             assert after.smem_bytes == before.smem_bytes
             assert after.priority < before.priority or name == "MI250X"
-    assert told is not None
-    statuses = {one["control"].partition("=")[0]: one["status"] for one in told["controls"]}
+    assert document is not None
+    statuses = {control["control"].partition("=")[0]: control["status"] for control in document["controls"]}
     assert statuses["pad"] == "applied"
     if name != "MI250X":
         assert statuses["priority"] == "applied"

@@ -1,4 +1,4 @@
-"""makeway.torch on real ranks: unmodified programs under a plan, and the Python way in; the results are torch's own.
+"""makeway.torch on real ranks: unmodified programs under a plan, and calls from Python; the results are torch's own.
 
 The worlds of 1 to 3 ranks run all checks of torch_checks.py; each check is a test here.
 """

@@ -50,6 +50,7 @@ MAPS = {
     "analyze": {"unmatched"},
     "bench": {"variants", "share_of_ideal", "overlap_rate"},
     "doctor": {"platforms", "variables"},
+    "run": {"evidence"},
     "validate": {"baselines"},
 }
 

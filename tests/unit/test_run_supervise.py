@@ -88,10 +88,10 @@ def comes_to(pid: int, state: str) -> bool:
     until = time.monotonic() + LIMIT_S
     while time.monotonic() < until:
         try:
-            found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            state_now = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
-            found = "Z"
-        if found == state:
+            state_now = "Z"
+        if state_now == state:
             return True
         time.sleep(0.01)
     return False
@@ -111,7 +111,7 @@ def test_a_program_killed_by_a_signal_seems_killed_by_it(makeway: Sequence[str],
     code = f"import os, signal\nsignal.signal(2, signal.SIG_DFL)\nos.kill(os.getpid(), signal.{name})"
     done = subprocess.run([*makeway, sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.Signals[name]
-    assert f"the program was killed by {name}\n" in done.stderr
+    assert done.stderr.startswith(f"makeway run: killed by {name}; ")
 
 
 def test_the_exit_code_is_known_where_ends_of_children_are_ignored(makeway: Sequence[str]) -> None:
@@ -194,9 +194,9 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self.fd, keys.encode())
 
-    def until(self, words: str) -> None:
+    def until(self, text: str) -> None:
         deadline = time.monotonic() + LIMIT_S
-        while words not in self.seen:
+        while text not in self.seen:
             assert time.monotonic() < deadline, self.seen
             with suppress(OSError):  # EIO: all have closed it
                 self.seen += os.read(self.fd, 4096).decode(errors="replace")

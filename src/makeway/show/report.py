@@ -13,6 +13,7 @@ _SHOWN_BY = {
     "Checkup": "checkup",
     "Device": "devices",
     "DeviceList": "devices",
+    "DryRun": "run",
     "Export": "export",
     "Inspection": "inspection",
     "NothingToPlan": "plan",
@@ -20,6 +21,7 @@ _SHOWN_BY = {
     "PlanDifference": "plan",
     "Prediction": "prediction",
     "RoomAnswer": "residency",
+    "Run": "run",
     "Sweep": "prediction",
     "Validation": "validation",
 }
