@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.processes import hearing
 
-LIMIT_S = 20
+LIMIT_S = 60  # a bound, not a claim: the machine may be busy
 HEARS = """
 import os, signal, sys
 def heard(number, frame):
@@ -43,12 +44,6 @@ def makeway(tmp_path: Path) -> Sequence[str]:
     return (sys.executable, "-m", "makeway", "run", "--plan", str(tmp_path / "plan.toml"), "--")
 
 
-def hear_all() -> None:
-    """Signals that whoever started the tests ignores (nohup does) are not ignored in what they start."""
-    for name in PASSED:
-        signal.signal(signal.Signals[name], signal.SIG_DFL)
-
-
 @pytest.fixture
 def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts a command in a session of its own; what is left of it at the end is killed."""
@@ -60,11 +55,10 @@ def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
             "stdout": subprocess.PIPE,
             "stderr": subprocess.DEVNULL,
             "start_new_session": True,
-            "preexec_fn": hear_all,
             **options,
         }
-        running.append(subprocess.Popen(command, text=True, **options))  # type: ignore[call-overload]
-        watchdogs.append(threading.Timer(3 * LIMIT_S, running[-1].kill))  # then whoever reads from it goes on
+        running.append(subprocess.Popen(hearing(*command), text=True, **options))  # type: ignore[call-overload]
+        watchdogs.append(threading.Timer(LIMIT_S, running[-1].kill))  # then whoever reads from it goes on
         watchdogs[-1].start()
         return running[-1]
 
@@ -84,14 +78,14 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def comes_to(pid: int, state: str) -> bool:
-    """Whether the process comes to that state in time; one that has gone is as good as ended ("Z")."""
+    """Whether the process reaches that state in time; a process that is gone counts as ended ("Z")."""
     until = time.monotonic() + LIMIT_S
     while time.monotonic() < until:
         try:
-            found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            current = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
-            found = "Z"
-        if found == state:
+            current = "Z"
+        if current == state:
             return True
         time.sleep(0.01)
     return False
@@ -102,14 +96,18 @@ def comes_to(pid: int, state: str) -> bool:
 
 @pytest.mark.parametrize("code", [0, 3, 255])
 def test_the_exit_code_is_the_programs(makeway: Sequence[str], code: int) -> None:
-    done = subprocess.run([*makeway, "sh", "-c", f"exit {code}"], stderr=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        [*makeway, "sh", "-c", f"exit {code}"], stderr=subprocess.DEVNULL, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == code
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV", "SIGINT"])
 def test_a_program_killed_by_a_signal_seems_killed_by_it(makeway: Sequence[str], name: str) -> None:
     code = f"import os, signal\nsignal.signal(2, signal.SIG_DFL)\nos.kill(os.getpid(), signal.{name})"
-    done = subprocess.run([*makeway, sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*makeway, sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == -signal.Signals[name]
     assert f"the program was killed by {name}\n" in done.stderr
 
@@ -119,14 +117,15 @@ def test_the_exit_code_is_known_where_ends_of_children_are_ignored(makeway: Sequ
     ignoring = (
         "import os, signal, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nos.execv(sys.argv[1], sys.argv[1:])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", ignoring, *makeway, sys.executable, "-c", code], stderr=subprocess.DEVNULL, check=False
-    )
+    command = [sys.executable, "-c", ignoring, *makeway, sys.executable, "-c", code]
+    done = subprocess.run(command, stderr=subprocess.DEVNULL, timeout=LIMIT_S, check=False)
     assert done.returncode == 3
 
 
 def test_standard_streams_are_the_programs(makeway: Sequence[str]) -> None:
-    done = subprocess.run([*makeway, "cat"], input="as it was\0\n", capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*makeway, "cat"], input="as it was\0\n", capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
     assert done.stdout == "as it was\0\n"
 
 
@@ -187,27 +186,41 @@ class Terminal:
     def __init__(self, *command: str) -> None:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execv(command[0], command)
+            os.execvp(command[0], command)
         self.seen = ""
         self.ended = False
 
     def press(self, keys: str) -> None:
         os.write(self.fd, keys.encode())
 
-    def until(self, words: str) -> None:
+    def until(self, text: str) -> None:
         deadline = time.monotonic() + LIMIT_S
-        while words not in self.seen:
-            assert time.monotonic() < deadline, self.seen
-            with suppress(OSError):  # EIO: all have closed it
+        while text not in self.seen:
+            readable, _, _ = select.select([self.fd], [], [], max(deadline - time.monotonic(), 0))
+            assert readable, f"no {text!r} within {LIMIT_S} s: {self.seen!r}"
+            try:
                 self.seen += os.read(self.fd, 4096).decode(errors="replace")
+            except OSError:  # EIO: every process has closed the terminal
+                raise AssertionError(f"ended without {text!r}: {self.seen!r}") from None
+
+    def status(self) -> int:
+        """How the command stopped or ended."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(self.pid, os.WUNTRACED | os.WNOHANG)
+            if pid:
+                return status
+            time.sleep(0.01)
+        raise AssertionError(f"still running after {LIMIT_S} s: {self.seen!r}")
 
     def stopped(self) -> bool:
-        return os.WIFSTOPPED(os.waitpid(self.pid, os.WUNTRACED)[1])
+        return os.WIFSTOPPED(self.status())
 
     def exit_code(self) -> int:
-        self.until("makeway run: ")  # what is not read keeps it from ending
+        self.until("makeway run: ")  # unread output keeps the command from ending
+        status = self.status()
         self.ended = True
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return os.waitstatus_to_exitcode(status)
 
     def close(self) -> None:
         os.close(self.fd)
@@ -222,12 +235,12 @@ def terminal(makeway: Sequence[str]) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
     def run(code: str, *arguments: str) -> Terminal:
-        opened.append(Terminal(*makeway, sys.executable, "-c", code, *arguments))
+        opened.append(Terminal(*hearing(*makeway, sys.executable, "-c", code, *arguments)))
         return opened[-1]
 
     yield run
-    for one in opened:
-        one.close()
+    for terminal in opened:
+        terminal.close()
 
 
 def test_ctrl_c_is_heard_once(terminal: Callable[..., Terminal]) -> None:
@@ -277,7 +290,8 @@ def test_ctrl_z_stops_the_job_and_it_can_go_on(terminal: Callable[..., Terminal]
 def leaving(*command: str) -> tuple[str, list[int]]:
     """What is said of the end of a command, and the numbers of the processes that it printed."""
     patient = [sys.executable, "-c", WITH_LITTLE_PATIENCE, *command]
-    *pids, said = subprocess.run(patient, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    done = subprocess.run(hearing(*patient), stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True)
+    *pids, said = done.stdout.splitlines()
     return said, [int(pid) for pid in pids]
 
 

@@ -83,7 +83,7 @@ def _add_command(commands: argparse._SubParsersAction[Parser], command: str, sum
     module = import_module(f"makeway.cli.{command}")
     parser.description, parser.epilog = module.__doc__, module.EXAMPLES
     module.configure(parser)
-    if "--json" not in parser.format_help():
+    if "--json" not in parser._option_string_actions:
         parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.set_defaults(run=module.run)
