@@ -28,6 +28,7 @@ SMALL = ("gemm-ar", "--size", "256KiB", "--scale", "0.5", "--repeats", "2", "--w
 ENDLESS = ("gemm-ar", "--size", "256KiB", "--scale", "0.5", "--repeats", "100000", "--no-plan")
 ENDED_WITHIN_S = 60  # a bound, not a claim: the machine may be busy
 RAN_WITHIN_S = 240
+pytestmark = pytest.mark.timeout(RAN_WITHIN_S + ENDED_WITHIN_S)
 
 
 class Started:

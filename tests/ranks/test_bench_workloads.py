@@ -17,12 +17,14 @@ from makeway.act.measure.variants import Setting, candidate_settings, fixed_sett
 from makeway.values.collective import Collective
 from makeway.values.control import Chunks, Control, parse_control
 
+RAN_WITHIN_S = 240
+pytestmark = pytest.mark.timeout(RAN_WITHIN_S + 60)
 QUICK = ("--repeats", "2", "--warmup", "1", "--no-plan", "--json")
 
 
 def bench(*arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "makeway", "bench", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RAN_WITHIN_S, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

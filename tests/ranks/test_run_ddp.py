@@ -22,6 +22,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 MAKEWAY = (sys.executable, "-m", "makeway", "run", "--plan", str(ROOT / "examples" / "cpu-plan.toml"))
 MARK = "MAKEWAY_TEST_MARK"
 ENDED_WITHIN_S = 180  # a bound, not a claim: the machine may be busy
+pytestmark = pytest.mark.timeout(2 * ENDED_WITHIN_S)
 
 
 class Started:

@@ -36,6 +36,8 @@ CASES = [
     *(("MI250X", client) for client in list(CLIENTS)[4:]),
 ]
 LAUNCHES = 3
+RAN_WITHIN_S = 240
+pytestmark = pytest.mark.timeout(2 * RAN_WITHIN_S)
 
 
 def started(client: str, device: str, record: Path, plan: Path | None) -> tuple[str, dict[str, Any] | None]:
@@ -47,7 +49,7 @@ def started(client: str, device: str, record: Path, plan: Path | None) -> tuple[
     under = [sys.executable, "-m", "makeway", "run", "--plan", str(plan), "--json", "--"] if plan else []
     done = subprocess.run(
         [*under, *program], env=environment(driver, device=device, record=record), capture_output=True, text=True,
-        timeout=300, check=False,
+        timeout=RAN_WITHIN_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     printed = next(line for line in (done.stderr if plan else done.stdout).splitlines() if line.startswith("launched"))

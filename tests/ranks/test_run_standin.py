@@ -39,6 +39,7 @@ def ran(driver: Path, tmp_path: Path, plan: str, *options: str, refuse: str | No
         env=environment(driver, device="H100-SXM5-80GB", record=record, refuse=refuse),
         capture_output=True,
         text=True,
+        timeout=100,
         check=False,
     )
     assert f"{LAUNCHES} launches done" in done.stderr, done.stderr

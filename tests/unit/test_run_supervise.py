@@ -30,10 +30,11 @@ while True:
     signal.pause()
 """
 PASSED = ("SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGTERM")
-WITH_LITTLE_PATIENCE = """
+WITH_PATIENCE = """
 import os, sys
 from makeway.act.launch.supervise import Patience, supervise
-ended = supervise(sys.argv[1:], os.environ, patience=Patience(settle_s=0.2, grace_s=0.5))
+settle_s, grace_s = map(float, sys.argv[1:3])
+ended = supervise(sys.argv[3:], os.environ, patience=Patience(settle_s=settle_s, grace_s=grace_s))
 print(ended.code, *sorted(left.ended_by for left in ended.leftovers), flush=True)
 """
 
@@ -287,27 +288,28 @@ def test_ctrl_z_stops_the_job_and_it_can_go_on(terminal: Callable[..., Terminal]
 # --- what it leaves -----------------------------------------------------------------------------
 
 
-def leaving(*command: str) -> tuple[str, list[int]]:
-    """What is said of the end of a command, and the numbers of the processes that it printed."""
-    patient = [sys.executable, "-c", WITH_LITTLE_PATIENCE, *command]
-    done = subprocess.run(hearing(*patient), stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True)
-    *pids, said = done.stdout.splitlines()
-    return said, [int(pid) for pid in pids]
+def leaving(*command: str, settle_s: float = 0.2, grace_s: float = LIMIT_S / 2) -> tuple[str, list[int]]:
+    """The report of a command's end, and the process numbers that the command printed."""
+    patient = hearing(sys.executable, "-c", WITH_PATIENCE, str(settle_s), str(grace_s), *command)
+    done = subprocess.run(patient, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True)
+    *pids, report = done.stdout.splitlines()
+    return report, [int(pid) for pid in pids]
 
 
 def test_a_process_that_outlives_the_program_is_ended_and_said() -> None:
-    said, [pid] = leaving("sh", "-c", "sleep 60 >&- 2>&- & echo $!; exit 4")
-    assert said == "4 SIGTERM"
+    report, [pid] = leaving("sh", "-c", "sleep 600 >&- 2>&- & echo $!; exit 4")
+    assert report == "4 SIGTERM"
     assert comes_to(pid, "Z")
 
 
 def test_one_that_ignores_the_request_is_killed_even_in_a_session_of_its_own() -> None:
     stubborn = "trap '' TERM; echo $$; exec >&- 2>&-; while :; do sleep 0.1; done"
     code = f"import subprocess as s\np = s.Popen(['sh', '-c', {stubborn!r}], start_new_session=True, stdout=s.PIPE)"
-    said, [pid] = leaving(sys.executable, "-c", f"{code}\nprint(p.stdout.readline().decode(), end='', flush=True)")
-    assert said.split()[:2] == ["0", "SIGKILL"]
+    code += "\nprint(p.stdout.readline().decode(), end='', flush=True)"
+    report, [pid] = leaving(sys.executable, "-c", code, grace_s=0.5)
+    assert report.split()[:2] == ["0", "SIGKILL"]
     assert comes_to(pid, "Z")
 
 
 def test_one_that_ends_by_itself_is_left_alone() -> None:
-    assert leaving("sh", "-c", "sleep 0.05 >&- 2>&- & exit 0") == ("0", [])
+    assert leaving("sh", "-c", "sleep 0.05 >&- 2>&- & exit 0", settle_s=LIMIT_S / 2) == ("0", [])

@@ -19,4 +19,3 @@ def test_the_null_backend_remembers_and_says_that_nothing_happened() -> None:
 def test_the_null_backend_is_a_backend() -> None:
     backend: Backend = NullBackend()
     assert backend.name == "null"
-
