@@ -1,4 +1,4 @@
-"""docs/architecture.md is true to the code: its table of rooms is the import contract's."""
+"""docs/architecture.md matches the code: its table of bands is the import contract's."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 
 
-def test_the_table_of_rooms_is_fresh(tmp_path: Path) -> None:
+def test_the_table_of_bands_is_fresh(tmp_path: Path) -> None:
     again = Path(shutil.copy(PAGE, tmp_path))
     subprocess.run([sys.executable, ROOT / "scripts" / "architecture", again], check=True)
     assert again.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8"), "stale: run scripts/architecture"
 
 
-def test_the_table_has_every_room_of_the_contract_once_and_in_its_order() -> None:
+def test_the_table_has_every_band_of_the_contract_once_and_in_its_order() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
-    rooms = [[name.strip().removeprefix("makeway.") for name in layer.split("|")] for layer in reversed(layers)]
-    rows = re.findall(r"^\| (\d+) \| `(\w+)(?:/|\.py)` \| \S", PAGE.read_text(encoding="utf-8"), re.M)
-    assert rows == [(str(number), room) for number, layer in enumerate(rooms, start=1) for room in layer]
+    bands = [name.removeprefix("makeway.") for name in reversed(layers)]
+    rows = re.findall(r"^\| (\d+) \| `(\w+)/` \| \S", PAGE.read_text(encoding="utf-8"), re.M)
+    assert rows == [(str(number), band) for number, band in enumerate(bands, start=1)]
 
 
-def test_rooms_and_files_that_the_page_names_exist() -> None:
-    named = re.findall(r"`(\w+)/`", PAGE.read_text(encoding="utf-8"))
-    assert all((ROOT / "src" / "makeway" / room).is_dir() for room in named), named
+def test_bands_and_folders_that_the_page_names_exist() -> None:
+    named = re.findall(r"`([\w/]+)/`", PAGE.read_text(encoding="utf-8"))
+    assert all((ROOT / "src" / "makeway" / folder).is_dir() for folder in named), named
 
 
-def test_a_room_that_the_contract_does_not_name_stops_the_script(tmp_path: Path) -> None:
+def test_a_band_that_the_contract_does_not_name_stops_the_script(tmp_path: Path) -> None:
     for part in ("pyproject.toml", "scripts/architecture", "docs/architecture.md"):
         (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / part, tmp_path / part)
