@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.decide.analysis.figures import figures, step_figures
 from makeway.decide.analysis.findings import Figures
@@ -17,7 +18,8 @@ from makeway.decide.analysis.slowdown import slowdowns
 from makeway.read.traces.read import read_trace
 from makeway.values.timeline import Timeline
 
-TRACES = Path(__file__).parents[1] / "data" / "traces"
+pytestmark = needs_recordings
+TRACES = RECORDINGS
 EXPECTED: dict[str, Any] = json.loads(Path(__file__).with_name("trace_figures.json").read_text())
 ROWS: list[dict[str, Any]] = EXPECTED["traces"]
 JOBS: list[dict[str, Any]] = EXPECTED["jobs"]

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.decide.analysis.occupancy import WRONG_BY_POINTS, kineto_percent, occupancy_percent
 from makeway.values.device import Device, load_device
 from makeway.values.kernel import KernelResources, Launch
 
-TRACES = Path(__file__).parents[1] / "data" / "traces"
+pytestmark = needs_recordings
+TRACES = RECORDINGS
 # Traces that hold NVIDIA kernels, and the percent of them that Kineto gets wrong.
 WRONG_PERCENT = {
     "astra-megatron-tp8": 41,

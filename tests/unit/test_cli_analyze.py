@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.cli.main import main
 
-TRACES = Path(__file__).parents[1] / "data" / "traces"
+pytestmark = needs_recordings
+TRACES = RECORDINGS
 A100_W8 = TRACES / "hta" / "a100_w8_rank3.json.gz"
 MEGATRON = TRACES / "astra-megatron-tp8"
 STRAGGLER = TRACES / "torchrec" / "straggler_sleep_w4"

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.cli.main import main
 from makeway.read.plan_file import load_plan
 
-TRACES = Path(__file__).parents[1] / "data" / "traces"
+TRACES = RECORDINGS
 PAIR = ["gemm-ar", "--device", "H100-SXM5-80GB"]
 
 
@@ -70,6 +71,7 @@ def test_a_forced_control_is_in_the_plan_or_names_what_is_short(capsys: pytest.C
     assert "shared memory" in message
 
 
+@needs_recordings
 def test_a_recorded_step_gets_a_plan_or_the_reason_why_none_helps(capsys: pytest.CaptureFixture[str]) -> None:
     document = answer(capsys, TRACES / "torchrec" / "straggler_sleep_w4")
     assert document["leave_as_is"]
@@ -78,6 +80,7 @@ def test_a_recorded_step_gets_a_plan_or_the_reason_why_none_helps(capsys: pytest
     assert document["device"] == "V100-SXM2-16GB"
 
 
+@needs_recordings
 def test_what_a_trace_does_not_show_is_not_planned(capsys: pytest.CaptureFixture[str]) -> None:
     document = answer(capsys, TRACES / "torchrec" / "a2a_opt5_w4")
     rejected = {item["control"].partition("=")[0]: item["reason"] for item in document["rejected"]}
@@ -86,6 +89,7 @@ def test_what_a_trace_does_not_show_is_not_planned(capsys: pytest.CaptureFixture
     assert document["share_of_ideal_plan"] is None or document["share_of_ideal_plan"] >= 0
 
 
+@needs_recordings
 def test_traces_that_make_no_workload_say_why(capsys: pytest.CaptureFixture[str]) -> None:
     for path, why in (("mi300x_w8_rank0_rccl", "no registers"), ("h100_w1_owlv2_no_nccl", "no collective")):
         document = answer(capsys, TRACES / "tracelens" / f"{path}.json.gz")

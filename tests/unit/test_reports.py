@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from makeway.show.report_file import report_document
 
 from makeway.act.measure.outcome import Bench, VariantResult
 from makeway.cli.main import main
@@ -19,7 +20,6 @@ from makeway.show.bench_report import bench_headline, bench_report
 from makeway.show.blocks import Bar, Bars, Cell, Column, Headline, HeatMap, Part, Report, Room, Section, Table, Words
 from makeway.show.page import html_page
 from makeway.show.predicted_report import plan_report, room_of, simulation_report
-from makeway.show.report_file import report_document
 from makeway.values.control import SmemPad
 from makeway.values.device import load_device
 from makeway.values.errors import InputError

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from makeway.act.backend import NullBackend
+from makeway.act.torch import groups as torch_groups
+from makeway.act.torch import process as torch_process
 from makeway.act.torch.groups import where_runs
 from makeway.act.torch.kernels import tile_sides
 from makeway.act.torch.plans import PlanLike, plan_of
@@ -22,8 +24,6 @@ from makeway.torch import (
     shaped_graph,
     tiled,
 )
-from makeway.act.torch import groups as torch_groups
-from makeway.act.torch import process as torch_process
 from makeway.values.control import (
     Chunks,
     CommBlocks,

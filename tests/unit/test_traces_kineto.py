@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.read.traces.classify import load_comm_names
 from makeway.read.traces.read import read_trace
 from makeway.values.kernel import KernelResources, Launch
 from makeway.values.timeline import Exchange, Span, Step, Timeline, Wait
 
-TRACES = Path(__file__).parents[1] / "data" / "traces"
+TRACES = RECORDINGS
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 A100 = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "numSms": 108}
 SIZE: dict[str, Any] = {"grid": [64, 2, 1], "block": [128, 1, 1], "registers per thread": 90, "shared memory": 49152}
@@ -335,6 +336,7 @@ def test_libraries_of_amd_gpus_are_rccl(tmp_path: Path) -> None:
 # --- real traces -------------------------------------------------------------------------------
 
 
+@needs_recordings
 @pytest.mark.parametrize(
     "name", ["torchrec/a2a_opt5_w4/rank0", "tracelens/b200_w8_rank0_vllm", "tracelens/mi300x_w8_rank0_rccl"]
 )
@@ -358,6 +360,7 @@ def test_every_gpu_event_of_a_real_trace_becomes_one_span_of_its_times(name: str
     assert [note for note in read.ranks[0].notes if "left out" in note] == []
 
 
+@needs_recordings
 def test_the_collectives_of_a_real_trace_carry_their_sizes() -> None:
     read = read_trace(TRACES / "hta" / "a100_w2_rank0_collective_args.json.gz")
     comm = read.of("comm")

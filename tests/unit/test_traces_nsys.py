@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.read.traces.classify import load_comm_names
 from makeway.read.traces.nsys import read_nsys
@@ -20,7 +21,7 @@ from makeway.values.errors import TraceError
 from makeway.values.kernel import KernelResources, Launch
 from makeway.values.timeline import Rank, Step, Timeline, Wait
 
-REAL = Path(__file__).parents[1] / "data" / "traces" / "nsys-ai"
+REAL = RECORDINGS / "nsys-ai"
 COMM = load_comm_names()
 PROCESS = 281_476_838_981_632  # a serialised process id; its pid is 111
 NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -51,9 +52,7 @@ def read(tmp_path: Path, kernels: list[dict[str, Any]] | None = None, **tables: 
 
 
 def unpacked(name: str, folder: Path) -> Path:
-    file = folder / name
-    file.write_bytes(gzip.decompress((REAL / f"{name}.gz").read_bytes()))
-    return file
+    return Path(shutil.copy(REAL / name, folder))
 
 
 def rank_of(timeline: Timeline) -> Rank:
@@ -64,6 +63,7 @@ def rank_of(timeline: Timeline) -> Rank:
 # --- real exports ------------------------------------------------------------------------------
 
 
+@needs_recordings
 def test_both_gpus_of_a_real_export_are_ranks_with_their_collectives(tmp_path: Path) -> None:
     timeline = read_nsys(unpacked("mfu_2gpu_before.sqlite", tmp_path), comm=COMM)
     assert [rank.rank for rank in timeline.ranks] == [0, 1]
@@ -76,6 +76,7 @@ def test_both_gpus_of_a_real_export_are_ranks_with_their_collectives(tmp_path: P
     assert all(span.exchange is not None and span.exchange.kind == "send-recv" for span in timeline.of("comm"))
 
 
+@needs_recordings
 def test_a_real_export_says_what_it_lacks(tmp_path: Path) -> None:
     timeline = read_nsys(unpacked("mfu_2gpu_before.sqlite", tmp_path), comm=COMM)
     notes = " ".join(timeline.ranks[0].notes)
@@ -85,11 +86,13 @@ def test_a_real_export_says_what_it_lacks(tmp_path: Path) -> None:
     assert "31 of 5,299 activities have no launch time" in notes
 
 
+@needs_recordings
 def test_a_real_export_without_collectives_has_no_comm(tmp_path: Path) -> None:
     timeline = read_nsys(unpacked("h100_2gpu_1s.sqlite", tmp_path), comm=COMM)
     assert Counter(span.kind for span in timeline.spans) == {"compute": 3_442, "memory": 926}
 
 
+@needs_recordings
 def test_a_launch_never_comes_after_its_start(tmp_path: Path) -> None:
     timeline = read_nsys(unpacked("mfu_2gpu_before.sqlite", tmp_path), comm=COMM)
     asked = [(span.launched_ns, span.start_ns) for span in timeline.spans if span.launched_ns is not None]
@@ -98,10 +101,11 @@ def test_a_launch_never_comes_after_its_start(tmp_path: Path) -> None:
     assert all(asked_ns <= start_ns + 1_000_000 for asked_ns, start_ns in asked)
 
 
+@needs_recordings
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_an_export_cut_short_is_an_error_and_never_a_shorter_trace(tmp_path: Path, share: float) -> None:
-    whole = gzip.decompress((REAL / "mfu_2gpu_before.sqlite.gz").read_bytes())
+    whole = (REAL / "mfu_2gpu_before.sqlite").read_bytes()
     cut = tmp_path / "cut.sqlite"
     cut.write_bytes(whole[: int(len(whole) * share)])
     with pytest.raises(TraceError):
@@ -250,6 +254,7 @@ def test_records_without_a_time_or_place_are_left_out_and_counted(tmp_path: Path
 # --- files that cannot be used -----------------------------------------------------------------
 
 
+@needs_recordings
 def test_what_is_no_export_is_refused_with_the_reason(tmp_path: Path) -> None:
     text = tmp_path / "text.sqlite"
     text.write_text("hello " * 1_000)
@@ -273,6 +278,7 @@ def test_what_is_no_export_is_refused_with_the_reason(tmp_path: Path) -> None:
         read_nsys(untimed, comm=COMM)
 
 
+@needs_recordings
 def test_reading_leaves_the_file_and_its_folder_as_they_were(tmp_path: Path) -> None:
     file = unpacked("h100_2gpu_1s.sqlite", tmp_path)
     before = file.read_bytes()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.read.traces.classify import load_comm_names
 from makeway.read.traces.rocprof import read_rocprof
@@ -20,7 +21,7 @@ from makeway.values.errors import TraceError
 from makeway.values.kernel import KernelResources, Launch
 from makeway.values.timeline import Timeline
 
-REAL = Path(__file__).parents[1] / "data" / "traces" / "tracelens" / "mi350x_rocprofv3_results.json.gz"
+REAL = RECORDINGS / "tracelens" / "mi350x_rocprofv3_results.json.gz"
 COMM = load_comm_names()
 RCCL = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -81,6 +82,7 @@ def real() -> Timeline:
     return read_rocprof(REAL, comm=COMM)
 
 
+@needs_recordings
 def test_a_real_file_gives_every_dispatch_and_its_collectives(real: Timeline) -> None:
     assert Counter(span.kind for span in real.spans) == {"compute": 36_239, "memory": 6_366, "comm": 1_310}
     (rank,) = real.ranks
@@ -89,6 +91,7 @@ def test_a_real_file_gives_every_dispatch_and_its_collectives(real: Timeline) ->
     assert real.waits is None
 
 
+@needs_recordings
 def test_rccl_of_a_real_file_is_granted_twice_the_registers_that_were_counted_in_fours(real: Timeline) -> None:
     launches = Counter(span.launch for span in real.of("comm"))
     # 92 in the file. A gfx950 kernel descriptor of 22 means (22 + 1) x 8 registers; the profiler took it for x 4.
@@ -101,12 +104,14 @@ def test_rccl_of_a_real_file_is_granted_twice_the_registers_that_were_counted_in
     assert "vector registers are doubled" in notes(real)
 
 
+@needs_recordings
 def test_spans_come_in_the_order_of_time_on_the_streams_of_the_record(real: Timeline) -> None:
     spans = real.spans
     assert all(one.start_ns <= other.start_ns for one, other in pairwise(spans))
     assert {"567", "565"} <= {span.stream for span in spans}
 
 
+@needs_recordings
 def test_progress_counts_up_to_the_size_of_the_file() -> None:
     told: list[int] = []
     read_rocprof(REAL, comm=COMM, progress=told.append)

@@ -12,8 +12,8 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from makeway.show.blocks import Bars, Block, Cell, Column, Facts, HeatMap, Lines, Notes, Report, Room, Table, Words
-from makeway.show.numbers import time_text
+from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Facts, HeatMap, Lines, Notes, Report, Room, Table, Words
+from makeway.show.numbers import ms_text
 from makeway.show.sm_picture import legend, sm_picture
 
 _BAR = 24  # characters of the longest bar
@@ -81,7 +81,7 @@ def _block(block: Block, width: int, *, verbose: bool) -> Iterator[RenderableTyp
         case Table():
             yield from _table(block, width, verbose=verbose)
         case Bars():
-            yield from _bars(block)
+            yield from _bars(block, verbose=verbose)
         case HeatMap():
             yield from _heat(block)
         case Lines():
@@ -157,7 +157,7 @@ def _fitting(
 # --- charts --------------------------------------------------------------------------------------
 
 
-def _bars(bars: Bars) -> Iterator[RenderableType]:
+def _bars(bars: Bars, *, verbose: bool) -> Iterator[RenderableType]:
     origin = f" ({bars.origin})" if bars.origin else ""
     yield Text(_sentence(bars.caption) + origin + ":", style="bright_black")
     longest = max((bar.time_ns for bar in bars.bars), default=0.0) or 1.0
@@ -166,13 +166,25 @@ def _bars(bars: Bars) -> Iterator[RenderableType]:
         grid.add_column(no_wrap=not wraps, overflow="fold")
     for bar in bars.bars:
         drawn = "█" * max(round(_BAR * bar.time_ns / longest), 1)
-        spread = "" if bar.spread_ns is None else f"± {time_text(bar.spread_ns / 2)}"
-        samples = "" if bar.samples is None else f"n={bar.samples}"
-        notes = "  ".join(part for part in (spread, samples, bar.note) if part)
-        grid.add_row(printable(bar.label), Text(time_text(bar.time_ns), justify="right"), drawn, printable(notes))
+        grid.add_row(
+            printable(bar.label), _milliseconds(bar.time_ns), drawn, printable(_bar_note(bar, verbose=verbose))
+        )
     if bars.mark_ns is not None:
-        grid.add_row(bars.mark, Text(time_text(bars.mark_ns), justify="right"), "", "")
+        grid.add_row(bars.mark, _milliseconds(bars.mark_ns), "", "")
     yield grid
+
+
+def _milliseconds(time_ns: float) -> Text:
+    return Text(ms_text(time_ns), justify="right")
+
+
+def _bar_note(bar: Bar, *, verbose: bool) -> str:
+    notes = [] if bar.spread_ns is None else [f"IQR {ms_text(bar.spread_ns)}, n = {bar.samples}"]
+    if bar.note:
+        notes.append(bar.note)
+    if verbose and len(bar.parts) > 1:
+        notes += [f"{part.name} {ms_text(part.time_ns)}" for part in bar.parts]
+    return "; ".join(notes)
 
 
 def _heat(heat: HeatMap) -> Iterator[RenderableType]:

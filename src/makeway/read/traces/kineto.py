@@ -19,7 +19,7 @@ from makeway.read.traces.kineto_events import EVENTS, NO_CORRELATION, Event, Gpu
 from makeway.read.traces.stream import ByteSource, EventStream, no_collection
 from makeway.values.collective import CollectiveKind
 from makeway.values.errors import TraceError
-from makeway.values.timeline import Exchange, Rank, Span, Step, Timeline, Wait
+from makeway.values.timeline import Exchange, Origin, Rank, Span, Step, Timeline, Wait
 
 OWN_SHARE = 0.99  # of the kernels: the rest are strays, such as a context that was opened on GPU 0
 
@@ -86,12 +86,17 @@ def _timeline(path: Path, kept: Kept, stream: EventStream[Event]) -> Timeline:
     names = {rank.device for rank in ranks.values()}
     return Timeline(
         spans=tuple(spans),
-        origin="imported",
+        origin=_origin(header),
         device=names.pop() if len(names) == 1 else None,
         ranks=tuple(replace(rank, notes=tuple(notes)) for rank in ranks.values()),
         steps=tuple(steps),
         waits=None if waits is None else tuple(waits),
     )
+
+
+def _origin(header: Mapping[str, Any]) -> Origin:
+    """Imported, unless makeway itself wrote the file and says that it is a prediction."""
+    return "predicted" if _table(header.get("makeway")).get("origin") == "predicted" else "imported"
 
 
 def _losses(kept: Kept, stream: EventStream[Event]) -> list[str]:
