@@ -9,6 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PARALLEL := -n auto --dist loadscope  # a module's tests on one worker: its fixtures are made once
 
 .PHONY: setup demo test test-long check format bench docs walks map planner-map clean
 
@@ -34,10 +35,10 @@ demo: $(VENV)/.demo
 	@$(BIN)/makeway demo
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n auto $(PYTEST) $(TESTS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(PYTEST) $(TESTS)
 
 test-long: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n auto -m long $(PYTEST) $(TESTS)
+	@$(BIN)/python -m pytest $(PARALLEL) -m long $(PYTEST) $(TESTS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.sharing import once_per_run
 
 settings.register_profile("makeway", deadline=None, max_examples=200, print_blob=True)
 settings.load_profile("makeway")
 
-SEED_VARIABLE = "MAKEWAY_TEST_SEED"  # set it to repeat a run's random draws
+SEED_VARIABLE = "MAKEWAY_TEST_SEED"  # set it to repeat the random draws of a run
 
 TRITON_SCRIPT = Path(__file__).parent / "oracle" / "compile_kernels.py"
 
@@ -35,13 +36,15 @@ def draw() -> random.Random:
 
 @pytest.fixture(scope="session")
 def triton_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of cubins and hsacos that Triton compiled just now, and its own figures beside them.
+    """A directory of cubins and hsacos that Triton compiled just now, and Triton's figures beside them.
 
     Compiled in a process of its own: Triton warns on import, and warnings are errors here.
     """
-    out = tmp_path_factory.mktemp("triton")
-    subprocess.run([sys.executable, str(TRITON_SCRIPT), str(out)], check=True, timeout=300)
-    return out
+
+    def compile_all(out: Path) -> None:
+        subprocess.run([sys.executable, str(TRITON_SCRIPT), str(out)], check=True, timeout=300)
+
+    return once_per_run(tmp_path_factory, "triton", compile_all)
 
 
 @pytest.fixture(scope="session")
