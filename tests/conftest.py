@@ -1,4 +1,4 @@
-"""Shared set-up: a deterministic hypothesis profile and real kernels compiled by Triton."""
+"""Shared set-up: time limits, the hypothesis profile, and real kernels compiled by Triton."""
 
 from __future__ import annotations
 
@@ -19,9 +19,20 @@ SEED_VARIABLE = "MAKEWAY_TEST_SEED"  # set it to repeat the random draws of a ru
 
 TRITON_SCRIPT = Path(__file__).parent / "oracle" / "compile_kernels.py"
 
+# Folders and files whose tests compile with gcc or Triton, or drive a browser; other tests have the limit of
+# pyproject.toml, or their own mark.
+SLOW_LIMIT_S = 360
+SLOW = ("browser", "oracle", "preload", "test_docs_site.py", "test_reports.py", "test_torch_triton.py")
+
 
 def pytest_configure() -> None:
     os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32)))  # test workers inherit it
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("timeout") is None and not set(SLOW).isdisjoint(item.path.parts):
+            item.add_marker(pytest.mark.timeout(SLOW_LIMIT_S))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

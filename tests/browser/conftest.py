@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.browser.driving import OpenPage
+from tests.browser.driving import OpenPage, count_cpu_time
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -42,7 +42,13 @@ def open_page(browser: Browser, file: Path) -> Iterator[OpenPage]:
     requests: list[str] = []
 
     def opened(
-        path: Path = file, *, width: int = 1280, height: int = 900, dark: bool = False, timeline: bool = True
+        path: Path = file,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        timeline: bool = True,
+        cpu_time: bool = False,
     ) -> Page:
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
@@ -52,6 +58,8 @@ def open_page(browser: Browser, file: Path) -> Iterator[OpenPage]:
         page.on("console", lambda message: errors.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: errors.append(f"error: {error}"))
         page.on("request", lambda request: requests.append(request.url))
+        if cpu_time:
+            count_cpu_time(page)
         page.goto(path.as_uri())
         files.append(path.as_uri())
         if timeline:
