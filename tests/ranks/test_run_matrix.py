@@ -31,8 +31,13 @@ CLIENTS = {
     "hip": ("hip_program.py", True, ""),
     "triton hip": ("hip_program.py", True, "triton"),
 }
+ALWAYS = {("A40", "cuda-bindings"), ("H100-SXM5-80GB", "cuda-bindings graph")}  # and every client on an A100
 CASES = [
-    *((device, client) for device in CUDA for client in list(CLIENTS)[:4]),
+    *(
+        pytest.param(device, client, marks=() if "A100" in device or (device, client) in ALWAYS else pytest.mark.long)
+        for device in CUDA
+        for client in list(CLIENTS)[:4]
+    ),
     *(("MI250X", client) for client in list(CLIENTS)[4:]),
 ]
 LAUNCHES = 3
