@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.browser.driving import OpenPage, eventually, view
+from tests.browser.driving import OpenPage, cpu_ms, eventually, view
 
 from makeway.decide.analysis.analyze import Analysis
 from makeway.decide.analysis.causes import cause_groups
@@ -320,7 +320,9 @@ def test_a_cause_leads_to_its_place_in_the_timeline(open_page: OpenPage) -> None
     assert page.evaluate("document.activeElement.tagName") == "CANVAS"
 
 
-def test_a_hundred_thousand_spans_are_painted_within_two_seconds(open_page: OpenPage, tmp_path: Path) -> None:
+def test_a_hundred_thousand_spans_are_painted_within_two_seconds_of_processor_time(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
     spans = [
         Span(name=f"kernel_{at % 300}", kind="comm" if at % 20 == 0 else "compute", stream=str(at % 4),
              start_ns=2_713 * at, end_ns=2_713 * at + 1_907, launched_ns=2_713 * at - 9_000)
@@ -328,9 +330,9 @@ def test_a_hundred_thousand_spans_are_painted_within_two_seconds(open_page: Open
     ]  # fmt: skip
     path = tmp_path / "many.html"
     path.write_text(html([timeline(0, spans)]), encoding="utf-8")
-    page = open_page(path)
-    drawn = page.evaluate("performance.now()")  # since the page was asked for
-    print(f"100,000 spans: {path.stat().st_size / 1e6:.1f} MB, drawn within {drawn:.0f} ms")
-    assert drawn < 2_000
+    page = open_page(path, cpu_time=True)
+    drawn_ms = cpu_ms(page)
+    print(f"100,000 spans: {path.stat().st_size / 1e6:.1f} MB, drawn in {drawn_ms:.0f} ms of processor time")
+    assert 0 < drawn_ms < 2_000
     page.get_by_role("button", name="zoom in").click()
     assert view(page)[1] == pytest.approx(1.02 * (2_713 * 99_999 + 1_907) / 1.6)

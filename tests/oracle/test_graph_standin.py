@@ -50,10 +50,10 @@ def cubins(triton_kernels: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture
-def run(cubins: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    from tests.standin.build import cuda_driver, environment
+def run(cubins: Path, tmp_path: Path) -> Run:
+    from tests.standin.build import cuda_driver, environment, shared_place
 
-    driver = cuda_driver(tmp_path_factory.getbasetemp().parent / "standin")
+    driver = cuda_driver(shared_place())
 
     def start(device: str, *, refuse: str | None = None, **asked: Any) -> Outcome:
         arch = load_device(device).arch

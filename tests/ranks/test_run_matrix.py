@@ -32,11 +32,18 @@ CLIENTS = {
     "hip": ("hip_program.py", True, ""),
     "triton hip": ("hip_program.py", True, "triton"),
 }
+ALWAYS = {("A40", "cuda-bindings"), ("H100-SXM5-80GB", "cuda-bindings graph")}  # and every client on an A100
 CASES = [
-    *((device, client) for device in CUDA for client in list(CLIENTS)[:4]),
+    *(
+        pytest.param(device, client, marks=() if "A100" in device or (device, client) in ALWAYS else pytest.mark.long)
+        for device in CUDA
+        for client in list(CLIENTS)[:4]
+    ),
     *(("MI250X", client) for client in list(CLIENTS)[4:]),
 ]
 LAUNCHES = 3
+RAN_WITHIN_S = 240
+pytestmark = pytest.mark.timeout(2 * RAN_WITHIN_S)
 
 
 def started(client: str, device: str, record: Path, plan: Path | None) -> tuple[str, dict[str, Any] | None]:
@@ -48,7 +55,7 @@ def started(client: str, device: str, record: Path, plan: Path | None) -> tuple[
     under = [sys.executable, "-m", "makeway", "run", "--plan", str(plan), "--json", "--"] if plan else []
     done = subprocess.run(
         [*under, *program], env=environment(driver, device=device, record=record), capture_output=True, text=True,
-        timeout=300, check=False,
+        timeout=RAN_WITHIN_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     printed = next(line for line in (done.stderr if plan else done.stdout).splitlines() if line.startswith("launched"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.standin.build import cuda_driver, environment
+from tests.standin.build import cuda_driver, environment, shared_place
 from tests.standin.records import Launch, read_record
 
 ROOT = Path(__file__).parents[2]
@@ -19,8 +19,8 @@ ASKED_BYTES, PAD_BYTES, LAUNCHES = 49_152, 16_384, 6
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return cuda_driver(tmp_path_factory.mktemp("standin"))
+def driver() -> Path:
+    return cuda_driver(shared_place())
 
 
 def pad(kernel: str, pad_bytes: int = PAD_BYTES) -> str:
@@ -39,6 +39,7 @@ def ran(driver: Path, tmp_path: Path, plan: str, *options: str, refuse: str | No
         env=environment(driver, device="H100-SXM5-80GB", record=record, refuse=refuse),
         capture_output=True,
         text=True,
+        timeout=100,
         check=False,
     )
     assert f"{LAUNCHES} launches done" in done.stderr, done.stderr

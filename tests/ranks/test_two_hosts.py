@@ -17,6 +17,8 @@ import pytest
 PORT = 29_500  # the namespaces are ours alone: no other program listens in them
 NETWORK = "198.18.77"  # RFC 2544: kept for tests of networks
 TOOLS = ("ip", "unshare", "mount", "hostname")
+RAN_WITHIN_S = 240
+pytestmark = pytest.mark.timeout(RAN_WITHIN_S + 60)
 BENCH = ("bench", "gemm-ar", "--size", "256KiB", "--scale", "0.5", "--repeats", "2", "--warmup", "1", "--no-plan")
 
 
@@ -99,7 +101,7 @@ def found_by(hosts: tuple[Host, Host], *more: str, own_memory: bool) -> dict[str
     """The document of rank 0; the other rank must end well and print nothing."""
     ranks = [host.start(*BENCH, *more, "--json", own_memory=own_memory) for host in hosts]
     try:
-        said = [rank.communicate(timeout=120) for rank in ranks]
+        said = [rank.communicate(timeout=RAN_WITHIN_S) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -48,7 +48,7 @@ class Meeting:
 
     def __init__(self, ranks: int) -> None:
         self.ranks, self.slots = ranks, dict[int, Any]()
-        self.barrier = threading.Barrier(ranks, timeout=20)
+        self.barrier = threading.Barrier(ranks, timeout=60)
 
     def everyone(self, rank: int, value: Any) -> list[Any]:
         self.slots[rank] = value
