@@ -72,7 +72,7 @@ class World:
         found = self.everywhere(value)
         return found if self.rank == 0 else None
 
-    def told(self, decide: Callable[[], Any]) -> Any:
+    def broadcast(self, decide: Callable[[], Any]) -> Any:
         return self.everywhere(decide() if self.rank == 0 else None)[0]
 
 
@@ -274,9 +274,9 @@ def _span(tensor: Any) -> tuple[int, int]:
 
 
 def make_job(workload: str, *texts: str, plan: bool = False, **more: Any) -> Job:
-    settings, candidates = gpu_settings(workload, texts, plan=plan, wide=False)
+    variants, candidates = gpu_settings(workload, texts, plan=plan, wide=False)
     fields: dict[str, Any] = {"steps": STEPS, "size_bytes": SIZE, "scale": 1 / 64, "repeats": 2, "warmup": 1} | more
-    return Job(workload=workload, settings=settings, candidates=candidates, on="cuda", **fields)
+    return Job(workload=workload, variants=variants, candidates=candidates, on="cuda", **fields)
 
 
 def measured(job: Job, *, ranks: int = 2, torch: type[StrictTorch] = StrictTorch) -> tuple[Bench, list[StrictTorch]]:

@@ -8,6 +8,9 @@ from makeway.show.blocks import Report
 
 # Result type -> the module of this band that shows it. Names, so that showing one result loads no other.
 _SHOWN_BY = {
+    "Bench": "bench",
+    "Demo": "demo",
+    "Experiments": "experiment",
     "Prediction": "prediction",
     "Sweep": "prediction",
 }
