@@ -9,6 +9,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from makeway.act.measure.bench import bench
+    from makeway.act.measure.demo import Demo, demo
+    from makeway.act.measure.experiment import Experiments
+    from makeway.act.measure.job import Job
+    from makeway.act.measure.outcome import Bench
     from makeway.model.presets import load_preset
     from makeway.model.residency import blocks_beside, pad_range, resident_blocks
     from makeway.model.room import RoomAnswer, make_room, verdict
@@ -27,9 +32,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Bench": "act.measure.outcome",
     "CommFootprint": "values.collective",
     "Control": "values.control",
+    "Demo": "act.measure.demo",
     "Device": "values.device",
+    "Experiments": "act.measure.experiment",
+    "Job": "act.measure.job",
     "KernelResources": "values.kernel",
     "MakewayError": "values.errors",
     "Plan": "values.control",
@@ -40,7 +49,9 @@ _HOMES = {
     "Timeline": "values.timeline",
     "Workload": "values.workload",
     "WorkloadBuilder": "values.workload",
+    "bench": "act.measure.bench",
     "blocks_beside": "model.residency",
+    "demo": "act.measure.demo",
     "load_device": "values.device",
     "load_footprint": "values.collective",
     "load_plan": "read.plan_file",
@@ -58,9 +69,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "Bench",
     "CommFootprint",
     "Control",
+    "Demo",
     "Device",
+    "Experiments",
+    "Job",
     "KernelResources",
     "MakewayError",
     "Plan",
@@ -72,7 +87,9 @@ __all__ = [
     "Workload",
     "WorkloadBuilder",
     "__version__",
+    "bench",
     "blocks_beside",
+    "demo",
     "load_device",
     "load_footprint",
     "load_plan",

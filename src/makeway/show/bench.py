@@ -112,11 +112,18 @@ def _nccl_table(bench: Bench) -> Table:
                 Cell(exchange.kind if exchange else "several"),
                 number(bench.comm_step_ns, 1, scale=_US),
                 *(number(bandwidth, 2, scale=_GB) for bandwidth in bandwidths),
-                *(number(variant.median_ns if variant else None, scale=_MS) for variant in times),
+                *(_short_ms(variant) for variant in times),
                 number(None if share is None else 100 * share, 0),
             ),
         ),
     )
+
+
+def _short_ms(variant: VariantResult | None) -> Cell:
+    """A median in few characters: the row has nine columns."""
+    if variant is None:
+        return number(None)
+    return number(variant.median_ns, 3 if variant.median_ns < 100 * _MS else 1, scale=_MS)
 
 
 def _variant_table(bench: Bench) -> Table:

@@ -14,7 +14,6 @@ from makeway.show.numbers import count, number
 from makeway.show.provenance import provenance
 
 _MS = 1e6
-_COLUMNS = ("t_seq", "t_overlap", "t_priority", "TimeRatio", "normalised", "overlap rate", "with priority")
 
 
 def report(result: Experiments, *, arguments: str = "") -> Report:
@@ -61,11 +60,13 @@ def _cell_table(experiment: Experiment) -> Table:
     tile = by_sides(experiment.tile)
     return Table(
         name=f"cells-{tile}",
-        caption=f"Every grid with tile {tile}; times in ms, then the overlap rate without and with priority",
+        caption=f"Every grid with tile {tile}, times in ms",
         origin=experiment.origin,
         columns=(
             Column("grid"),
-            *(Column(title, "number") for title in _COLUMNS),
+            *(Column(title, "number") for title in ("t_seq", "t_overlap", "t_priority", "TimeRatio", "normalised")),
+            Column("overlap rate", "number", brief=False),
+            Column("with priority", "number", hint="overlap rate with priority", brief=False),
         ),
         rows=tuple(
             (
