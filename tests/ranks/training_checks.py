@@ -9,7 +9,7 @@ import torch
 
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.measure.job import Job
-from makeway.act.measure.ranks.exchange import Transport, DirectTransport, GlooTransport, Recorder
+from makeway.act.measure.ranks.exchange import DirectTransport, GlooTransport, Recorder, Transport
 from makeway.act.measure.ranks.lanes import Schedule
 from makeway.act.measure.ranks.training import training
 from makeway.act.measure.ranks.world import World, join, leave
@@ -18,7 +18,9 @@ STEPS = 20
 KINDS = (("ddp", "none"), ("ddp", "fp16"), ("ddp", "powersgd"), ("fsdp2", "none"))
 
 
-def losses(world: World, workload: str, compress: str, schedules: dict[str, tuple[Transport, int]]) -> dict[str, list[float]]:
+def losses(
+    world: World, workload: str, compress: str, schedules: dict[str, tuple[Transport, int]]
+) -> dict[str, list[float]]:
     """Of every step under torch's own defaults ("stock") and in each schedule."""
     job = Job(workload=workload, variants=(), steps=STEPS, scale=0.25, bucket_mb=0.1, compress=compress)
     model = training(job, world)

@@ -212,7 +212,7 @@ def run_job(job: Job, world: World, report: Report) -> Bench | None:
             harness.samples,
             exchange=workload.exchange,
             exchanges=workload.exchanges,
-            choice=choice and choice.reason,
+            choice=None if choice is None else choice.reason,
             notes=notes,
         )
 
