@@ -405,7 +405,7 @@ def test_grid_and_tile_reach_the_gemm() -> None:
             super().multiply(a, b, config, out)
 
     found, _ = measured(
-        make_job("cb-ar", "tile=64x64x64", grid=(2, 4), tile=(32, 32, 32), scale=1 / 256), torch=Watching
+        make_job("cb-ar", "tile=64x64x64", grids=((2, 4),), tiles=((32, 32, 32),), scale=1 / 256), torch=Watching
     )
     assert used == {((2, 4), (32, 32, 32)), ((2, 4), (64, 64, 64))}
     assert "tile 32x32x32" in found.notes[0]
