@@ -450,9 +450,9 @@ class WrongSum(StrictTorch):
     ("torch", "workload", "words"),
     [
         (WrongProduct, "cb-ar", "the product differs"),
-        (WrongProduct, "gemm-ar", "the all-reduce gave other numbers"),
-        (WrongSum, "cb-ar", "the all-reduce gave other numbers"),
-        (WrongSum, "gemm-ar", "the all-reduce gave other numbers"),
+        (WrongProduct, "gemm-ar", "the all-reduce gave wrong numbers"),
+        (WrongSum, "cb-ar", "the all-reduce gave wrong numbers"),
+        (WrongSum, "gemm-ar", "the all-reduce gave wrong numbers"),
     ],
 )
 def test_wrong_results_are_found_and_named(torch: type[StrictTorch], workload: str, words: str) -> None:

@@ -97,7 +97,7 @@ def planned_words(bench: Bench) -> tuple[Words, ...]:
 
 def _nccl_table(bench: Bench) -> Table:
     """One row in the columns of nccl-tests."""
-    exchange, controlled, bandwidths = bench.exchange, bench.controlled, bench.bandwidths or (None, None)
+    exchange, controlled = bench.exchange, bench.controlled
     share = bench.share_of_ideal(controlled.name) if controlled else None
     titles = ("#size", "type", "time", "algbw", "busbw", "t_seq", "t_naive", "t_ctrl", "%ideal")
     times = (bench.variant(SEQUENTIAL), bench.baseline, controlled)
@@ -111,12 +111,19 @@ def _nccl_table(bench: Bench) -> Table:
                 Cell(str(exchange.size_bytes), exchange.size_bytes) if exchange else number(None),
                 Cell(exchange.kind if exchange else "several"),
                 number(bench.comm_step_ns, 1, scale=_US),
-                *(number(bandwidth, 2, scale=_GB) for bandwidth in bandwidths),
+                *(number(bandwidth, 2) for bandwidth in _gigabytes_per_s(bench)),
                 *(_short_ms(variant) for variant in times),
                 number(None if share is None else 100 * share, 0),
             ),
         ),
     )
+
+
+def _gigabytes_per_s(bench: Bench) -> tuple[float | None, float | None]:
+    """Algorithm and bus bandwidth."""
+    if bench.bandwidths is None:
+        return None, None
+    return round(bench.bandwidths[0] / _GB, 4), round(bench.bandwidths[1] / _GB, 4)
 
 
 def _short_ms(variant: VariantResult | None) -> Cell:
@@ -261,7 +268,7 @@ def _conditions(bench: Bench) -> tuple[tuple[str, str], ...]:
 
 def bench_data(bench: Bench) -> dict[str, Any]:
     """A bench's figures: times in milliseconds, medians with their interquartile range."""
-    exchange, bandwidths, baseline = bench.exchange, bench.bandwidths, bench.baseline
+    exchange, baseline, (algbw, busbw) = bench.exchange, bench.baseline, _gigabytes_per_s(bench)
     others = [variant for variant in bench.variants if baseline is not None and variant is not baseline]
     return {
         "origin": bench.origin,
@@ -271,8 +278,8 @@ def bench_data(bench: Bench) -> dict[str, Any]:
         "link": bench.link,
         "collective": exchange and {"kind": exchange.kind, "bytes": exchange.size_bytes},
         "collective_ms": milliseconds(bench.comm_step_ns),
-        "algbw_gb_per_s": bandwidths and round(bandwidths[0] / _GB, 4),
-        "busbw_gb_per_s": bandwidths and round(bandwidths[1] / _GB, 4),
+        "algbw_gb_per_s": algbw,
+        "busbw_gb_per_s": busbw,
         "variants": {
             variant.name: record(variant, without=("name", "times_ns", "overlap_rate")) for variant in bench.variants
         },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from makeway import __version__
 from makeway.act.measure.demo import Demo, DeviceMap, Recording
@@ -11,6 +12,7 @@ from makeway.act.measure.job import Grid
 from makeway.act.measure.outcome import Bench
 from makeway.act.measure.variants import OVERLAP, PLANNED, SEQUENTIAL, TORCHRUN
 from makeway.model.validate.rows import Row
+from makeway.show.analysis_data import analysis_document
 from makeway.show.analysis_report import analysis_report
 from makeway.show.bench import bench_bars, bench_data, bench_headline, bench_lines, planned_words
 from makeway.show.blocks import (
@@ -60,14 +62,12 @@ def report(demo: Demo, *, arguments: str = "") -> Report:
             "seconds": round(demo.seconds, 1),
             "benches": [bench_data(bench) | {"notes": list(bench.notes)} for bench in demo.benches],
             "no_bench": demo.no_bench,
-            "maps": [
-                {"device": each.name, "mean_absolute_error": each.error, "best_normalised_time": each.best_priority}
-                for each in demo.maps
-            ],
+            "maps": [_map_data(each) for each in demo.maps],
             "ladder": [
-                {"step": row.case, "published": row.published, "predicted": row.predicted} for row in demo.ladder
+                {"step": row.case, "published": row.published, "predicted": row.predicted, "error": row.error}
+                for row in demo.ladder
             ],
-            "recording": recording.headline.sentence,
+            "recording": {"verdict": recording.headline.sentence, **recording.data},
             "plan": plain(demo.recording.plan),
         },
         notes=notes,
@@ -128,6 +128,23 @@ def _map_sentence(device_map: DeviceMap) -> str:
     return f"{device_map.name}: priority saves up to {percent(100 * (1 - device_map.best_priority))}; {published}"
 
 
+def _map_data(device_map: DeviceMap) -> dict[str, Any]:
+    return {
+        "device": device_map.name,
+        "mean_absolute_error": device_map.error,
+        "best_normalised_time": device_map.best_priority,
+        "cells": [
+            {
+                "grid_x": cell.grid[0],
+                "grid_y": cell.grid[1],
+                "predicted": cell.time_ratio,
+                "published": device_map.published.get(cell.grid),
+            }
+            for cell in device_map.experiment.cells
+        ],
+    }
+
+
 def _ladder_text(rows: Sequence[Row]) -> str:
     ours = "/".join(f"{row.predicted:.0f}" for row in rows)
     theirs = "/".join(f"{row.published:.0f}" for row in rows)
@@ -177,7 +194,8 @@ def _ladder_table(rows: Sequence[Row]) -> Table:
 
 
 def _recording_report(recording: Recording) -> Report:
-    return analysis_report(recording.findings, [recording.timeline], None, arguments="", version=__version__)
+    made = analysis_report(recording.findings, [recording.timeline], None, arguments="", version=__version__)
+    return replace(made, data=analysis_document(recording.findings, None, None, None))
 
 
 def _recording_sections(analysis: Report) -> tuple[Section, ...]:

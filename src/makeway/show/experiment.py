@@ -14,22 +14,23 @@ from makeway.show.numbers import count, number
 from makeway.show.provenance import provenance
 
 _MS = 1e6
+_DIGITS = 4  # of ratios
 
 
 def report(result: Experiments, *, arguments: str = "") -> Report:
     """A table and heat maps for each tile, then the tiles against the first."""
     first = result.experiments[0]
-    ratios = [cell.time_ratio for experiment in result.experiments for cell in experiment.cells]
+    time_ratios = [cell.time_ratio for experiment in result.experiments for cell in experiment.cells]
     sections = [_section(experiment) for experiment in result.experiments]
     if result.tile_ratios:
         maps = tuple(
             grid_map(
                 f"tile-ratio-{by_sides(tile)}",
                 f"normalised time of tile {by_sides(tile)} over {by_sides(first.tile)}, with priority if both ran it",
-                values,
+                {grid: round(ratio, _DIGITS) for grid, ratio in ratios.items()},
                 origin=first.origin,
             )
-            for tile, values in result.tile_ratios.items()
+            for tile, ratios in result.tile_ratios.items()
         )
         sections.append(Section(name="tiles", title="Tiles compared", blocks=maps))
     facts = [("rounds of each grid", str(first.n))]
@@ -37,8 +38,8 @@ def report(result: Experiments, *, arguments: str = "") -> Report:
         result="experiment",
         over=f"makeway bench, {first.workload} on {first.on}",
         headline=Headline(
-            sentence=f"{first.workload} on {first.on}: plain overlap takes {min(ratios):.2f} to {max(ratios):.2f} of "
-            f"the sequential time over {count(len(ratios), 'grid')}, n = {first.n} each",
+            sentence=f"{first.workload} on {first.on}: plain overlap takes {min(time_ratios):.2f} to "
+            f"{max(time_ratios):.2f} of the sequential time over {count(len(time_ratios), 'grid')}, n = {first.n} each",
             origin=first.origin,
         ),
         sections=(*sections, provenance(arguments, numbers=first.origin, facts=facts, notes=result.notes)),
@@ -72,7 +73,7 @@ def _cell_table(experiment: Experiment) -> Table:
             (
                 TableCell(by_sides(cell.grid)),
                 *(number(time, scale=_MS) for time in (cell.t_sequential_ns, cell.t_overlap_ns, cell.t_priority_ns)),
-                *(number(cell.metric(metric)) for metric in TITLES),
+                *(number(_rounded(cell.metric(metric))) for metric in TITLES),
             )
             for cell in experiment.cells
         ),
@@ -81,7 +82,8 @@ def _cell_table(experiment: Experiment) -> Table:
 
 def _metric_map(experiment: Experiment, metric: Metric) -> HeatMap:
     name = f"{metric.replace('_', '-')}-{by_sides(experiment.tile)}"
-    return grid_map(name, TITLES[metric], experiment.values(metric), origin=experiment.origin)
+    values = {grid: round(value, _DIGITS) for grid, value in experiment.values(metric).items()}
+    return grid_map(name, TITLES[metric], values, origin=experiment.origin)
 
 
 def grid_map(
@@ -118,7 +120,9 @@ def experiments_data(result: Experiments) -> dict[str, Any]:
             {
                 "tile": list(tile),
                 "against": list(first.tile),
-                "cells": [{"grid_x": x, "grid_y": y, "ratio": round(ratio, 4)} for (x, y), ratio in ratios.items()],
+                "cells": [
+                    {"grid_x": x, "grid_y": y, "ratio": round(ratio, _DIGITS)} for (x, y), ratio in ratios.items()
+                ],
             }
             for tile, ratios in result.tile_ratios.items()
         ],
@@ -145,5 +149,9 @@ def _cell_data(cell: Cell) -> dict[str, Any]:
         "sequential_ms": milliseconds(cell.t_sequential_ns),
         "overlap_ms": milliseconds(cell.t_overlap_ns),
         "priority_ms": milliseconds(cell.t_priority_ns),
-        **{metric: None if (value := cell.metric(metric)) is None else round(value, 4) for metric in TITLES},
+        **{metric: _rounded(cell.metric(metric)) for metric in TITLES},
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)
