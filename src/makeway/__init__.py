@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from makeway.act.export.targets import export
     from makeway.act.export.values import Export
     from makeway.act.launch.run import DryRun, Run, dry_run, run
+    from makeway.act.measure.bench import bench
+    from makeway.act.measure.demo import Demo, demo
+    from makeway.act.measure.experiment import Experiments
+    from makeway.act.measure.job import Job
+    from makeway.act.measure.outcome import Bench
     from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
     from makeway.decide.planning.difference import PlanDifference, compare_plans
     from makeway.decide.planning.planner import plan
@@ -40,14 +45,18 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Analysis": "decide.analysis.analyze",
+    "Bench": "act.measure.outcome",
     "Checkup": "act.doctor.checkup",
     "CommFootprint": "values.collective",
     "Control": "values.control",
+    "Demo": "act.measure.demo",
     "Device": "values.device",
     "DeviceList": "values.device",
     "DryRun": "act.launch.run",
+    "Experiments": "act.measure.experiment",
     "Export": "act.export.values",
     "Inspection": "read.binaries.inspect",
+    "Job": "act.measure.job",
     "KernelResources": "values.kernel",
     "MakewayError": "values.errors",
     "NothingToPlan": "decide.planning.recorded",
@@ -66,8 +75,10 @@ _HOMES = {
     "WorkloadBuilder": "values.workload",
     "analysis_of": "decide.analysis.analyze",
     "analyze": "decide.analysis.analyze",
+    "bench": "act.measure.bench",
     "blocks_beside": "model.residency",
     "compare_plans": "decide.planning.difference",
+    "demo": "act.measure.demo",
     "doctor": "act.doctor.checkup",
     "dry_run": "act.launch.run",
     "dump_plan": "read.plan_file",
@@ -97,14 +108,18 @@ _HOMES = {
 
 __all__ = [
     "Analysis",
+    "Bench",
     "Checkup",
     "CommFootprint",
     "Control",
+    "Demo",
     "Device",
     "DeviceList",
     "DryRun",
+    "Experiments",
     "Export",
     "Inspection",
+    "Job",
     "KernelResources",
     "MakewayError",
     "NothingToPlan",
@@ -124,8 +139,10 @@ __all__ = [
     "__version__",
     "analysis_of",
     "analyze",
+    "bench",
     "blocks_beside",
     "compare_plans",
+    "demo",
     "doctor",
     "dry_run",
     "dump_plan",

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from makeway.show.bench_report import bench_report, experiment_report
 from makeway.show.predicted_report import plan_report, room_of, simulation_report
 from tests.browser.driving import OpenPage
 
 from makeway.act.measure.experiment import Cell, Experiment
 from makeway.act.measure.outcome import Applied, Bench, VariantResult
-from makeway.decide.planning.planner import make_plan
+from makeway.decide.planning.planner import plan as make_plan
 from makeway.model.presets import load_preset
 from makeway.model.residency import blocks_beside, residency
 from makeway.model.simulate.predict import simulate
-from makeway.show.bench_report import bench_report, experiment_report
 from makeway.show.blocks import Report, Room
 from makeway.show.page import html_page
 from makeway.values.collective import load_footprint

@@ -32,7 +32,7 @@ class Host:
     address: str
 
     def start(self, *arguments: str, own_memory: bool) -> subprocess.Popen[str]:
-        """A rank here, told like Slurm and torchrun tell theirs."""
+        """A rank here, with the variables that Slurm and torchrun set."""
         own = f"hostname {self.namespace}" + (" && mount -t tmpfs tmpfs /dev/shm" if own_memory else "")
         inside = (
             "unshare",
@@ -46,7 +46,7 @@ class Host:
             "-m",
             "makeway",
         )
-        told = {
+        variables = {
             "RANK": str(self.rank),
             "WORLD_SIZE": "2",
             "LOCAL_RANK": "0",
@@ -57,7 +57,7 @@ class Host:
         }
         return subprocess.Popen(
             ("ip", "netns", "exec", self.namespace, *inside, *arguments),
-            env={**os.environ, **told},
+            env={**os.environ, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -128,5 +128,5 @@ def test_hosts_that_share_no_memory_are_measured_and_copy_engines_refused(hosts:
 def test_ranks_with_networks_of_their_own_and_one_memory_may_copy_directly(hosts: tuple[Host, Host]) -> None:
     """What counts is whether a rank can open the other's memory, not how their networks look."""
     found = found_by(hosts, "--control", "copy-engine", own_memory=False)
-    assert [one["status"] for one in found["variants"]["copy-engine"]["applied"]] == ["applied"]
+    assert [one["status"] for one in found["variants"]["copy-engine"]["receipts"]] == ["applied"]
     assert not [note for note in found["notes"] if "refused" in note]

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from makeway.show.bench_report import bench_headline, bench_report
 from makeway.show.predicted_report import plan_report, room_of, simulation_report
 from makeway.show.report_file import report_document
 
 from makeway.act.measure.outcome import Bench, VariantResult
 from makeway.cli.main import main
-from makeway.decide.planning.planner import make_plan
+from makeway.decide.planning.planner import plan as make_plan
 from makeway.model.presets import load_preset
 from makeway.model.simulate.predict import simulate
-from makeway.show.bench_report import bench_headline, bench_report
 from makeway.show.blocks import Bar, Bars, Cell, Column, Headline, HeatMap, Part, Report, Room, Section, Table, Words
 from makeway.show.page import html_page
 from makeway.values.control import SmemPad
