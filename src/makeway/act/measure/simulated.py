@@ -63,7 +63,7 @@ def _middle(rates: Sequence[float | None]) -> float | None:
 
 
 def _applied(control: Control, prediction: Prediction) -> Applied:
-    idle = [words for words in prediction.without_effect if words.startswith(type(control).__name__)]
+    idle = [reason for reason in prediction.without_effect if reason.startswith(control.name)]
     return Applied(control=control, status="no effect" if idle else "applied", detail="; ".join(idle) or "simulated")
 
 
