@@ -1,6 +1,6 @@
-"""Reading the receipts that the launch shim leaves: one file per process, in the layout of receipts.c.
+"""Reads the launch shim's receipts: one file per process, in the layout of receipts.c.
 
-A process may still be running, or have died in the middle of a write: what cannot be read is left out.
+A process may still run, or may have died during a write: unreadable entries are left out.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LONGEST_TEXT = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCounts:
-    """What became of the launches of one kernel; each launch is padded, refused, skipped, prioritised or left alone.
+    """The launches of one kernel by outcome: each is padded, refused, skipped, prioritised or left alone.
 
     `asked_bytes` and `given_bytes` are those of the last padded launch, 0 when there was none. A refused launch was
-    repeated as the program asked.
+    repeated unchanged.
     """
 
     kernel: str
@@ -39,7 +39,7 @@ class KernelCounts:
     prioritised: int
     asked_bytes: int
     given_bytes: int
-    reason: str  # why skipped or refused, "" if it was not
+    reason: str  # why launches were skipped or refused; "": none was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ class LaunchReceipts:
     pid: int
     rank: int | None
     notes: tuple[str, ...]
-    kernels: tuple[KernelCounts, ...]  # those that were launched, in the order of their first launch
+    kernels: tuple[KernelCounts, ...]  # in the order of their first launch
 
 
 def read_receipts(directory: Path) -> tuple[LaunchReceipts, ...]:
     """The receipts of every process that left some, by rank and process id."""
-    found = [receipts for path in directory.glob("launch-*") if (receipts := _read(_content(path))) is not None]
-    return tuple(sorted(found, key=lambda each: (each.rank is None, each.rank or 0, each.pid)))
+    files = [receipts for path in directory.glob("launch-*") if (receipts := _read(_content(path))) is not None]
+    return tuple(sorted(files, key=lambda each: (each.rank is None, each.rank or 0, each.pid)))
 
 
 def _content(path: Path) -> bytes:
@@ -105,15 +105,15 @@ def _kernel(data: bytes, slot: int) -> KernelCounts | None:
 
 
 def _texts(data: bytes, at: int) -> tuple[str, ...]:
-    """A list of texts, the oldest first. Offsets only ever point back, so it ends."""
-    found: list[str] = []
+    """A list of texts, the oldest first. Offsets only point back, so the loop ends."""
+    texts: list[str] = []
     while _HEADER.size <= at <= len(data) - _TEXT.size:
         before, length = _TEXT.unpack_from(data, at)
         start = at + _TEXT.size
         if length > _LONGEST_TEXT or start + length > len(data):
             break
-        found.append(data[start : start + length].decode(errors="replace"))
+        texts.append(data[start : start + length].decode(errors="replace"))
         if before >= at:
             break
         at = before
-    return tuple(reversed(found))
+    return tuple(reversed(texts))

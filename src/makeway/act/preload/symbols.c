@@ -1,4 +1,4 @@
-/* Finding the real functions, and handing out ours in their place: by symbol, by dlsym, by the driver's own look-up. */
+/* Finds the real functions and hands out ours instead: by symbol, by dlsym, by the driver's own look-up. */
 #define _GNU_SOURCE
 #include "shim.h"
 
@@ -9,14 +9,14 @@
 
 typedef void *(*look_up)(void *, const char *);
 
-/* The stub below jumps through it: not static, not exported. */
+/* The stub below jumps through it, so it is neither static nor exported. */
 __attribute__((visibility("hidden"))) _Atomic(look_up) makeway_real_dlsym;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 #define PLAIN_CODE __attribute__((no_sanitize("address", "thread", "undefined")))
 
-/* Runs before any sanitizer is ready: their run-times call dlsym to start themselves. */
+/* Runs before sanitizers are ready: their run-times call dlsym during start-up. */
 PLAIN_CODE static look_up real_dlsym(void) {
     look_up found = atomic_load_explicit(&makeway_real_dlsym, memory_order_relaxed);
     static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
@@ -46,12 +46,12 @@ static void bind_locked(struct api *api, void *handle) {
             atomic_store_explicit(&api->real[at], found, memory_order_relaxed);
     }
     if (atomic_load(&api->bound))
-        atomic_fetch_add(&shim_generation, 1); /* the library was unloaded and another one loaded */
+        atomic_fetch_add(&shim_generation, 1); /* the library was unloaded and another loaded */
     atomic_store_explicit(&api->bound, true, memory_order_release);
-    dlerror(); /* functions this driver does not have are no error of the program's */
+    dlerror(); /* a function that this driver lacks is not the program's error */
 }
 
-/* The library that holds a pointer is open: the handle is only borrowed, so that the program may still close it. */
+/* A library that holds a pointer is open: we borrow its handle, and the program can still close it. */
 static bool bind_where(struct api *api, void *pointer) {
     Dl_info facts;
     void *handle = dladdr(pointer, &facts) && facts.dli_fname ? dlopen(facts.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
@@ -83,7 +83,7 @@ void *symbols_find(struct api *api, int symbol) {
 void *symbols_replace(struct api *api, int symbol, void *real) {
     void *known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed);
     if (!known && atomic_load_explicit(&api->bound, memory_order_acquire))
-        atomic_store_explicit(&api->real[symbol], real, memory_order_relaxed); /* not exported, but looked up */
+        atomic_store_explicit(&api->real[symbol], real, memory_order_relaxed); /* not exported, but found by look-up */
     else if (!known && !bind_where(api, real))
         return real;
     return api->symbols[symbol].wrapper;
@@ -91,7 +91,7 @@ void *symbols_replace(struct api *api, int symbol, void *real) {
 
 /* --- dlsym --------------------------------------------------------------------------------- */
 
-#define NOT_FOUND ((void *)1) /* the answer is NULL; NULL itself means "ask the real dlsym" */
+#define NOT_FOUND ((void *)1) /* stands for NULL; NULL itself means "call the real dlsym" */
 
 PLAIN_CODE static struct api *api_of(const char *name) {
     if (!name)
@@ -110,7 +110,7 @@ static int symbol_of(const struct api *api, const char *name) {
     return -1;
 }
 
-/* A driver that looks its own functions up (the one of WSL 2 does) must get them, or it would call itself for ever. */
+/* A driver that looks up its own functions (WSL 2's does) must get them, or it would recurse forever. */
 static bool is_driver(const struct api *api, void *caller) {
     Dl_info facts;
     if (!dladdr(caller, &facts) || !facts.dli_fname)
@@ -122,10 +122,10 @@ static bool is_driver(const struct api *api, void *caller) {
 static int read_unloads(struct dl_phdr_info *facts, size_t size, void *out) {
     if (size >= offsetof(struct dl_phdr_info, dlpi_subs) + sizeof facts->dlpi_subs)
         *(unsigned long long *)out = facts->dlpi_subs;
-    return 1; /* the first library says all */
+    return 1; /* the first library decides */
 }
 
-/* A library that was closed and opened again may stand at the same address, with everything in it as new. */
+/* A library that was closed and reopened may be at the same address, with fresh state. */
 static bool unloaded_since(void) {
     static _Atomic unsigned long long seen;
     unsigned long long now = 0;
@@ -137,7 +137,7 @@ static void *resolve_ours(struct api *api, int symbol, void *handle) {
     look_up look = real_dlsym();
     const char *name = api->symbols[symbol].name;
     void *real = handle == RTLD_DEFAULT || handle == RTLD_NEXT ? NULL : look(handle, name);
-    /* The global scope starts with the program and us: what is meant is the library behind. */
+    /* The global scope starts with the program and us; the caller means the library behind us. */
     if (handle == RTLD_DEFAULT || handle == RTLD_NEXT || real == api->symbols[symbol].wrapper)
         real = look(RTLD_NEXT, name);
     if (!real)
@@ -158,7 +158,7 @@ __attribute__((visibility("hidden"), used)) PLAIN_CODE void *makeway_resolve(voi
     return symbol < 0 || is_driver(api, caller) ? NULL : resolve_ours(api, symbol, handle);
 }
 
-/* dlsym(RTLD_NEXT, ...) depends on who calls: what is not ours is left to the real one by a jump, with the caller's
+/* dlsym(RTLD_NEXT, ...) depends on its caller: what is not ours goes to the real dlsym by a jump, with the caller's
  * return address still in place. */
 #if defined(__x86_64__)
 __asm__(".text\n.globl dlsym\n.type dlsym, @function\ndlsym:\n"
