@@ -418,7 +418,7 @@ def test_a_masked_stream_is_read_back_and_destroyed() -> None:
 def test_a_driver_that_ignores_the_mask_is_caught() -> None:
     hip = FakeHip(lost=0x100)
     with (
-        pytest.raises(UnsupportedError, match="the driver gave"),
+        pytest.raises(UnsupportedError, match="the driver set"),
         masked_stream(FakeTorch(), hip, 0, mask_words(8, 24)),
     ):
         pytest.fail("a stream was given that is not confined")

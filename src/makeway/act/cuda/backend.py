@@ -98,7 +98,7 @@ class CudaBackend:
                 receipt = environment_receipt(control, self.environ, self.library)
                 return receipt.detail if receipt.status == "refused" else None
             case CopyEngine() if not self.machine.symmetric_memory:
-                return "this torch has no symmetric memory, through which peers' buffers are copied"
+                return "this torch has no symmetric memory, which copies between peers need"
             case SmPartition(comm_sms):
                 return self._partition_refusal(comm_sms)
             case SmemPad() | TileChoice():

@@ -37,7 +37,7 @@ class GroupOptions:
 def process_group_options(nccl: Any, controls: Sequence[Control], *, cluster: int | None = None) -> GroupOptions:
     """Fresh options under the controls; `nccl` is torch.distributed.ProcessGroupNCCL.
 
-    `cluster` is the number of NCCL's blocks that must become resident together, 4 by default from sm_90 on.
+    `cluster` is the number of NCCL's blocks that must be resident together, 4 by default from sm_90 on.
     """
     options = nccl.Options()
     if cluster is not None:

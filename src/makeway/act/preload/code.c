@@ -1,4 +1,4 @@
-/* Which module came from which code object; asked only when a rule names code. */
+/* Which code object each module came from; needed only when a launch rule names code. */
 #define _GNU_SOURCE
 #include "shim.h"
 
@@ -31,8 +31,8 @@ static bool reach(uint64_t *end, uint64_t start, uint64_t count, uint64_t size, 
     return true;
 }
 
-/* The drivers take an image without its size: an ELF file ends where its last table or section does.
- * 0 where that is beyond `most` bytes: a file that is cut short. */
+/* Drivers take an image without its size: an ELF file ends with its last table or section.
+ * 0 where that lies beyond `most` bytes: the file is truncated. */
 static uint64_t elf_bytes(const uint8_t *image, uint64_t most) {
     Elf64_Ehdr header;
     memcpy(&header, image, sizeof header);

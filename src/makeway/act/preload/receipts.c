@@ -23,7 +23,7 @@ struct header {
     uint32_t version;
     uint32_t pid;
     int32_t rank;
-    _Atomic uint32_t slots; /* used, the first included */
+    _Atomic uint32_t slots; /* in use, including the first */
     _Atomic uint32_t end;   /* of the texts */
     _Atomic uint32_t notes; /* list of texts */
     char reserved[32];
@@ -31,7 +31,7 @@ struct header {
 
 struct slot {
     _Atomic uint64_t counts[OUTCOMES];
-    _Atomic uint64_t bytes; /* last padded launch: asked << 32 | given */
+    _Atomic uint64_t bytes; /* last padded launch: requested << 32 | given */
     uint32_t name;          /* a text */
     uint32_t comm;
     _Atomic uint32_t reasons; /* list of texts */
@@ -55,7 +55,7 @@ _Static_assert(sizeof(struct file) == FILE_BYTES, "receipts.py");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct file *) current;
-static struct file *parents; /* after fork: where the child finds the names of the slots it inherited */
+static struct file *parents; /* after fork: holds the names of the slots that the child inherited */
 static char directory[4096];
 static int32_t rank = NO_RANK;
 
@@ -88,7 +88,7 @@ static int create_file(void) {
     int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file < 0)
         return -1;
-    /* All blocks now: a full disk found later, at a write to the mapping, would kill the program with SIGBUS. */
+    /* Allocate all blocks now: a disk that fills up later would kill the program with SIGBUS. */
     int wrong = posix_fallocate(file, 0, FILE_BYTES);
     if (wrong) {
         unlink(path);
@@ -166,7 +166,7 @@ void receipts_before_fork(void) {
 void receipts_after_fork(bool child) {
     struct file *file = atomic_load(&current);
     if (child && file) {
-        parents = file; /* stays mapped: threads of the parent do not exist here */
+        parents = file; /* stays mapped: the parent's threads do not exist here */
         atomic_store(&current, NULL);
     }
     pthread_mutex_unlock(&lock);

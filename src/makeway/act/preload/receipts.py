@@ -1,6 +1,6 @@
 """What the launch shim counted, one file per process in the layout of receipts.c, and the receipts that follow from it.
 
-A process may still be running, or have died in the middle of a write: what cannot be read is left out.
+A process may still run, or may have died during a write: unreadable entries are left out.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _BY_CODE = "code:"  # a pad that names its kernels by their code object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCounts:
-    """What became of the launches of one kernel; each launch is padded, refused, skipped, prioritised or left alone.
+    """The launches of one kernel by outcome: each is padded, refused, skipped, prioritised or left alone.
 
     `asked_bytes` and `given_bytes` are those of the last padded launch, 0 when there was none. A refused launch was
-    repeated as the program asked.
+    repeated unchanged.
     """
 
     kernel: str
@@ -47,7 +47,7 @@ class KernelCounts:
     prioritised: int
     asked_bytes: int
     given_bytes: int
-    reason: str  # why skipped or refused, "" if it was not
+    reason: str  # why launches were skipped or refused; "": none was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class LaunchReceipts:
     pid: int
     rank: int | None
     notes: tuple[str, ...]
-    kernels: tuple[KernelCounts, ...]  # those that were launched, in the order of their first launch
+    kernels: tuple[KernelCounts, ...]  # in the order of their first launch
 
 
 def read_receipts(directory: Path) -> tuple[LaunchReceipts, ...]:

@@ -1,4 +1,4 @@
-/* Finding the real functions, and handing out ours in their place: by symbol, by dlsym, by the driver's own look-up. */
+/* Finds the real functions and hands out ours instead: by symbol, by dlsym, by the driver's own look-up. */
 #define _GNU_SOURCE
 #include "shim.h"
 
@@ -9,14 +9,14 @@
 
 typedef void *(*look_up)(void *, const char *);
 
-/* The stub below jumps through it: not static, not exported. */
+/* The stub below jumps through it, so it is neither static nor exported. */
 __attribute__((visibility("hidden"))) _Atomic(look_up) makeway_real_dlsym;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 #define PLAIN_CODE __attribute__((no_sanitize("address", "thread", "undefined")))
 
-/* Runs before any sanitizer is ready: their run-times call dlsym to start themselves. */
+/* Runs before sanitizers are ready: their run-times call dlsym during start-up. */
 PLAIN_CODE static look_up real_dlsym(void) {
     look_up found = atomic_load_explicit(&makeway_real_dlsym, memory_order_relaxed);
     static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
@@ -112,7 +112,7 @@ static void bind(struct api *api, void *handle) {
         atomic_store_explicit(&api->real[at], real[at], memory_order_relaxed);
     atomic_store(&api->base, base);
     if (atomic_load(&api->bound))
-        atomic_fetch_add(&shim_generation, 1); /* the library was unloaded and another one loaded */
+        atomic_fetch_add(&shim_generation, 1); /* the library was unloaded and another loaded */
     atomic_store_explicit(&api->bound, true, memory_order_release);
     pthread_mutex_unlock(&lock);
     if (behind)
@@ -145,7 +145,7 @@ void *symbols_find(struct api *api, int symbol) {
 void *symbols_replace(struct api *api, int symbol, void *real) {
     void *known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed);
     if (!known && atomic_load_explicit(&api->bound, memory_order_acquire))
-        atomic_store_explicit(&api->real[symbol], real, memory_order_relaxed); /* not exported, but looked up */
+        atomic_store_explicit(&api->real[symbol], real, memory_order_relaxed); /* not exported, but found by look-up */
     else if (!known && !bind_where(api, real))
         return real;
     return api->symbols[symbol].wrapper;
@@ -153,7 +153,7 @@ void *symbols_replace(struct api *api, int symbol, void *real) {
 
 /* --- dlsym --------------------------------------------------------------------------------- */
 
-#define NOT_FOUND ((void *)1) /* the answer is NULL; NULL itself means "ask the real dlsym" */
+#define NOT_FOUND ((void *)1) /* stands for NULL; NULL itself means "call the real dlsym" */
 
 PLAIN_CODE static struct api *api_of(const char *name) {
     if (!name)
@@ -189,10 +189,10 @@ static bool must_get_the_real(const struct api *api, const char *name, void *cal
 static int read_unloads(struct dl_phdr_info *facts, size_t size, void *out) {
     if (size >= offsetof(struct dl_phdr_info, dlpi_subs) + sizeof facts->dlpi_subs)
         *(unsigned long long *)out = facts->dlpi_subs;
-    return 1; /* the first library says all */
+    return 1; /* the first library decides */
 }
 
-/* A library that was closed and opened again may stand at the same address, with everything in it as new. */
+/* A library that was closed and reopened may be at the same address, with fresh state. */
 static bool unloaded_since(void) {
     static _Atomic unsigned long long seen;
     unsigned long long now = 0;
@@ -271,7 +271,7 @@ __attribute__((visibility("hidden"), used)) PLAIN_CODE void *makeway_resolve(voi
     return must_get_the_real(api, name, caller) ? NULL : resolve_ours(api, symbol, handle);
 }
 
-/* dlsym(RTLD_NEXT, ...) depends on who calls: what is not ours is left to the real one by a jump, with the caller's
+/* dlsym(RTLD_NEXT, ...) depends on its caller: what is not ours goes to the real dlsym by a jump, with the caller's
  * return address still in place. */
 #if defined(__x86_64__)
 __asm__(".text\n.globl dlsym\n.type dlsym, @function\ndlsym:\n"

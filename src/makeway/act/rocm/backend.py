@@ -1,4 +1,4 @@
-"""Controls on one rank's AMD GPU, through torch's HIP build, which keeps CUDA's names. Not yet run on hardware.
+"""Controls on one rank's AMD GPU through torch's HIP build, which keeps CUDA's names. Not yet run on hardware.
 
 As on NVIDIA except for the partition: instead of green contexts there are streams with CU masks.
 """
@@ -43,7 +43,7 @@ class RocmBackend(CudaBackend):
         return None
 
     def _partition(self, torch: Any, device: int, comm_sms: int) -> AbstractContextManager[ConfinedStream]:
-        """Compute on all but the first CUs of the dealt order; RCCL's own streams are not masked."""
+        """Compute on all but the first CUs in mask order; RCCL's own streams are not masked."""
         assert self.machine.sms is not None
         return masked_stream(
             torch, self.hip or hip_library(), device, mask_words(comm_sms, self.machine.sms - comm_sms)
