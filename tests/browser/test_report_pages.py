@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from makeway.show.bench_report import bench_report, experiment_report
-from makeway.show.predicted_report import plan_report, room_of, simulation_report
+from makeway.show.predicted_report import room_of
 from tests.browser.driving import OpenPage
 
 from makeway.act.measure.experiment import Cell, Experiment
 from makeway.act.measure.outcome import Applied, Bench, VariantResult
-from makeway.decide.planning.planner import plan as make_plan
+from makeway.decide.planning.planner import plan
 from makeway.model.presets import load_preset
 from makeway.model.residency import blocks_beside, residency
 from makeway.model.simulate.predict import simulate
 from makeway.show.blocks import Report, Room
 from makeway.show.page import html_page
+from makeway.show.prediction import room_of
+from makeway.show.report import report_of
 from makeway.values.collective import load_footprint
 from makeway.values.control import CommPriority, SmemPad
 from makeway.values.device import Device, load_device
@@ -35,13 +37,8 @@ MS = 1_000_000
 
 
 def plan_of(device: Device) -> Report:
-    workload = load_preset("gemm-ar", device)
-    planned = make_plan(workload, device, budget_ms=200)
-    timelines = [
-        ("as it comes", simulate(workload, device).timeline),
-        ("with the plan", simulate(workload, device, planned.controls).timeline),
-    ]
-    return plan_report(planned, workload, device, timelines, notes=("a note",), arguments="makeway plan", version="1")
+    chosen = plan(load_preset("gemm-ar", device), device, budget_ms=200, timelines=True)
+    return report_of(chosen, arguments="makeway plan")
 
 
 def measured() -> Bench:
@@ -88,9 +85,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     padded = simulate(load_preset("cb-ar", mi250x), mi250x, [SmemPad(16 * 1024)])
     reports = {
         "plan": plan_of(load_device("H100-SXM5-80GB")),
-        "simulation": simulation_report(
-            padded, load_preset("cb-ar", mi250x), mi250x, arguments=f"makeway simulate {NASTY}", version="1"
-        ),
+        "simulation": report_of(padded, arguments=f"makeway simulate {NASTY}"),
         "bench": bench_report(measured(), arguments="makeway bench", version="1"),
         "experiment": experiment_report([experiment()], arguments="makeway bench cb-ar --grid paper", version="1"),
     }

@@ -273,7 +273,7 @@ def test_controls_that_only_make_each_other_needless_are_allowed(controls: tuple
 def test_a_contradiction_in_a_file_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "plan.toml"
     file.write_text('version = 2\n[[control]]\nkind = "partition"\ncomm_sms = 0\n')
-    with pytest.raises(DataFileError, match=r"plan\.toml: a plan sets 0 SMs apart"):
+    with pytest.raises(DataFileError, match=r"plan\.toml: partition=0 leaves"):
         load_plan(file)
 
 

@@ -168,7 +168,7 @@ def test_a_plan_file_gives_its_controls(tmp_path: Path) -> None:
         ('version = 2\n[[control]]\nkind = "comm-blocks"\nblocks = 0', "whole number of 1 or more"),
         ('version = 2\n[[control]]\nkind = "priority"\nlevel = 3', "unknown key 'level'"),
         (
-            'version = 1\n[[control]]\nkind = "CommBlocks"\nblocks = 8\n[[control]]\nkind = "CommBlocks"\nblocks = 9',
+            'version = 2\n[[control]]\nkind = "comm-blocks"\nblocks = 8\n[[control]]\nkind = "comm-blocks"\nblocks = 9',
             "comm-blocks is set twice",
         ),
     ],

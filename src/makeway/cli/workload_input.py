@@ -40,7 +40,7 @@ def print_list(kind: str, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def add_preset_options(parser: argparse.ArgumentParser) -> None:
-    """A workload by name, its device and, for presets, what can be changed about it."""
+    """The options that name a workload and a device and, for presets, change it."""
     parser.add_argument("workload", help=f"a preset ({', '.join(preset_names()[:4])}, ...) or a workload file (.toml)")
     parser.add_argument("--device", required=True, metavar="NAME", help="a device (`makeway devices`) or FILE.toml")
     add_preset_choices(parser)
@@ -63,9 +63,10 @@ def add_preset_choices(parser: argparse.ArgumentParser) -> None:
 
 def workload_of(options: argparse.Namespace, device: Device, name: str | None = None) -> Workload:
     """The workload `name` (default: the one that the options name), with the changes that the options ask for."""
-    version = options.library if options.library and "/" not in options.library else None
-    workload = _loaded(name or options.workload, options, device, None if version else options.library)
-    return workload if version is None else _with_version(workload, version, device)
+    library = options.library
+    version_only = library is not None and not set(library) & set("/=")
+    workload = _loaded(name or options.workload, options, device, None if version_only else library)
+    return _with_version(workload, library, device) if version_only else workload
 
 
 def _with_version(workload: Workload, version: str, device: Device) -> Workload:

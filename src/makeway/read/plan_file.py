@@ -9,23 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from makeway.values.control import (
-    Chunks,
-    CommBlocks,
-    CommPriority,
-    CommThreads,
-    Control,
-    CopyEngine,
-    LaunchOrder,
-    SmemPad,
-    SmPartition,
-    TileChoice,
-    control_word,
-    describe,
-    parse_control,
-)
+from makeway.values.control import Control, control_word, describe, parse_control
 from makeway.values.errors import DataFileError, InputError, suggestion
 from makeway.values.facts import parse_toml, read_file, refuse_unknown, text, texts
 from makeway.values.plan import Forecast, MadeFor, Plan, Rejected
@@ -33,13 +19,8 @@ from makeway.values.plan import Forecast, MadeFor, Plan, Rejected
 PLAN_VERSION = 2
 PREDICTED = "predicted"
 
-# A control's name in a file is its name on the command line.
-KINDS: dict[str, type[Control]] = {
-    "pad": SmemPad, "tile": TileChoice, "priority": CommPriority, "comm-first": LaunchOrder, "comm-blocks": CommBlocks,
-    "comm-threads": CommThreads, "partition": SmPartition, "copy-engine": CopyEngine, "chunks": Chunks,
-}  # fmt: skip
-_NAMES = {kind: name for name, kind in KINDS.items()}
-_OLD_NAMES = {kind.__name__: name for name, kind in KINDS.items()}  # version 1 named the classes
+KINDS: dict[str, type[Control]] = {kind.name: kind for kind in get_args(Control)}
+_OLD_NAMES = {kind.__name__: kind.name for kind in get_args(Control)}  # version 1 named the classes
 _OLD_KEYS = {"gpus": "ranks"}  # of [for] in version 1
 
 _TABLES = ("version", "for", "predicted", "control", "rejected")
@@ -194,7 +175,7 @@ def _blocks(plan: Plan) -> Iterator[list[str]]:
     if plan.predicted is not None:
         yield ["# Simulated, not measured.", "[predicted]", _line("origin", PREDICTED), *_lines(plan.predicted)]
     for control, reason in zip(plan.controls, plan.reasons, strict=True):
-        kind = _line("kind", _NAMES[type(control)])
+        kind = _line("kind", control.name)
         yield [f"# {one_line(describe(control))}", "[[control]]", kind, *_lines(control), *_reason_lines(reason)]
     for rejected in plan.rejected:
         word = _line("control", control_word(rejected.control))

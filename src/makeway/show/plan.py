@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, assert_never
 
 from makeway.decide.planning.difference import PlanDifference
@@ -17,7 +17,6 @@ from makeway.values.plan import Forecast, MadeFor, Plan, Search
 
 _MS = 1e6
 _NUMBERS = "predicted by simulation, not measured"
-_BRIEF_REJECTIONS = 3
 _TIMES = ("t_naive_ms", "t_plan_ms", "t_ideal_ms", "t_sequential_ms", "share_of_ideal_naive", "share_of_ideal_plan")
 
 
@@ -63,45 +62,36 @@ def _plan_report(plan: Plan, arguments: str) -> Report:
 
 
 def _sections(plan: Plan, search: Search | None, forecast: Forecast | None) -> Iterator[Section]:
-    yield Section(name="plan", title="Plan", blocks=(_controls(plan),))
+    reasons = zip(plan.controls, plan.reasons, strict=True)
+    table = _controls("controls", "What to set, and why", reasons, nothing="Nothing to set.")
+    yield Section(name="plan", title="Plan", blocks=(table,))
     if search is not None and forecast is not None:
         rows = _rows(plan, search, forecast)
         yield Section(name="compared", title="Compared with published heuristics", blocks=(_heuristics(rows),))
         yield Section(name="time", title="Time", blocks=(_bars(rows, forecast),), detail=True)
-    yield Section(name="turned-down", title="Rejected", blocks=(_rejections(plan),))
+    rejected = ((item.control, item.reason) for item in plan.rejected)
+    table = _controls(
+        "rejected", "What is not in the plan, and why", rejected, nothing="Nothing was rejected.", brief_rows=3
+    )
+    yield Section(name="rejections", title="Rejected", blocks=(table,))
     if search is not None:
         if search.timelines:
             yield timeline_section(search.timelines)
         yield from room_section(search.workload, search.device, plan.controls)
 
 
-def _controls(plan: Plan) -> Table:
+def _controls(
+    name: str, caption: str, reasons: Iterable[tuple[Control, str]], *, nothing: str, brief_rows: int = 8
+) -> Table:
     return Table(
-        name="controls",
-        caption="What to set, and why",
+        name=name,
+        caption=caption,
         columns=(Column("control", "name"), Column("meaning", "wide", brief=False), Column("reason", "wide")),
-        rows=tuple(
-            (Cell(control_word(control)), Cell(describe(control)), Cell(reason))
-            for control, reason in zip(plan.controls, plan.reasons, strict=True)
-        ),
+        rows=tuple((Cell(control_word(control)), Cell(describe(control)), Cell(reason)) for control, reason in reasons),
         origin="predicted",
-        nothing="Nothing to set.",
-    )
-
-
-def _rejections(plan: Plan) -> Table:
-    return Table(
-        name="rejected",
-        caption="What is not in the plan, and why",
-        columns=(Column("control", "name"), Column("meaning", "wide", brief=False), Column("reason", "wide")),
-        rows=tuple(
-            (Cell(control_word(item.control)), Cell(describe(item.control)), Cell(item.reason))
-            for item in plan.rejected
-        ),
-        origin="predicted",
-        nothing="Nothing was rejected.",
+        nothing=nothing,
         filtered=True,
-        brief_rows=_BRIEF_REJECTIONS,
+        brief_rows=brief_rows,
     )
 
 
@@ -127,7 +117,7 @@ def _heuristics(rows: list[_Row]) -> Table:
             Column("controls", "wide"),
         ),
         rows=tuple(
-            (Cell(name), number(t_ns, scale=_MS), number(share, 2), Cell(_words(controls) or "–"))
+            (Cell(name), number(t_ns, scale=_MS), number(share, 2), Cell(" ".join(map(control_word, controls)) or "–"))
             for name, t_ns, share, controls in rows
         ),
         origin="predicted",
@@ -142,10 +132,6 @@ def _bars(rows: list[_Row], forecast: Forecast) -> Bars:
         for name, t_ns, share, _ in reversed(rows)
     ]
     return ideal_bars(tuple(bars), forecast.t_ideal_ns)
-
-
-def _words(controls: tuple[Control, ...]) -> str:
-    return " ".join(control_word(control) for control in controls)
 
 
 def _plan_data(plan: Plan, made_for: MadeFor) -> dict[str, Any]:

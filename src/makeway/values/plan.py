@@ -16,7 +16,7 @@ from makeway.values.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeFor:
-    """What a plan was made for; None where that is not known."""
+    """What a plan was made for; None where unknown."""
 
     workload: str | None = None
     device: str | None = None

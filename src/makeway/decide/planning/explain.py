@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from makeway.decide.planning.candidates import Candidates
 from makeway.decide.planning.score import Score, Scorer
-from makeway.decide.planning.search import TIE, Controls, removals
+from makeway.decide.planning.search import TIE, Controls
 from makeway.values.control import Control, SmemPad, control_word
 from makeway.values.plan import Rejected
 
@@ -18,46 +17,17 @@ MODEL_ERROR: dict[str, float] = {"sm_80": 0.011, "sm_86": 0.025, "gfx90a": 0.031
 LARGEST_ERROR = max(MODEL_ERROR.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """A plan in sentences."""
-
-    summary: tuple[str, ...]  # the first is the verdict
-    reasons: tuple[str, ...]  # one for each control of the plan
-    rejected: tuple[Rejected, ...]
-
-
 def model_error(arch: str) -> float:
     """The model's average error of t / t_sequential; a smaller gain counts as none."""
     return MODEL_ERROR.get(arch, LARGEST_ERROR)
 
 
-def explain(
-    plan: Score,
-    best: Score,
-    *,
-    leave: bool,
-    judge: Scorer,
-    search: Scorer,
-    offered: Candidates,
-    budget_ms: float,
-) -> Explanation:
-    """Whether the plan is worth applying, what each control is worth, and why the others are not in it.
+def summary(plan: Score, best: Score, scorer: Scorer, *, leave: bool) -> Iterator[str]:
+    """The verdict, under which conditions, and the range that it lies in.
 
-    `judge` scored `plan` and `best`, the fastest set found; they differ only if `leave`: the gain is too small.
-    `search`, whose scores may be coarser, gives the reasons for rejections: it tries one value of each kind beside the
-    plan while the budget lasts.
+    `best` is the fastest set found; it differs from `plan` only if `leave`: its gain is too small.
     """
-    naive = judge.score(())
-    return Explanation(
-        summary=tuple(_summary(plan, best, naive, judge, leave=leave)),
-        reasons=tuple(_reason(control, plan, judge, offered) for control in plan.controls),
-        rejected=(*offered.rejected, *_rejections(plan.controls, offered, search, budget_ms)),
-    )
-
-
-def _summary(plan: Score, best: Score, naive: Score, scorer: Scorer, *, leave: bool) -> Iterator[str]:
-    base, arch = scorer.baseline, scorer.device.arch
+    naive, base, arch = scorer.score(()), scorer.baseline, scorer.device.arch
     error, saved = model_error(arch), (naive.t_ns - plan.t_ns) / base.t_sequential_ns
     if leave:
         more = [control_word(control) for control in best.controls if control not in plan.controls]
@@ -89,18 +59,23 @@ def _summary(plan: Score, best: Score, naive: Score, scorer: Scorer, *, leave: b
         )
 
 
-def _reason(control: Control, plan: Score, scorer: Scorer, offered: Candidates) -> str:
+def reason(control: Control, plan: Score, scorer: Scorer, offered: Candidates) -> str:
+    """What a control of the plan is worth."""
     if control in offered.forced:
         return "required"
-    rest = next(rest for other, rest in removals(plan.controls, offered.forced) if other == control)
-    without = scorer.attempt(rest)
+    without = scorer.attempt(tuple(other for other in plan.controls if other != control))
     if isinstance(without, str):
         return f"the others cannot run without it: {without}"
     return f"{_ms(plan.t_ns)} with it, {_ms(without.t_ns)} without it ({_change(plan.t_ns, without.t_ns)})"
 
 
-def _rejections(plan: Controls, offered: Candidates, search: Scorer, budget_ms: float) -> Iterator[Rejected]:
-    """The best value of each kind that is not in the plan, beside the plan's other controls."""
+def rejections(plan: Controls, offered: Candidates, search: Scorer, budget_ms: float) -> Iterator[Rejected]:
+    """The candidates that are not in the plan, and why.
+
+    For each kind the best value beside the plan's other controls, by the scores of the search, which may be coarser
+    than those that decided; at least one value is tried while the budget lasts.
+    """
+    yield from offered.rejected
     reference = search.attempt(plan)
     for axis in offered.axes:
         kept = next((control for control in plan if type(control) is type(axis[0])), None)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from makeway.decide.planning.candidates import Candidates, Tile, candidates
-from makeway.decide.planning.explain import explain, model_error
+from makeway.decide.planning.explain import model_error, reason, rejections, summary
 from makeway.decide.planning.heuristics import as_isolated, heuristic_controls, heuristic_names
 from makeway.decide.planning.score import Fidelity, Score, Scorer, dispatch_policies
 from makeway.decide.planning.search import Controls, SearchResult, best, chosen, fastest, removals
@@ -68,26 +68,18 @@ def plan(
     worth = (nothing.t_ns - top.t_ns) / judge.baseline.t_sequential_ns > model_error(device.arch)
     leave = heuristic == PLANNER and not worth
     selected = nothing if leave else top
-    explanation = explain(
-        selected,
-        top,
-        leave=leave,
-        judge=judge,
-        search=contest.scorer,
-        offered=offered,
-        budget_ms=contest.effort.search_ms,
-    )
+    verdict = tuple(summary(selected, top, judge, leave=leave))
     return Plan(
         controls=selected.controls,
-        reasons=explanation.reasons,
+        reasons=tuple(reason(control, selected, judge, offered) for control in selected.controls),
         made_for=_made_for(workload, device),
         predicted=_forecast(judge, selected),
-        rejected=explanation.rejected,
+        rejected=tuple(rejections(selected.controls, offered, contest.scorer, contest.effort.search_ms)),
         search=Search(
             workload=workload,
             device=device,
             heuristic=heuristic,
-            summary=explanation.summary,
+            summary=verdict,
             leave_as_is=leave,
             best_controls=top.controls,
             t_best_ns=round(top.t_ns),

@@ -27,7 +27,6 @@ class SearchResult:
 
     best: Score
     scores: Mapping[Controls, Score]
-    refused: Mapping[Controls, str]  # sets that cannot run, and why
     evaluations: int
     complete: bool  # every set was scored
     stopped_early: bool  # the budget ran out before the search ended
@@ -44,7 +43,6 @@ def best(scorer: Scorer, offered: Candidates, *, seeds: Sequence[Controls] = (),
     return SearchResult(
         best=search.pruned(chosen(search.scores.values(), seeded), seeded),
         scores=search.scores,
-        refused=search.refused,
         evaluations=scorer.evaluations,
         complete=search.complete,
         stopped_early=search.stopped_early or search.left_out,
@@ -69,15 +67,11 @@ def fastest(score: Score) -> tuple[object, ...]:
     return (score.t_ns, *preference(score))
 
 
-def without(controls: Controls, control: Control) -> Controls:
-    return tuple(other for other in controls if other != control)
-
-
 def removals(controls: Controls, forced: Controls) -> Iterator[tuple[Control, Controls]]:
     """Each control that may be left out, and the set without it."""
     for control in controls:
         if control not in forced:
-            yield control, without(controls, control)
+            yield control, tuple(other for other in controls if other != control)
 
 
 @dataclass
@@ -86,7 +80,7 @@ class _Explorer:
     offered: Candidates
     budget_ms: float
     scores: dict[Controls, Score] = field(default_factory=dict)
-    refused: dict[Controls, str] = field(default_factory=dict)
+    refused: set[Controls] = field(default_factory=set)  # sets that cannot run
     complete: bool = False
     stopped_early: bool = False
     left_out: bool = False  # whether some set would have cost more than was left
@@ -106,8 +100,8 @@ class _Explorer:
         for score in sorted(self.scores.values(), key=fastest):
             self._descend(score)
         for corner in self._corners():
-            if (scored := self._score(corner)) is not None:
-                self._descend(scored)
+            if (corner_score := self._score(corner)) is not None:
+                self._descend(corner_score)
         self._pairs()
 
     def pruned(self, plan: Score, floor: Sequence[Score]) -> Score:
@@ -131,7 +125,7 @@ class _Explorer:
             return None
         answer = self.scorer.attempt(controls)
         if isinstance(answer, str):
-            self.refused[controls] = answer
+            self.refused.add(controls)
             return None
         self.scores[controls] = answer
         return answer
