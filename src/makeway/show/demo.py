@@ -13,7 +13,7 @@ from makeway.act.measure.outcome import Bench
 from makeway.act.measure.variants import OVERLAP, PLANNED, SEQUENTIAL, TORCHRUN
 from makeway.model.validate.rows import Row
 from makeway.show.analysis_data import analysis_document
-from makeway.show.analysis_report import analysis_report
+from makeway.show.analysis_report import analysis_report, time_parts
 from makeway.show.bench import bench_bars, bench_data, bench_headline, bench_lines, planned_words
 from makeway.show.blocks import (
     Block,
@@ -27,7 +27,7 @@ from makeway.show.blocks import (
     Table,
     Words,
 )
-from makeway.show.data import plain
+from makeway.show.data import milliseconds, plain
 from makeway.show.experiment import grid_map
 from makeway.show.numbers import number, percent, time_text
 from makeway.show.provenance import provenance
@@ -194,8 +194,10 @@ def _ladder_table(rows: Sequence[Row]) -> Table:
 
 
 def _recording_report(recording: Recording) -> Report:
-    made = analysis_report(recording.findings, [recording.timeline], None, arguments="", version=__version__)
-    return replace(made, data=analysis_document(recording.findings, None, None, None))
+    """The analysis of the recorded step."""
+    shown = analysis_report(recording.findings, [recording.timeline], None, arguments="", version=__version__)
+    parts = {part.name: milliseconds(part.time_ns) for part in time_parts(recording.findings.ranks[0], 0)}
+    return replace(shown, data=analysis_document(recording.findings, None, None, None) | {"time_ms": parts})
 
 
 def _recording_sections(analysis: Report) -> tuple[Section, ...]:
