@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from makeway.show.predicted_report import simulation_report
 from tests.browser.driving import OpenPage, drawn, eventually, keep_picture
-from tests.browser.test_analysis_page import analysis, html, recorded
+from tests.browser.test_analysis_page import html, recorded
 from tests.browser.test_report_pages import experiment, measured, plan_of
 
+from makeway.act.measure.demo import Demo, Recording
+from makeway.act.measure.experiment import Experiments
 from makeway.model.presets import load_preset
 from makeway.model.simulate.predict import simulate
-from makeway.show.analysis import report as analysis_report
-from makeway.show.bench_report import bench_report, experiment_report
-from makeway.show.demo_report import Demo, demo_report
 from makeway.show.page import html_page
+from makeway.show.report import report_of
 from makeway.values.control import SmemPad
 from makeway.values.device import load_device
 
@@ -37,16 +37,16 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     workload = load_preset("cb-ar", mi250x)
     padded = simulate(workload, mi250x, [SmemPad(16 * 1024)])
     demo = Demo(
-        benches=(measured(),), no_bench=None, maps=(), ladder=(), plan="a plan", seconds=1.0,
-        analysis=analysis_report(analysis(timelines), arguments="makeway demo"),
+        benches=(measured(),), no_bench=None, maps=(), ladder=(), seconds=1.0,
+        recording=Recording(name="a step", timeline=timelines[0], findings=found(timelines[:1]), plan=()),
     )  # fmt: skip
     made = {
         "analysis": html(timelines),
         "plan": html_page(plan_of(load_device("H100-SXM5-80GB"))),
         "simulation": html_page(simulation_report(padded, workload, mi250x, arguments="makeway simulate", version="1")),
-        "bench": html_page(bench_report(measured(), arguments="makeway bench", version="1")),
-        "experiment": html_page(experiment_report([experiment()], arguments="makeway bench cb-ar", version="1")),
-        "demo": html_page(demo_report(demo, arguments="makeway demo", version="1")),
+        "bench": html_page(report_of(measured(), arguments="makeway bench")),
+        "experiment": html_page(report_of(Experiments(experiments=(experiment(),)), arguments="makeway bench cb-ar")),
+        "demo": html_page(report_of(demo, arguments="makeway demo")),
     }
     for name, text in made.items():
         (where / f"{name}.html").write_text(text, encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, variants
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from makeway.act.measure.ranks.exchange import GlooTransport, RawSpan, Recorder
@@ -73,7 +73,7 @@ def _schedule() -> Schedule:
     return Schedule(mode="compute", transport=GlooTransport(), recorder=Recorder())
 
 
-@variants(max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 15), st.integers(0, 10))
 def test_one_changed_number_in_a_product_is_seen(row: int, column: int) -> None:
     pair, schedule = _pair(), _schedule()

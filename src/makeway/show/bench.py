@@ -59,7 +59,8 @@ def bench_headline(bench: Bench) -> Headline:
     """The planned variant, or the fastest controlled one, against the baseline."""
     controlled, baseline, gain = bench.controlled, bench.baseline, bench.gain
     if controlled is None or baseline is None or gain is None:
-        fastest = min(bench.variants, key=lambda variant: variant.median_ns)
+        right = [variant for variant in bench.variants if variant.wrong is None]
+        fastest = min(right or bench.variants, key=lambda variant: variant.median_ns)
         return _verdict(bench, fastest, f"{time_text(fastest.median_ns)} ({fastest.name})")
     if not controlled.controls:  # planning chose to leave things as they are
         return _verdict(bench, baseline, f"leave as is; {baseline_text(bench)} takes {time_text(baseline.median_ns)}")
