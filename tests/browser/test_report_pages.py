@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from makeway.show.predicted_report import room_of, simulation_report
 from tests.browser.driving import OpenPage
 
 from makeway.act.measure.experiment import Cell, Experiment, Experiments
 from makeway.act.measure.outcome import Bench, VariantResult
+from makeway.decide.planning.planner import plan
 from makeway.model.presets import load_preset
 from makeway.model.residency import blocks_beside, residency
 from makeway.model.simulate.predict import simulate
 from makeway.show.blocks import Report, Room
-from makeway.show.page import html_page
+from makeway.show.page import page as page_of
+from makeway.show.prediction import room_of
 from makeway.show.report import report_of
 from makeway.values.collective import load_footprint
 from makeway.values.control import CommPriority, SmemPad
@@ -83,14 +84,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     padded = simulate(load_preset("cb-ar", mi250x), mi250x, [SmemPad(16 * 1024)])
     reports = {
         "plan": plan_of(load_device("H100-SXM5-80GB")),
-        "simulation": simulation_report(
-            padded, load_preset("cb-ar", mi250x), mi250x, arguments=f"makeway simulate {NASTY}", version="1"
-        ),
+        "simulation": report_of(padded, arguments=f"makeway simulate {NASTY}"),
         "bench": report_of(measured(), arguments="makeway bench"),
         "experiment": report_of(Experiments(experiments=(experiment(),)), arguments="makeway bench cb-ar --grid paper"),
     }
     for name, report in reports.items():
-        (where / f"{name}.html").write_text(html_page(report), encoding="utf-8")
+        (where / f"{name}.html").write_text(page_of(report), encoding="utf-8")
     return {name: where / f"{name}.html" for name in reports}
 
 

@@ -21,7 +21,6 @@ from makeway.act.backend import Backend
 from makeway.act.cuda.backend import CudaBackend
 from makeway.act.cuda.machine import GpuMachine, look
 from makeway.act.cuda.options import (
-    ZERO_CTA,
     environment_receipt,
     option_settings,
     overriding,
@@ -29,6 +28,7 @@ from makeway.act.cuda.options import (
     start_environment,
 )
 from makeway.act.cuda.streams import carved_out, compute_sms
+from makeway.act.export.frameworks import ZERO_CTA
 from makeway.act.export.values import Library
 from makeway.act.rocm.backend import RocmBackend
 from makeway.act.rocm.masks import check_split, mask_words, masked_stream
