@@ -1,15 +1,17 @@
-# make demo   what makeway does, on this machine          make check  format, lint, types, import contract
-# make test   the whole test suite                        make bench  benchmarks (ratios, never a test)
-# make docs   the documentation as a site in site/, strictly; what is generated is made again first
-# make map    docs/control-map.csv and .svg, some 5 minutes; make planner-map holds the planner against it
-# Each target makes .venv and installs what it needs.
+# make demo       what makeway does, on this machine      make check      format, lint, types, import contract
+# make test       the test suite                          make bench      benchmarks: they print, and never fail
+# make test-long  the sweeps that `make test` leaves out  make docs       the documentation as a site in site/
+# make walks      how commands walk through the bands     make map        docs/control-map.csv and .svg: 5 minutes
+# make planner-map  the planner beside the control map
+# Each target makes .venv and installs what it needs. TESTS=PATH and PYTEST=OPTIONS narrow a test run.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PARALLEL := -n auto --dist loadscope  # a module's tests on one worker: its fixtures are made once
 
-.PHONY: setup demo test check format bench docs map planner-map clean
+.PHONY: setup demo test test-long check format bench docs walks map planner-map clean
 
 setup: $(VENV)/.dev
 
@@ -33,7 +35,10 @@ demo: $(VENV)/.demo
 	@$(BIN)/makeway demo
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n auto $(TESTS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(PYTEST) $(TESTS)
+
+test-long: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(PARALLEL) -m long $(PYTEST) $(TESTS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
@@ -49,18 +54,21 @@ bench: $(VENV)/.dev
 	@for script in benchmarks/bench_*.py; do $(BIN)/python $$script; done
 
 $(VENV)/.docs: $(VENV)/.core
-	@echo "installing what makes the documentation into $(VENV) ..." >&2
+	@echo "installing the documentation tools into $(VENV) ..." >&2
 	@$(PIP) install -c constraints.txt -e '.[docs]'
 	@touch $@
 
 docs: $(VENV)/.docs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/docs
 
+walks: $(VENV)/.dev
+	@$(BIN)/python scripts/walks --check
+
 map: $(VENV)/.dev
-	@$(BIN)/python benchmarks/control_map.py
+	@$(BIN)/python scripts/control_map.py
 
 planner-map: $(VENV)/.dev
-	@$(BIN)/python benchmarks/planner_map.py
+	@$(BIN)/python scripts/planner_map.py
 
 clean:
 	rm -rf $(VENV) build site makeway-demo.html .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -9,14 +9,13 @@ depths differ from those the host was calibrated with; the control is the predic
 from __future__ import annotations
 
 import sys
-from statistics import median
 
 from makeway.act.measure.bench import cores, run_bench
 from makeway.act.measure.calibrate import calibrate, gemm_flops
 from makeway.act.measure.job import Job
 from makeway.act.measure.link import parse_rate
-from makeway.act.measure.outcome import SEQUENTIAL, Bench
-from makeway.act.measure.variants import COMM, COMPUTE, Setting, variant_name
+from makeway.act.measure.outcome import Bench
+from makeway.act.measure.variants import COMM, COMPUTE, SEQUENTIAL, Variant, fair_threads, variant_name
 from makeway.decide.planning.host import HostStep, predict_host_step
 from makeway.values.collective import Collective
 from makeway.values.units import MIB
@@ -38,16 +37,27 @@ WITHIN, WANTED = 0.15, 8
 RANKS = 2
 
 
-def measured(workload: str, size: int, scale: float, link: str | None, setting: Setting, rounds: int) -> Bench:
-    threads = max(cores() // RANKS, 1)
-    settings = (
-        Setting(name=COMPUTE, mode="compute", threads=threads),
-        Setting(name=COMM, mode="comm", threads=threads),
-        Setting(name=SEQUENTIAL, mode="sequential", threads=threads),
-        setting,
+def measured(workload: str, size: int, scale: float, link: str | None, variant: Variant, rounds: int) -> Bench:
+    threads = fair_threads(cores(), RANKS)
+    variants = (
+        Variant(name=COMPUTE, mode="compute", threads=threads),
+        Variant(name=COMM, mode="comm", threads=threads),
+        Variant(name=SEQUENTIAL, mode="sequential", threads=threads),
+        variant,
     )
-    job = Job(workload=workload, settings=settings, repeats=rounds, size_bytes=size * MIB, scale=scale)
-    return run_bench(job, RANKS, rate=parse_rate(link) if link else None)
+    rate = parse_rate(link) if link else None
+    size_bytes = size * MIB
+    return run_bench(
+        Job(
+            workload=workload,
+            ranks=RANKS,
+            link=rate,
+            variants=variants,
+            repeats=rounds,
+            size_bytes=size_bytes,
+            scale=scale,
+        )
+    )
 
 
 def main() -> None:
@@ -66,18 +76,18 @@ def main() -> None:
             collective=exchange,
             link_bytes_per_s=bytes_per_s,
         )
-        told = predict_host_step(device, step)
-        setting = Setting(name="planned", controls=told.planned, threads=max(cores() // RANKS, 1))
-        found = measured(workload, size, scale, link, setting, rounds)
-        assert abs(gemm_flops(found, scale) / step.flops - 1) < 0.05
-        took = median(found.variant("planned").times_ns) / found.exchanges
-        in_turn = median(found.variant(SEQUENTIAL).times_ns) / found.exchanges
-        error = told.planned_ns / took - 1
+        predicted = predict_host_step(device, step)
+        variant = Variant(name="planned", controls=predicted.planned, threads=fair_threads(cores(), RANKS))
+        bench = measured(workload, size, scale, link, variant, rounds)
+        assert abs(gemm_flops(bench, scale) / step.flops - 1) < 0.05
+        took = bench.variant("planned").median_ns / bench.exchanges
+        in_turn = bench.variant(SEQUENTIAL).median_ns / bench.exchanges
+        error = predicted.planned_ns / took - 1
         good += abs(error) <= WITHIN
         print(
-            f"{workload:<12} {size:>4} {scale:>6g}  {link or '-':<6} {told.planned_ns / 1e6:>13.1f} "
-            f"{took / 1e6:>12.1f} {error:>+6.0%} {told.sequential_ns / in_turn - 1:>+17.0%}  "
-            f"{variant_name(told.planned) or 'as is'}"
+            f"{workload:<12} {size:>4} {scale:>6g}  {link or '-':<6} {predicted.planned_ns / 1e6:>13.1f} "
+            f"{took / 1e6:>12.1f} {error:>+6.0%} {predicted.sequential_ns / in_turn - 1:>+17.0%}  "
+            f"{variant_name(predicted.planned) or 'as is'}"
         )
     print(f"within {WITHIN:.0%} for {good} of {len(CASES)} (goal: {WANTED})")
 

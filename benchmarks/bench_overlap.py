@@ -12,10 +12,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from makeway.act.measure.bench import cores, job_settings, run_bench, with_usual_steps
+from makeway.act.measure.bench import cores, run_bench
 from makeway.act.measure.job import Job
 from makeway.act.measure.link import parse_rate
-from makeway.act.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, TORCHRUN, Bench
+from makeway.act.measure.outcome import Bench
+from makeway.act.measure.variants import OVERLAP, PLANNED, SEQUENTIAL, TORCHRUN
 
 RANKS = 2
 LINKS = (None, "8gbit", "2gbit")
@@ -37,45 +38,44 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A goal in one cell: what was asked, what was found."""
+    """A goal in one cell, and whether it was met."""
 
     cell: Cell
     goal: str
-    found: float
+    value: float
     passed: bool
 
 
 def measured(cell: Cell, *, repeats: int, wide: bool) -> Bench:
     """The cell's bench; trial rounds grow with the rounds."""
-    settings, candidates = job_settings([], RANKS, apart=cell.link is not None, plan=True, wide=wide)
     job = Job(
         workload=cell.workload,
-        settings=settings,
-        candidates=candidates,
+        ranks=RANKS,
+        link=parse_rate(cell.link) if cell.link else None,
+        wide=wide,
         repeats=repeats,
         trial_rounds=max(repeats // 3, 2),
         compress=cell.compress,
         timeout_s=60,
     )
-    rate = parse_rate(cell.link) if cell.link else None
-    return run_bench(with_usual_steps(job), RANKS, rate=rate, progress=lambda stage: None)
+    return run_bench(job)
 
 
 def verdicts(cell: Cell, bench: Bench) -> Iterable[Verdict]:
     """What each goal that concerns a cell says of it. Differences are medians of paired rounds."""
-    base = bench.better_baseline
+    base = bench.baseline
     if base is not None:
-        behind = bench.against(PLANNED, base.name)
-        yield Verdict(cell=cell, goal="vs better default, at most +3 %", found=behind, passed=behind <= SLOWER)
+        behind = bench.against(PLANNED, base.name).relative
+        yield Verdict(cell=cell, goal="vs better default, at most +3 %", value=behind, passed=behind <= SLOWER)
     if RANKS * cores() > cores():
-        gain = bench.against(PLANNED, OVERLAP)
-        yield Verdict(cell=cell, goal="vs torch's default, -15 %", found=gain, passed=gain <= -OVERSUBSCRIBED)
+        gain = bench.against(PLANNED, OVERLAP).relative
+        yield Verdict(cell=cell, goal="vs torch's default, -15 %", value=gain, passed=gain <= -OVERSUBSCRIBED)
     if cell.link == "2gbit":
         share = bench.share_of_ideal(PLANNED) or 0.0
-        yield Verdict(cell=cell, goal="85 % of ideal", found=share, passed=share >= OF_IDEAL)
+        yield Verdict(cell=cell, goal="85 % of ideal", value=share, passed=share >= OF_IDEAL)
     if cell.link is None:
-        gain = bench.against(PLANNED, TORCHRUN)
-        yield Verdict(cell=cell, goal="vs torchrun's default, -10 %", found=gain, passed=gain <= -SAME_HOST)
+        gain = bench.against(PLANNED, TORCHRUN).relative
+        yield Verdict(cell=cell, goal="vs torchrun's default, -10 %", value=gain, passed=gain <= -SAME_HOST)
 
 
 def run_cells(cells: Sequence[Cell], *, repeats: int, wide: bool) -> None:
@@ -83,11 +83,11 @@ def run_cells(cells: Sequence[Cell], *, repeats: int, wide: bool) -> None:
     print(f"medians in ms (interquartile range), {repeats} rounds, {RANKS} ranks on {cores()} cores; measured")
     names = (SEQUENTIAL, OVERLAP, TORCHRUN, PLANNED)
     print(f"{'cell':<24} {'ideal':>8} " + " ".join(f"{name:>18}" for name in names) + "   of ideal  planned")
-    found: list[Verdict] = []
+    goals: list[Verdict] = []
     for cell in cells:
         bench = measured(cell, repeats=repeats, wide=wide)
-        columns = [bench.variant(name).summary for name in names]
-        times = " ".join(f"{one.median_ns / 1e6:10.1f} ({one.spread_ns / 1e6:5.1f})" for one in columns)
+        columns = [bench.variant(name) for name in names]
+        times = " ".join(f"{each.median_ns / 1e6:10.1f} ({each.spread_ns / 1e6:5.1f})" for each in columns)
         share = bench.share_of_ideal(PLANNED)
         print(
             f"{cell!s:<24} {bench.ideal_ns / 1e6:8.1f} {times}   {'-' if share is None else f'{share:.0%}':>8}  "
@@ -96,10 +96,10 @@ def run_cells(cells: Sequence[Cell], *, repeats: int, wide: bool) -> None:
         )
         if cell.link is not None:
             print(f"{'':<24} {bench.link}")
-        found += verdicts(cell, bench)
+        goals += verdicts(cell, bench)
     print()
-    for verdict in found:
-        print(f"{'pass' if verdict.passed else 'MISS'}  {verdict.cell!s:<24} {verdict.goal:<34} {verdict.found:+.1%}")
+    for verdict in goals:
+        print(f"{'pass' if verdict.passed else 'MISS'}  {verdict.cell!s:<24} {verdict.goal:<34} {verdict.value:+.1%}")
 
 
 def main() -> None:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from playwright.sync_api import sync_playwright
 from timing import line
 
-from makeway.decide.analysis.rank import findings, rank_records
+from makeway.decide.analysis.analyze import analysis_of
 from makeway.decide.planning.planner import plan
 from makeway.model.presets import load_preset
 from makeway.model.simulate.predict import simulate
-from makeway.show.analysis_report import analysis_report
+from makeway.show.analysis import report as analysis_report
 from makeway.show.blocks import Report
 from makeway.show.page import page as html_page
 from makeway.show.report import report_of
@@ -100,8 +100,7 @@ def many_spans() -> Report:
     ]
     ranks = (Rank(rank=0, device="NVIDIA A100-SXM4-80GB", source="synthetic"),)
     timeline = Timeline(spans=tuple(spans), origin="imported", ranks=ranks)
-    found = findings(rank_records(timeline))
-    return analysis_report(found, [timeline], None, arguments="makeway analyze synthetic", version="benchmark")
+    return analysis_report(analysis_of([timeline], what_if=False), arguments="makeway analyze synthetic")
 
 
 def planned() -> Report:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bench_overlap import LINKS, RANKS, Cell, parsed, run_cells
 
-from makeway.act.measure.bench import job_settings, run_bench
+from makeway.act.measure.bench import run_bench
 from makeway.act.measure.job import Job
+from makeway.values.control import Chunks, CopyEngine
 
 LOSS_STEPS = 20
 LOSS_SCALE = 0.25
@@ -17,10 +18,11 @@ LOSS_SCALE = 0.25
 
 def print_losses(workload: str, compress: str) -> None:
     """Whether every loss of 20 steps is that of stock, in a smaller model: every step is compared in every variant."""
-    settings, _ = job_settings(["copy-engine", "chunks=2"], RANKS, apart=False, plan=False, wide=False)
     job = Job(
         workload=workload,
-        settings=settings,
+        ranks=RANKS,
+        controls=((CopyEngine(),), (Chunks(2),)),
+        plan=False,
         repeats=1,
         warmup=0,
         steps=LOSS_STEPS,
@@ -28,7 +30,7 @@ def print_losses(workload: str, compress: str) -> None:
         compress=compress,
         timeout_s=60,
     )
-    bench = run_bench(job, RANKS)
+    bench = run_bench(job)
     names = ", ".join(variant.name for variant in bench.variants)
     verdict = "as stock, each within 1e-4" if bench.verified else "NOT as stock"
     print(f"{workload} {compress}: losses of {LOSS_STEPS} steps {verdict} ({names})", flush=True)

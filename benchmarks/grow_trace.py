@@ -1,6 +1,6 @@
 """A trace of any size, from a small one: SRC's events TIMES over, each copy later and with its own correlation ids.
 
-    python benchmarks/grow_trace.py tests/data/traces/hta/a100_w8_rank3.json.gz /tmp/large.json --times 30
+    python benchmarks/grow_trace.py ../shared/traces/hta/a100_w8_rank3.json.gz /tmp/large.json --times 30
 
 Thirty copies of that trace are 3.3 million events, 257,040 of them kernels. An OUT that ends in .gz is compressed.
 """

@@ -1,6 +1,6 @@
-"""What MkDocs does besides: a link to a file outside docs/ becomes plain words, since a site has only docs/.
+"""A hook of MkDocs: a link to a file outside docs/ becomes plain text, since the site holds only docs/.
 
-In the repository such links work, and tests/unit/test_docs.py checks that they lead somewhere.
+In the repository such links work, and tests/unit/test_docs.py checks them.
 """
 
 from __future__ import annotations

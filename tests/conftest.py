@@ -1,4 +1,4 @@
-"""Shared set-up: a deterministic hypothesis profile and real kernels compiled by Triton."""
+"""Shared set-up: time limits, the hypothesis profile, and real kernels compiled by Triton."""
 
 from __future__ import annotations
 
@@ -10,17 +10,29 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.sharing import once_per_run
 
 settings.register_profile("makeway", deadline=None, max_examples=200, print_blob=True)
 settings.load_profile("makeway")
 
-SEED_VARIABLE = "MAKEWAY_TEST_SEED"  # set it to repeat a run's random draws
+SEED_VARIABLE = "MAKEWAY_TEST_SEED"  # set it to repeat the random draws of a run
 
 TRITON_SCRIPT = Path(__file__).parent / "oracle" / "compile_kernels.py"
+
+# Folders and files whose tests compile with gcc or Triton, or drive a browser; other tests have the limit of
+# pyproject.toml, or their own mark.
+SLOW_LIMIT_S = 360
+SLOW = ("browser", "oracle", "preload", "test_docs_site.py", "test_reports.py", "test_torch_triton.py")
 
 
 def pytest_configure() -> None:
     os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32)))  # test workers inherit it
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("timeout") is None and not set(SLOW).isdisjoint(item.path.parts):
+            item.add_marker(pytest.mark.timeout(SLOW_LIMIT_S))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -35,13 +47,15 @@ def draw() -> random.Random:
 
 @pytest.fixture(scope="session")
 def triton_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of cubins and hsacos that Triton compiled just now, and its own figures beside them.
+    """A directory of cubins and hsacos that Triton compiled just now, and Triton's figures beside them.
 
     Compiled in a process of its own: Triton warns on import, and warnings are errors here.
     """
-    out = tmp_path_factory.mktemp("triton")
-    subprocess.run([sys.executable, str(TRITON_SCRIPT), str(out)], check=True, timeout=300)
-    return out
+
+    def compile_all(out: Path) -> None:
+        subprocess.run([sys.executable, str(TRITON_SCRIPT), str(out)], check=True, timeout=300)
+
+    return once_per_run(tmp_path_factory, "triton", compile_all)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from makeway.act.doctor.checkup import Checkup, doctor
+    from makeway.act.export.targets import export
+    from makeway.act.export.values import Export
+    from makeway.act.launch.run import DryRun, Run, dry_run, run
+    from makeway.act.measure.bench import bench
+    from makeway.act.measure.demo import Demo, demo
+    from makeway.act.measure.experiment import Experiments
+    from makeway.act.measure.job import Job
+    from makeway.act.measure.outcome import Bench
+    from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
     from makeway.decide.planning.difference import PlanDifference, compare_plans
     from makeway.decide.planning.planner import plan
     from makeway.decide.planning.recorded import NothingToPlan, plan_recorded
@@ -27,24 +37,35 @@ if TYPE_CHECKING:
     from makeway.values.errors import MakewayError
     from makeway.values.kernel import KernelResources, parse_resources
     from makeway.values.plan import Plan, Search, parse_controls
+    from makeway.values.receipt import Receipt
     from makeway.values.timeline import Timeline
     from makeway.values.workload import Workload, WorkloadBuilder, load_workload
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Analysis": "decide.analysis.analyze",
+    "Bench": "act.measure.outcome",
+    "Checkup": "act.doctor.checkup",
     "CommFootprint": "values.collective",
     "Control": "values.control",
+    "Demo": "act.measure.demo",
     "Device": "values.device",
     "DeviceList": "values.device",
+    "DryRun": "act.launch.run",
+    "Experiments": "act.measure.experiment",
+    "Export": "act.export.values",
     "Inspection": "read.binaries.inspect",
+    "Job": "act.measure.job",
     "KernelResources": "values.kernel",
     "MakewayError": "values.errors",
     "NothingToPlan": "decide.planning.recorded",
     "Plan": "values.plan",
     "PlanDifference": "decide.planning.difference",
     "Prediction": "model.simulate.predict",
+    "Receipt": "values.receipt",
     "RoomAnswer": "model.room",
+    "Run": "act.launch.run",
     "Search": "values.plan",
     "SmLimits": "values.device",
     "Sweep": "model.simulate.sweep",
@@ -52,9 +73,16 @@ _HOMES = {
     "Validation": "model.validate.run",
     "Workload": "values.workload",
     "WorkloadBuilder": "values.workload",
+    "analysis_of": "decide.analysis.analyze",
+    "analyze": "decide.analysis.analyze",
+    "bench": "act.measure.bench",
     "blocks_beside": "model.residency",
     "compare_plans": "decide.planning.difference",
+    "demo": "act.measure.demo",
+    "doctor": "act.doctor.checkup",
+    "dry_run": "act.launch.run",
     "dump_plan": "read.plan_file",
+    "export": "act.export.targets",
     "inspect": "read.binaries.inspect",
     "known_devices": "values.device",
     "load_device": "values.device",
@@ -71,6 +99,7 @@ _HOMES = {
     "plan_recorded": "decide.planning.recorded",
     "report_of": "show.report",
     "resident_blocks": "model.residency",
+    "run": "act.launch.run",
     "simulate": "model.simulate.predict",
     "sweep": "model.simulate.sweep",
     "validate": "model.validate.run",
@@ -78,18 +107,28 @@ _HOMES = {
 }
 
 __all__ = [
+    "Analysis",
+    "Bench",
+    "Checkup",
     "CommFootprint",
     "Control",
+    "Demo",
     "Device",
     "DeviceList",
+    "DryRun",
+    "Experiments",
+    "Export",
     "Inspection",
+    "Job",
     "KernelResources",
     "MakewayError",
     "NothingToPlan",
     "Plan",
     "PlanDifference",
     "Prediction",
+    "Receipt",
     "RoomAnswer",
+    "Run",
     "Search",
     "SmLimits",
     "Sweep",
@@ -98,9 +137,16 @@ __all__ = [
     "Workload",
     "WorkloadBuilder",
     "__version__",
+    "analysis_of",
+    "analyze",
+    "bench",
     "blocks_beside",
     "compare_plans",
+    "demo",
+    "doctor",
+    "dry_run",
     "dump_plan",
+    "export",
     "inspect",
     "known_devices",
     "load_device",
@@ -117,6 +163,7 @@ __all__ = [
     "plan_recorded",
     "report_of",
     "resident_blocks",
+    "run",
     "simulate",
     "sweep",
     "validate",

@@ -1,7 +1,7 @@
 """Plans in a PyTorch program: the same calls on CUDA, ROCm, and CPUs with Gloo.
 
-Names are looked up when they are asked for: the start hook is loaded while torch itself is being imported,
-and may load nothing that needs more of torch than is there by then.
+Names are loaded on first use: the start hook runs while torch itself is being imported, and may load nothing that
+needs more of torch than is there by then.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from makeway.act.torch.fsdp import prepare_fsdp2
     from makeway.act.torch.graphs import shaped_graph
     from makeway.act.torch.groups import init_process_group, process_group_options
-    from makeway.act.torch.in_force import Applied, overlap
+    from makeway.act.torch.in_force import InForce, overlap
     from makeway.act.torch.kernels import padded, tiled
     from makeway.act.torch.streams import comm_stream, compute_partition
 
 __all__ = [
-    "Applied",
+    "InForce",
     "comm_stream",
     "compute_partition",
     "init_process_group",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Applied": "in_force",
+    "InForce": "in_force",
     "comm_stream": "streams",
     "compute_partition": "streams",
     "init_process_group": "groups",
@@ -56,6 +56,6 @@ if importlib.util.find_spec("torch") is None:
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'makeway.torch' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"makeway.act.torch.{_HOMES[name]}"), name)
-    globals()[name] = found  # the next time without this function
-    return found
+    value = getattr(importlib.import_module(f"makeway.act.torch.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

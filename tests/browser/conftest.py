@@ -1,4 +1,4 @@
-"""A headless Chromium that lets no page ask for anything, or complain, unnoticed."""
+"""A headless Chromium in which no page requests anything or reports an error unnoticed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.browser.driving import OpenPage
+from tests.browser.driving import OpenPage, count_cpu_time
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -35,23 +35,31 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, file: Path) -> Iterator[OpenPage]:
-    """Opens the page; at the end, nothing may have gone wrong in it, and nothing may have been asked of the outside."""
+    """Opens the page; afterwards it must have reported no error and requested nothing but its own file."""
     contexts: list[Any] = []
-    wrong: list[str] = []
+    errors: list[str] = []
     files: list[str] = []
-    asked: list[str] = []
+    requests: list[str] = []
 
     def opened(
-        path: Path = file, *, width: int = 1280, height: int = 900, dark: bool = False, timeline: bool = True
+        path: Path = file,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        timeline: bool = True,
+        cpu_time: bool = False,
     ) -> Page:
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
         )
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: wrong.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: errors.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: errors.append(f"error: {error}"))
+        page.on("request", lambda request: requests.append(request.url))
+        if cpu_time:
+            count_cpu_time(page)
         page.goto(path.as_uri())
         files.append(path.as_uri())
         if timeline:
@@ -61,5 +69,5 @@ def open_page(browser: Browser, file: Path) -> Iterator[OpenPage]:
     yield opened
     for context in contexts:
         context.close()
-    assert wrong == []
-    assert asked == files
+    assert errors == []
+    assert requests == files

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.browser.driving import OpenPage, eventually, view
+from tests.browser.driving import OpenPage, cpu_ms, eventually, view
 
+from makeway.decide.analysis.analyze import Analysis
+from makeway.decide.analysis.causes import cause_groups
 from makeway.decide.analysis.figures import figures
-from makeway.decide.analysis.findings import Advice, Cause, Findings, Matching, RankFindings, Slowdowns
-from makeway.decide.planning.what_if import Outcome, Replay, WhatIf
-from makeway.show.analysis_report import analysis_report
-from makeway.show.page import html_page
+from makeway.decide.analysis.findings import Advice, Cause, RankFindings
+from makeway.decide.analysis.what_if import Outcome, Replay, WhatIf
+from makeway.show.analysis import report
+from makeway.show.page import page as html_page
 from makeway.values.control import CommPriority, CopyEngine
 from makeway.values.kernel import KernelResources, Launch
 from makeway.values.timeline import Rank, Span, Timeline
@@ -52,30 +55,36 @@ def timeline(rank: int, spans: list[Span]) -> Timeline:
     return Timeline(spans=moved, origin="imported", ranks=(Rank(rank=rank, device="A100", source=f"rank{rank}.json"),))
 
 
-def found(timelines: list[Timeline]) -> Findings:
+def analysis(timelines: list[Timeline]) -> Analysis:
+    waiting = {0: 5 * MS}
     ranks = tuple(
         RankFindings(
-            rank=rank, device="A100", source=f"rank{rank}.json", figures=figures(one.spans), steps=(), occupancy=None,
-            slowdowns=Slowdowns(groups=(), covered_ns=0, overlapped_ns=0), notes=(),
+            rank=rank,
+            device="A100",
+            source=f"rank{rank}.json",
+            figures=figures(one.spans),
+            waiting_ns=waiting.get(rank),
+            exposed_waiting_ns=20 * MS if rank == 1 else 0,
         )
         for rank, one in enumerate(timelines)
-    )  # fmt: skip
+    )
     causes = [
         Cause(kind="straggler", of="exposed", collective=NASTY, rank=1, at_ns=CLOCK + 40 * MS, time_ns=20 * MS,
               confidence="high", evidence="rank 0 came last"),
         Cause(kind="dependency", of="late", collective="other", rank=0, at_ns=CLOCK + 20 * MS, time_ns=10 * MS,
               confidence="low", evidence=NASTY),
     ]  # fmt: skip
-    return Findings(
+    return Analysis(
         ranks=ranks,
-        matching=Matching(
-            matched=(), unmatched=(), transfer_ns=0, waiting_ns=((0, 5 * MS),), straggler_rank=None,
-            straggler_share=None,
-        ),
         causes=tuple(causes),
-        advice=(Advice(title="let it in", why=NASTY, bound_ns=9 * MS, cause="straggler", controls=(CommPriority(),)),),
+        groups=cause_groups(causes),
+        longest=tuple(causes),
+        advice=(
+            Advice(title="let it in", why=NASTY, at_most_ns=9 * MS, cause="straggler", controls=(CommPriority(),)),
+        ),
         notes=("a note " + "x" * 200,),
-    )  # fmt: skip
+        timelines=tuple(timelines),
+    )
 
 
 def html(timelines: list[Timeline]) -> str:
@@ -86,7 +95,7 @@ def html(timelines: list[Timeline]) -> str:
         assumed=("sizes of collectives are guessed",),
     )  # fmt: skip
     arguments = "makeway analyze " + "very/long/path/" * 20
-    return html_page(analysis_report(found(timelines), timelines, answers, arguments=arguments, version="1.2.3"))
+    return html_page(report(replace(analysis(timelines), what_if=answers), arguments=arguments))
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +320,9 @@ def test_a_cause_leads_to_its_place_in_the_timeline(open_page: OpenPage) -> None
     assert page.evaluate("document.activeElement.tagName") == "CANVAS"
 
 
-def test_a_hundred_thousand_spans_are_painted_within_two_seconds(open_page: OpenPage, tmp_path: Path) -> None:
+def test_a_hundred_thousand_spans_are_painted_within_two_seconds_of_processor_time(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
     spans = [
         Span(name=f"kernel_{at % 300}", kind="comm" if at % 20 == 0 else "compute", stream=str(at % 4),
              start_ns=2_713 * at, end_ns=2_713 * at + 1_907, launched_ns=2_713 * at - 9_000)
@@ -319,9 +330,9 @@ def test_a_hundred_thousand_spans_are_painted_within_two_seconds(open_page: Open
     ]  # fmt: skip
     path = tmp_path / "many.html"
     path.write_text(html([timeline(0, spans)]), encoding="utf-8")
-    page = open_page(path)
-    drawn = page.evaluate("performance.now()")  # since the page was asked for
-    print(f"100,000 spans: {path.stat().st_size / 1e6:.1f} MB, drawn within {drawn:.0f} ms")
-    assert drawn < 2_000
+    page = open_page(path, cpu_time=True)
+    drawn_ms = cpu_ms(page)
+    print(f"100,000 spans: {path.stat().st_size / 1e6:.1f} MB, drawn in {drawn_ms:.0f} ms of processor time")
+    assert 0 < drawn_ms < 2_000
     page.get_by_role("button", name="zoom in").click()
     assert view(page)[1] == pytest.approx(1.02 * (2_713 * 99_999 + 1_907) / 1.6)

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.browser.driving import OpenPage, drawn, eventually, keep_picture
-from tests.browser.test_analysis_page import found, html, recorded
+from tests.browser.test_analysis_page import html, recorded
 from tests.browser.test_report_pages import experiment, measured, plan_of
 
+from makeway.act.measure.demo import Demo, Recording
+from makeway.act.measure.experiment import Experiments
+from makeway.decide.analysis.analyze import analysis_of
 from makeway.model.presets import load_preset
 from makeway.model.simulate.predict import simulate
-from makeway.show.analysis_report import analysis_report
-from makeway.show.bench_report import bench_report, experiment_report
-from makeway.show.demo_report import Demo, demo_report
-from makeway.show.page import html_page
-from makeway.show.predicted_report import simulation_report
+from makeway.show.page import page as page_of
+from makeway.show.report import report_of
 from makeway.values.control import SmemPad
 from makeway.values.device import load_device
 
@@ -34,19 +34,18 @@ LEAST_CONTRAST = 4.5  # WCAG 2.2, success criterion 1.4.3, for text of any size
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     where = tmp_path_factory.mktemp("pages")
     mi250x, timelines = load_device("MI250X"), [recorded(0), recorded(1)]
-    workload = load_preset("cb-ar", mi250x)
-    padded = simulate(workload, mi250x, [SmemPad(16 * 1024)])
+    padded = simulate(load_preset("cb-ar", mi250x), mi250x, [SmemPad(16 * 1024)])
     demo = Demo(
-        benches=(measured(),), no_bench=None, maps=(), ladder=(), plan="a plan", seconds=1.0,
-        analysis=analysis_report(found(timelines), timelines, None, arguments="makeway demo", version="1"),
+        benches=(measured(),), no_bench=None, maps=(), ladder=(), seconds=1.0,
+        recording=Recording(name="a step", analysis=analysis_of(timelines[:1], what_if=False), plan=()),
     )  # fmt: skip
     made = {
         "analysis": html(timelines),
-        "plan": html_page(plan_of(load_device("H100-SXM5-80GB"))),
-        "simulation": html_page(simulation_report(padded, workload, mi250x, arguments="makeway simulate", version="1")),
-        "bench": html_page(bench_report(measured(), arguments="makeway bench", version="1")),
-        "experiment": html_page(experiment_report([experiment()], arguments="makeway bench cb-ar", version="1")),
-        "demo": html_page(demo_report(demo, arguments="makeway demo", version="1")),
+        "plan": page_of(plan_of(load_device("H100-SXM5-80GB"))),
+        "simulation": page_of(report_of(padded, arguments="makeway simulate")),
+        "bench": page_of(report_of(measured(), arguments="makeway bench")),
+        "experiment": page_of(report_of(Experiments(experiments=(experiment(),)), arguments="makeway bench cb-ar")),
+        "demo": page_of(report_of(demo, arguments="makeway demo")),
     }
     for name, text in made.items():
         (where / f"{name}.html").write_text(text, encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from makeway.cli.trace_input import read_records
-from makeway.decide.analysis.findings import Findings
-from makeway.decide.analysis.rank import Question, findings, rank_records
+from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
 from makeway.model.presets import load_preset
 from makeway.model.simulate.predict import simulate
 from makeway.show.perfetto import write_perfetto
 from makeway.show.tracks import interval, rank_tracks
 from makeway.values.device import load_device
-from makeway.values.timeline import Timeline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
@@ -120,22 +117,21 @@ def shown_in_perfetto(browser: Browser, trace: Path) -> Iterator[Shown]:
         context.close()
 
 
-def bundled() -> tuple[list[Timeline], Findings]:
+def bundled() -> Analysis:
     """A real recording of eight GPUs."""
     directory = files("makeway") / "data" / "traces" / "astra-megatron-tp8"
-    read = read_records([Path(str(directory))], Question(), jobs=1, keep_spans=True)
-    return read.timelines, findings(read.records)
+    return analyze([str(directory)], jobs=1, what_if=False, keep_spans=True)
 
 
-def simulated() -> tuple[list[Timeline], Findings]:
+def simulated() -> Analysis:
     device = load_device("H100-SXM5-80GB")
     timeline = simulate(load_preset("gemm-ar", device), device).timeline
-    return [timeline], findings(rank_records(timeline))
+    return analysis_of([timeline], what_if=False)
 
 
-def expected_rows(timelines: Sequence[Timeline], of: Findings) -> Counter[tuple[str, str, int, int, int]]:
+def expected_rows(analysis: Analysis) -> Counter[tuple[str, str, int, int, int]]:
     """Title, row, spans, their time and the first start; rows without spans are left out, as Perfetto does."""
-    ranks = rank_tracks(timelines, of.causes)
+    ranks = rank_tracks(analysis.timelines, analysis.causes)
     added = [(rank.title, track.name, list(map(interval, track.spans))) for rank in ranks for track in rank.added]
     lanes = [
         (
@@ -158,22 +154,22 @@ def expected_rows(timelines: Sequence[Timeline], of: Findings) -> Counter[tuple[
 
 @pytest.mark.parametrize("made", [bundled, simulated])
 def test_perfetto_shows_every_row_with_every_slice_to_the_nanosecond(
-    browser: Browser, tmp_path: Path, made: Callable[[], tuple[list[Timeline], Findings]]
+    browser: Browser, tmp_path: Path, made: Callable[[], Analysis]
 ) -> None:
-    timelines, of = made()
+    analysis = made()
     trace = tmp_path / "trace.json"
-    write_perfetto(trace, timelines, of)
+    write_perfetto(trace, analysis)
     with shown_in_perfetto(browser, trace) as shown:
-        assert Counter(shown.answer(ROWS)) == expected_rows(timelines, of)
-        recorded = sum(len(timeline.spans) for timeline in timelines)
+        assert Counter(shown.answer(ROWS)) == expected_rows(analysis)
+        recorded = sum(len(timeline.spans) for timeline in analysis.timelines)
         assert shown.answer("select count(*) from slice where category != 'makeway'") == [(recorded,)]
-        joined = sum(len(one.members) - 1 for one in of.matching.matched)
+        joined = sum(len(one.members) - 1 for one in analysis.matching.matched)
         assert shown.answer("select count(*) from flow") == [(joined,)]
         # Perfetto counts there what it dropped or could not read.
         assert shown.answer("select name, value from stats where severity != 'info' and value > 0") == []
         drawn = titles(shown.page)
-        assert {rank.title for rank in rank_tracks(timelines, of.causes)} <= drawn
-        rows = {row for _, row, *_ in expected_rows(timelines, of)}
+        assert {rank.title for rank in rank_tracks(analysis.timelines, analysis.causes)} <= drawn
+        rows = {row for _, row, *_ in expected_rows(analysis)}
         if not rows <= drawn:  # several processes start folded
             shown.page.locator(".pf-track__shell--clickable").first.click()
         for row in rows:

@@ -11,21 +11,21 @@ import msgspec
 import pytest
 from tests.browser.driving import OpenPage
 
-from makeway.act.measure.experiment import Cell, Experiment
-from makeway.act.measure.outcome import Applied, Bench, VariantResult
+from makeway.act.measure.experiment import Cell, Experiment, Experiments
+from makeway.act.measure.outcome import Bench, VariantResult
 from makeway.decide.planning.planner import plan
 from makeway.model.presets import load_preset
 from makeway.model.residency import blocks_beside, residency
 from makeway.model.simulate.predict import simulate
-from makeway.show.bench_report import bench_report, experiment_report
 from makeway.show.blocks import Report, Room
-from makeway.show.page import html_page
+from makeway.show.page import page as page_of
 from makeway.show.prediction import room_of
 from makeway.show.report import report_of
 from makeway.values.collective import load_footprint
 from makeway.values.control import CommPriority, SmemPad
 from makeway.values.device import Device, load_device
 from makeway.values.kernel import KernelResources
+from makeway.values.receipt import Receipt
 from makeway.values.timeline import Rank, Span, Timeline
 
 if TYPE_CHECKING:
@@ -50,18 +50,18 @@ def measured() -> Bench:
             Span(name=f"{name}: {NASTY}", kind="compute", stream="compute", start_ns=start, end_ns=start + 15 * MS),
             Span(name=f"{name}: a-r", kind="comm", stream="comm", start_ns=start + 5 * MS, end_ns=start + 20 * MS),
         ]
-    receipt = Applied(control=CommPriority(), status="applied", detail="nice 5")
+    receipt = Receipt(control=CommPriority(), status="applied", detail="nice 5", carrier="torch on CPU")
     return Bench(
         on="cpu", ranks=2, workload="gemm-ar", origin="measured", compute_ns=(15e6,), comm_ns=(15e6,),
         variants=tuple(
             VariantResult(
                 name=name, times_ns=tuple(time * 1e6 + each * 2e5 for each in range(5)), threads=1,
                 controls=(CommPriority(),) if name == "planned" else (), overlap_rate=0.5,
-                applied=(receipt,) if name == "planned" else (),
+                receipts=(receipt,) if name == "planned" else (),
             )
             for name, time in times.items()
         ),
-        choice="priority: 22.7% less time than overlap_torchrun", link="loopback",
+        choice="priority: clearly faster than overlap and overlap_torchrun", link="loopback",
         timeline=Timeline(spans=tuple(spans), origin="measured", ranks=(Rank(rank=0),)), notes=("small",),
     )  # fmt: skip
 
@@ -85,11 +85,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     reports = {
         "plan": plan_of(load_device("H100-SXM5-80GB")),
         "simulation": report_of(padded, arguments=f"makeway simulate {NASTY}"),
-        "bench": bench_report(measured(), arguments="makeway bench", version="1"),
-        "experiment": experiment_report([experiment()], arguments="makeway bench cb-ar --grid paper", version="1"),
+        "bench": report_of(measured(), arguments="makeway bench"),
+        "experiment": report_of(Experiments(experiments=(experiment(),)), arguments="makeway bench cb-ar --grid paper"),
     }
     for name, report in reports.items():
-        (where / f"{name}.html").write_text(html_page(report), encoding="utf-8")
+        (where / f"{name}.html").write_text(page_of(report), encoding="utf-8")
     return {name: where / f"{name}.html" for name in reports}
 
 

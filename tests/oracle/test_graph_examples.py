@@ -43,7 +43,7 @@ def test_more_than_the_device_allows_is_refused_with_what_it_allows() -> None:
     receipt = shape_graph(graph, plan, driver=driver)
     gemm = receipt.nodes[0]
     assert gemm.status == "refused"
-    assert "232,768 bytes of dynamic shared memory: cuFuncSetAttribute answered CUDA_ERROR_INVALID_VALUE" in gemm.detail
+    assert "232,768 bytes of dynamic shared memory: cuFuncSetAttribute returned CUDA_ERROR_INVALID_VALUE" in gemm.detail
     assert "the device allows this kernel 231,424" in gemm.detail
     assert driver.everything() == before
     (summary,) = control_receipts(receipt, plan)
@@ -123,7 +123,7 @@ def test_a_node_that_was_set_again_since_is_not_undone() -> None:
         undo(receipt, driver=driver)
 
 
-def test_undo_leaves_limits_raised_unless_told_otherwise() -> None:
+def test_undo_leaves_limits_raised_by_default() -> None:
     driver = FakeDriver()
     receipt = shape_graph(two_nodes(driver), PADDED, driver=driver)
     func = receipt.limits[0].function
@@ -136,7 +136,7 @@ def test_a_device_with_one_priority_refuses_to_raise_it() -> None:
     driver.priorities = (0, 0)
     receipt = shape_graph(two_nodes(driver), PADDED, driver=driver)
     assert receipt.nodes[1].status == "refused"
-    assert receipt.nodes[1].detail == "this device knows one priority only"
+    assert receipt.nodes[1].detail == "this device has a single priority"
 
 
 def test_a_collective_that_is_at_the_greatest_priority_already_says_so() -> None:
@@ -155,7 +155,7 @@ def test_what_a_graph_cannot_answer_is_said() -> None:
     plan = Plan(controls=(SmemPad(1024, "code:0123456789abcdef"), CommBlocks(8)))
     receipt = shape_graph(graph, plan, driver=driver)
     assert receipt.counts() == {"untouched": 2}
-    assert ["code objects" in receipt.notes[0], "1 conditional" in receipt.notes[1]] == [True, True]
+    assert ["not code" in receipt.notes[0], "1 conditional" in receipt.notes[1]] == [True, True]
     (summary,) = control_receipts(receipt, plan)
     assert (summary.status, summary.detail) == ("no effect", "the graph has no such kernel")
 
@@ -179,7 +179,7 @@ def test_a_kernel_of_another_context_is_refused(monkeypatch: pytest.MonkeyPatch)
 def test_a_graph_that_cannot_be_read_is_an_error_not_a_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = FakeDriver()
     monkeypatch.setattr(driver, "cuGraphGetNodes", lambda graph: (Answer.CUDA_ERROR_INVALID_HANDLE, None, None))
-    with pytest.raises(UnsupportedError, match="cuGraphGetNodes answered CUDA_ERROR_INVALID_HANDLE"):
+    with pytest.raises(UnsupportedError, match="cuGraphGetNodes returned CUDA_ERROR_INVALID_HANDLE"):
         shape_graph(7, PADDED, driver=driver)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.act.cuda.graph import GraphReceipt, NodeReceipt, shape_graph, undo
+from makeway.act.cuda.graph import GraphChanges, NodeChange, shape_graph, undo
 from makeway.values.control import CommPriority, SmemPad
 from makeway.values.plan import Plan
 
@@ -346,12 +346,12 @@ def graph_of(*nodes: Node, driver: FakeDriver) -> int:
     return graph
 
 
-def state(driver: FakeDriver, receipt: NodeReceipt) -> tuple[int, int]:
+def state(driver: FakeDriver, receipt: NodeChange) -> tuple[int, int]:
     node = driver.nodes[receipt.handle]
     return node.smem_bytes, Value(node.attributes.get(Attribute.CU_LAUNCH_ATTRIBUTE_PRIORITY, bytes(64))).priority
 
 
-def check_truth(driver: FakeDriver, receipt: GraphReceipt, before: Any) -> None:
+def check_truth(driver: FakeDriver, receipt: GraphChanges, before: Any) -> None:
     """Receipts say what the driver holds, and no node is anything but what was asked or what it was."""
     nodes, _, _ = before
     for node in receipt.nodes:
@@ -381,7 +381,8 @@ def test_only_what_the_plan_names_changes_and_comm_is_never_padded(sketch: list[
     for node in receipt.nodes:
         assert node.comm == (node.kernel in COMM)
         added = node.after.smem_bytes - node.before.smem_bytes
-        assert added == (pad.pad_bytes if pad and node.control == pad and node.status == "applied" else 0)
+        padded = pad and node.receipt and node.receipt.control == pad and node.status == "applied"
+        assert added == (pad.pad_bytes if pad and padded else 0)
         if node.comm:
             assert added == 0
             assert state(driver, node)[1] == (
@@ -392,7 +393,7 @@ def test_only_what_the_plan_names_changes_and_comm_is_never_padded(sketch: list[
     assert len(receipt.nodes) == sum(driver.nodes[node].kind == 0 for node in driver.inside(graph))
 
 
-def node_priority(before: Any, node: NodeReceipt) -> int:
+def node_priority(before: Any, node: NodeChange) -> int:
     return Value(before[0][node.handle][-1][Attribute.CU_LAUNCH_ATTRIBUTE_PRIORITY]).priority
 
 
@@ -435,7 +436,7 @@ def test_an_instantiated_graph_gets_the_pads_and_keeps_its_priorities(sketch: li
     receipt = shape_graph(graph, plan, executable=executable, driver=driver)
     for node in receipt.nodes:
         assert driver.executables[executable][node.handle] == driver.nodes[node.handle].contents
-        if isinstance(node.control, CommPriority):
+        if node.receipt and isinstance(node.receipt.control, CommPriority):
             assert node.status == "refused"
             assert "before it is instantiated" in node.detail
 

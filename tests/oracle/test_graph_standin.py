@@ -50,10 +50,10 @@ def cubins(triton_kernels: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture
-def run(cubins: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    from tests.standin.build import cuda_driver, environment
+def run(cubins: Path, tmp_path: Path) -> Run:
+    from tests.standin.build import cuda_driver, environment, shared_place
 
-    driver = cuda_driver(tmp_path_factory.getbasetemp().parent / "standin")
+    driver = cuda_driver(shared_place())
 
     def start(device: str, *, refuse: str | None = None, **asked: Any) -> Outcome:
         arch = load_device(device).arch
@@ -157,8 +157,8 @@ def test_padded_nodes_have_the_planned_residency_and_all_else_is_as_captured(
 @pytest.mark.parametrize(
     ("refuse", "pad", "words"),
     [
-        ("func-attribute", 60_000, "cuFuncSetAttribute answered"),
-        ("smem-above:49152", 60_000, "cuGraphKernelNodeSetParams answered"),
+        ("func-attribute", 60_000, "cuFuncSetAttribute returned"),
+        ("smem-above:49152", 60_000, "cuGraphKernelNodeSetParams returned"),
         (None, 400_000, "the device allows this kernel"),
     ],
 )

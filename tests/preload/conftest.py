@@ -6,21 +6,25 @@ from pathlib import Path
 
 import pytest
 from tests.preload.programs import HERE, Setting, compile_program, driver, shim_library
+from tests.sharing import once_per_run
 
 
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shim_library(tmp_path_factory.mktemp("shim") / "shim.so")
+    return once_per_run(tmp_path_factory, "shim", lambda out: shim_library(out / "shim.so")) / "shim.so"
 
 
 @pytest.fixture(scope="session")
 def scripted_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return driver(tmp_path_factory.mktemp("driver") / "new")
+    return once_per_run(tmp_path_factory, "driver", lambda out: driver(out / "new")) / "new"
 
 
 @pytest.fixture(scope="session")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_program(tmp_path_factory.mktemp("client") / "client", str(HERE / "client.c"))
+    return (
+        once_per_run(tmp_path_factory, "client", lambda out: compile_program(out / "client", str(HERE / "client.c")))
+        / "client"
+    )
 
 
 @pytest.fixture

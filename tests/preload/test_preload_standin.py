@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.preload.programs import rules
-from tests.standin.build import cuda_driver, environment
+from tests.standin.build import cuda_driver, environment, program_kernels, shared_place
 from tests.standin.kernels import COMM
 from tests.standin.records import Launch, launches
 
@@ -22,20 +22,17 @@ from makeway.values.kernel import KernelResources
 
 DEVICES = {"A40": "sm_86", "A100-SXM4-80GB": "sm_80", "H100-SXM5-80GB": "sm_90"}
 PROGRAM = Path(__file__).parents[1] / "standin" / "programs" / "bindings_program.py"
-KERNELS = PROGRAM.parents[1] / "kernels.py"
 LAUNCHES = 6
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("kernels")
-    subprocess.run([sys.executable, str(KERNELS), str(out), *DEVICES.values()], check=True, timeout=300)
-    return out
+def kernels() -> Path:
+    return program_kernels(shared_place())
 
 
 @pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return cuda_driver(tmp_path_factory.mktemp("stand-in"))
+def stand_in() -> Path:
+    return cuda_driver(shared_place())
 
 
 class Runs:

@@ -29,7 +29,7 @@ from makeway.act.cpu.controls import NICER_BY, CpuBackend
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.hook import direct_hook
 from makeway.act.cpu.links import LostRankError
-from makeway.act.cpu.shared import found_in
+from makeway.act.cpu.shared import shared_part
 from makeway.act.cpu.threads import cores_of, niceness_of, slice_ns, thread_ids
 from makeway.values.control import (
     Chunks,
@@ -108,9 +108,9 @@ def check_moved_bytes_are_those_of_gloo_for_every_type_and_size(group: DirectGro
                 dist.all_to_all_single(want, wide.view(torch.uint8))
             assert same_bits(out, want), (dtype, count)
             for root in range(RANKS):
-                told = given.clone()
-                group.broadcast(told, root)
-                assert same_bits(told, drawn(count, dtype, root, seed)), (dtype, count, root)
+                received = given.clone()
+                group.broadcast(received, root)
+                assert same_bits(received, drawn(count, dtype, root, seed)), (dtype, count, root)
 
 
 def check_unequal_splits_arrive_as_with_gloo(group: DirectGroup) -> None:
@@ -192,11 +192,11 @@ def check_an_adopted_tensor_keeps_its_numbers_and_views_and_is_read_in_place(gro
     ours = [drawn(MANY_PIECES, torch.float32, rank, 77) for rank in range(RANKS)]
     tensor = ours[RANK].clone()
     view = tensor[5:]
-    with DirectGroup(piece_bytes=PIECE_BYTES, timeout_s=20) as own:
+    with DirectGroup(piece_bytes=PIECE_BYTES, timeout_s=60) as own:
         own.adopt(tensor)
         assert same_bits(tensor, ours[RANK])
         assert view.data_ptr() == tensor.data_ptr() + 5 * 4
-        assert (shared := found_in(own._shared, tensor)) is not None
+        assert (shared := shared_part(own._shared, tensor)) is not None
         own.barrier()
         for rank in range(RANKS):
             assert same_bits(shared.of(rank, 0, tensor.nbytes, torch.float32), ours[rank])
@@ -208,7 +208,7 @@ def check_an_adopted_tensor_keeps_its_numbers_and_views_and_is_read_in_place(gro
 
 
 def check_a_shared_tensor_on_one_rank_only_is_found_out(group: DirectGroup) -> None:
-    with DirectGroup(piece_bytes=PIECE_BYTES, timeout_s=10) as own:
+    with DirectGroup(piece_bytes=PIECE_BYTES, timeout_s=60) as own:
         shared = own.shared_tensor(MANY_PIECES)
         given = shared if RANK == 0 else torch.zeros(MANY_PIECES)
         if RANKS > 1:
@@ -265,7 +265,7 @@ def check_random_programs_give_what_was_sent(group: DirectGroup) -> None:
 
 
 def check_more_copiers_change_no_result(group: DirectGroup) -> None:
-    with DirectGroup(copiers=3, timeout_s=20) as wide:
+    with DirectGroup(copiers=3, timeout_s=60) as wide:
         assert len(wide.thread_ids) == 3
         for copiers in (3, 2, 1):
             wide.copiers = copiers
@@ -314,7 +314,7 @@ def check_no_name_is_left_while_the_group_lives(group: DirectGroup) -> None:
 
 
 def check_a_closed_group_refuses_and_closes_twice(group: DirectGroup) -> None:
-    with DirectGroup(timeout_s=20) as short:
+    with DirectGroup(timeout_s=60) as short:
         work = short.all_reduce(torch.ones(100_000), async_op=True)
     assert work is not None
     assert work.wait()
@@ -326,7 +326,7 @@ def check_a_closed_group_refuses_and_closes_twice(group: DirectGroup) -> None:
 def check_ranks_that_call_different_collectives_find_out(group: DirectGroup) -> None:
     if RANKS == 1:
         return
-    other = DirectGroup(timeout_s=20)
+    other = DirectGroup(timeout_s=60)
     numbers = torch.zeros(100 if RANK else 101)
     message = refused(lambda: other.all_reduce(numbers), MakewayError)
     assert "all_reduce (call 0 of this group)" in message
@@ -339,9 +339,9 @@ def check_ranks_that_call_different_collectives_find_out(group: DirectGroup) -> 
 def check_a_late_rank_is_named(group: DirectGroup) -> None:
     if RANKS == 1:
         return
-    with DirectGroup(timeout_s=0.3) as short:
+    with DirectGroup(timeout_s=1.0) as short:
         if RANK == RANKS - 1:
-            time.sleep(1.0)
+            time.sleep(3.0)
         else:
             assert f"rank {RANKS - 1} " in refused(short.barrier, LostRankError)
         assert short.usable == (RANK == RANKS - 1)
@@ -469,7 +469,7 @@ def check_copies_and_copiers_are_in_force_inside_only(group: DirectGroup) -> Non
 
 def lone_a_killed_rank(result: Path) -> dict[str, object]:
     """Rank 1 dies while all are inside one long collective after another."""
-    group = DirectGroup(timeout_s=30)
+    group = DirectGroup(timeout_s=60)
     if RANK == 1:
         group.all_reduce(torch.ones(1 << 20))
         group.all_reduce(torch.ones(8 << 20), async_op=True)
@@ -518,7 +518,7 @@ def run_rank(directory: Path, name: str) -> None:
         result.write_text(json.dumps({"pid": os.getpid(), **globals()[f"lone_{name}"](result)}))
         return
     found: dict[str, str | None] = {}
-    with DirectGroup(piece_bytes=PIECE_BYTES, slots=2, timeout_s=20) as group:
+    with DirectGroup(piece_bytes=PIECE_BYTES, slots=2, timeout_s=60) as group:
         for check, run in [(name[6:], run) for name, run in globals().items() if name.startswith("check_")]:
             try:
                 run(group)

@@ -15,17 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import hearing
 
-from makeway.act.measure.bench import job_settings
-from makeway.act.measure.job import Job, encode_job
+from makeway.act.measure.bench import cores
+from makeway.act.measure.job import Job
 from makeway.act.measure.launch import RANK_COMMAND, Limits, RankFailedError, free_port, run_ranks
 from makeway.act.measure.link import LOOPBACK, paced_link, parse_rate
-from makeway.act.measure.record import record_from
+from makeway.act.measure.variants import fixed_variants
+from makeway.act.measure.wire import decode_bench, encode_job
 
 MARK = "MAKEWAY_TEST_MARK"
 SMALL = ("gemm-ar", "--size", "256KiB", "--scale", "0.5", "--repeats", "2", "--warmup", "1", "--no-plan")
 ENDLESS = ("gemm-ar", "--size", "256KiB", "--scale", "0.5", "--repeats", "100000", "--no-plan")
-ENDED_WITHIN_S = 15
+ENDED_WITHIN_S = 60  # a bound, not a claim: the machine may be busy
+RAN_WITHIN_S = 240
+pytestmark = pytest.mark.timeout(RAN_WITHIN_S + ENDED_WITHIN_S)
 
 
 class Started:
@@ -36,7 +40,7 @@ class Started:
         self.temporary = temporary
         self.seen: set[int] = set()
         self.process = subprocess.Popen(
-            command,
+            hearing(*command),
             env={**os.environ, MARK: self.mark, "TMPDIR": str(temporary)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -78,7 +82,7 @@ class Started:
         return self.process.returncode, [line for line in said.splitlines() if line.startswith("makeway")]
 
     def assert_nothing_left(self) -> None:
-        until = time.monotonic() + 5
+        until = time.monotonic() + ENDED_WITHIN_S
         while self.alive() and time.monotonic() < until:
             time.sleep(0.05)
         assert not self.alive()
@@ -106,10 +110,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
 Start = Callable[..., Started]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_any_number_of_ranks_gives_one_verified_document(start: Start, ranks: int) -> None:
     bench = start(*SMALL, "--ranks", str(ranks), "--json")
-    out, said = bench.process.communicate(timeout=90)
+    out, said = bench.process.communicate(timeout=RAN_WITHIN_S)
     assert bench.process.returncode == 0, said
     found: dict[str, Any] = json.loads(out)
     assert (found["ranks"], found["verified"], found["on"]) == (ranks, True, "cpu")
@@ -121,7 +125,7 @@ def test_any_number_of_ranks_gives_one_verified_document(start: Start, ranks: in
 def test_ranks_that_torchrun_started_print_once(start: Start, tmp_path: Path) -> None:
     torchrun = (str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--master-port")
     bench = start(*SMALL, "--json", command=(*torchrun, str(free_port()), "-m", "makeway", "bench"))
-    out, said = bench.process.communicate(timeout=90)
+    out, said = bench.process.communicate(timeout=RAN_WITHIN_S)
     assert bench.process.returncode == 0, said
     assert json.loads(out)["ranks"] == 2  # one document: two would not parse
 
@@ -145,13 +149,13 @@ def test_a_killed_rank_ends_all_and_is_named(start: Start) -> None:
 
 
 def test_a_rank_that_stands_still_is_named(start: Start) -> None:
-    bench = start(*ENDLESS, "--timeout", "2")
+    bench = start(*ENDLESS, "--timeout", "5")
     bench.until("round 2 of")
     os.kill(bench.rank(1), signal.SIGSTOP)
     code, messages = bench.messages()
     assert code == 2
     assert len(messages) == 1
-    assert "rank 1 of 2 did not come to a collective in time" in messages[0]
+    assert "rank 1 of 2 did not reach a collective in time" in messages[0]
     assert "stopped" in messages[0]
 
 
@@ -179,8 +183,8 @@ def test_ranks_end_with_the_process_that_started_them(start: Start, more: tuple[
 
 
 def small_job(ranks: int) -> bytes:
-    settings, _ = job_settings([], ranks, apart=False, plan=False, wide=False)
-    return encode_job(Job(workload="gemm-ar", settings=settings, repeats=1, warmup=0, scale=0.5, size_bytes=1 << 16))
+    variants = fixed_variants(cores(), ranks)
+    return encode_job(Job(workload="gemm-ar", variants=variants, repeats=1, warmup=0, scale=0.5, size_bytes=1 << 16))
 
 
 def python_as(rank: int, instead: str) -> tuple[str, ...]:
@@ -189,14 +193,12 @@ def python_as(rank: int, instead: str) -> tuple[str, ...]:
 
 
 def test_a_rank_that_never_starts_is_named() -> None:
-    began = time.monotonic()
-    with pytest.raises(RankFailedError, match=r"^rank 1 of 2 did not join the others within 4 s"):
-        run_ranks(2, python_as(1, "exec sleep 60"), job=small_job(2), limits=Limits(start_s=4))
-    assert time.monotonic() - began < 4 + ENDED_WITHIN_S
+    with pytest.raises(RankFailedError, match=r"^rank 1 of 2 did not join the others within 6 s"):
+        run_ranks(2, python_as(1, "exec sleep 60"), job=small_job(2), limits=Limits(start_s=6))
 
 
-def test_a_rank_that_ends_at_once_is_named_with_its_last_words() -> None:
-    with pytest.raises(RankFailedError, match="rank 1 of 2 ended with exit code 3 at 'its start'; its last words: oh"):
+def test_a_rank_that_ends_at_once_is_named_with_its_last_output() -> None:
+    with pytest.raises(RankFailedError, match="rank 1 of 2 ended with exit code 3 at 'its start'; its last output: oh"):
         run_ranks(2, python_as(1, "{ echo oh >&2; exit 3; }"), job=small_job(2))
 
 
@@ -208,17 +210,17 @@ def test_a_command_that_does_not_exist_is_an_error_of_rank_0() -> None:
 def test_a_port_in_use_is_changed_for_another() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports = [free_port(), taken.getsockname()[1]]
-        told: list[str] = []
-        record = record_from(run_ranks(2, job=small_job(2), port=ports.pop, progress=told.append))
-    assert record.ranks == 2
-    assert any("is in use, trying another" in stage for stage in told)
+        stages: list[str] = []
+        bench = decode_bench(run_ranks(2, job=small_job(2), port=ports.pop, progress=stages.append))
+    assert bench.ranks == 2
+    assert any("is in use, trying another" in stage for stage in stages)
     assert not ports
 
 
 def test_ports_that_are_all_in_use_are_an_error() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(RankFailedError, match=f"port {taken.getsockname()[1]} in use"),
+        pytest.raises(RankFailedError, match=f"port {taken.getsockname()[1]} is in use"),
     ):
         run_ranks(1, job=small_job(1), port=lambda: int(taken.getsockname()[1]))
 
@@ -231,7 +233,7 @@ def test_a_paced_link_lets_through_no_more_than_its_rate(rate: str) -> None:
     """From below a busy machine decides, and benchmarks show it; unpaced, the loopback gives several Gbit/s."""
     with paced_link(parse_rate(rate)) as link:
         if not link.paced:
-            pytest.skip(link.words)
+            pytest.skip(link.description)
         assert link.measured_bits_per_s is not None
         assert 0 < link.measured_bits_per_s < 1.2 * parse_rate(rate).bits_per_s
         holder = link.prefix[link.prefix.index("--target") + 1]
@@ -241,9 +243,9 @@ def test_a_paced_link_lets_through_no_more_than_its_rate(rate: str) -> None:
 def test_ranks_on_a_paced_link_are_held_to_it(start: Start) -> None:
     with paced_link(parse_rate("1gbit")) as link:
         if not link.paced:
-            pytest.skip(link.words)
+            pytest.skip(link.description)
     bench = start(*SMALL, "--size", "2MiB", "--link", "200mbit", "--json")
-    out, said = bench.process.communicate(timeout=90)
+    out, said = bench.process.communicate(timeout=RAN_WITHIN_S)
     assert bench.process.returncode == 0, said
     found = json.loads(out)
     assert found["link"].startswith("loopback paced to 200 Mbit/s")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from makeway.act.measure.ranks.exchange import GlooCarrier, RawSpan, Recorder
+from makeway.act.measure.ranks.exchange import GlooTransport, RawSpan, Recorder
 from makeway.act.measure.ranks.harness import _round_ns, _Turn
-from makeway.act.measure.ranks.lanes import Way, rows_of
+from makeway.act.measure.ranks.lanes import Schedule, rows_of
 from makeway.act.measure.ranks.pairs import CUTS, Pairs, exchanged, result_shape, scaled_shape
 from makeway.act.measure.ranks.transformer import unlike
 from makeway.act.measure.ranks.world import World
@@ -69,26 +69,26 @@ def _pair() -> Pairs:
     return Pairs(world, result_shape("all-reduce", 16 * KIB, 8, 1), 4, steady=True)
 
 
-def _way() -> Way:
-    return Way(mode="compute", carrier=GlooCarrier(), recorder=Recorder())
+def _schedule() -> Schedule:
+    return Schedule(mode="compute", transport=GlooTransport(), recorder=Recorder())
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 15), st.integers(0, 10))
 def test_one_changed_number_in_a_product_is_seen(row: int, column: int) -> None:
-    pair, way = _pair(), _way()
-    pair.prepare(way)
-    pair.run(way)
-    assert pair.wrong(way) is None
+    pair, schedule = _pair(), _schedule()
+    pair.prepare(schedule)
+    pair.run(schedule)
+    assert pair.wrong(schedule) is None
     pair._products[0][row, column] += 1
-    assert "product differs" in (pair.wrong(way) or "")
+    assert "product differs" in (pair.wrong(schedule) or "")
 
 
 def test_a_product_that_was_not_computed_is_seen() -> None:
-    pair, way = _pair(), _way()
-    pair.prepare(way)
+    pair, schedule = _pair(), _schedule()
+    pair.prepare(schedule)
     pair._products[1].zero_()
-    assert "gemm 3" in (pair.wrong(way) or "")
+    assert "gemm 3" in (pair.wrong(schedule) or "")
 
 
 @pytest.mark.parametrize(("loss", "wrong"), [(2.0, False), (2.0001, False), (2.001, True), (float("nan"), True)])

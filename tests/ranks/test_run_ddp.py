@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.processes import hearing
 
 from makeway.act.measure.launch import free_port
 
@@ -21,16 +21,17 @@ PROGRAM = str(Path(__file__).parent / "programs" / "ddp_train.py")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 MAKEWAY = (sys.executable, "-m", "makeway", "run", "--plan", str(ROOT / "examples" / "cpu-plan.toml"))
 MARK = "MAKEWAY_TEST_MARK"
-ENDED_WITHIN_S = 30
+ENDED_WITHIN_S = 180  # a bound, not a claim: the machine may be busy
+pytestmark = pytest.mark.timeout(2 * ENDED_WITHIN_S)
 
 
 class Started:
-    """A command whose processes can be told from all others by a mark in their environment."""
+    """A command whose processes are recognised by a mark in their environment."""
 
     def __init__(self, *command: str, **environ: str) -> None:
         self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
-            command,
+            hearing(*command),
             env={**os.environ, "OMP_NUM_THREADS": "1", **environ, MARK: self.mark},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -61,7 +62,7 @@ class Started:
 
     def ended(self) -> tuple[int, str, str]:
         """Exit code, standard output and messages; fails when it takes too long or leaves something running."""
-        out, said = self.process.communicate(timeout=120)
+        out, said = self.process.communicate(timeout=ENDED_WITHIN_S)
         assert self.alive() == {}
         return self.process.returncode, out, said
 
@@ -101,17 +102,20 @@ def test_controls_are_applied_on_both_ranks_and_losses_are_the_same(plain: list[
     assert document["all_applied"]
     copies, priority = document["controls"]
     assert [copies["control"], priority["control"]] == ["copy-engine", "priority"]
-    assert [one["rank"] for one in copies["ranks"]] == [one["rank"] for one in priority["ranks"]] == [0, 1]
-    assert all("gradient buckets" in one["detail"] for one in copies["ranks"])
+    for control in (copies, priority):
+        assert [receipt["rank"] for receipt in control["receipts"]] == [0, 1]
+        assert {receipt["carrier"] for receipt in control["receipts"]} == {"torch on CPU"}
+    assert all("gradient buckets" in receipt["detail"] for receipt in copies["receipts"])
+    assert all(receipt["evidence"]["gradient buckets"] > 0 for receipt in copies["receipts"])
     assert document["notes"] == []
 
 
-def test_makeway_on_each_rank_tells_of_its_own(plain: list[str]) -> None:
+def test_makeway_on_each_rank_reports_its_own(plain: list[str]) -> None:
     code, out, said = run(*TORCHRUN, "--no-python", *MAKEWAY, "--", sys.executable, PROGRAM)
     assert code == 0, said
     assert losses(out) == plain
     for rank in (0, 1):
-        assert f"makeway run (rank {rank}): the program ended with exit code 0\n" in said
+        assert f"makeway run (rank {rank}): exit code 0; 2 of 2 controls applied" in said
         assert any(line.split()[:3] == ["copy-engine", "applied", str(rank)] for line in said.splitlines())
 
 
@@ -121,14 +125,14 @@ def test_the_end_of_a_rank_is_passed_on(ends: str, expected: int) -> None:
     code, out, said = run(*MAKEWAY, "--", sys.executable, PROGRAM, "--steps", "2", "--last-rank-ends", ends, **alone)
     assert code == expected
     assert len(losses(out)) == 2
-    assert "makeway run (rank 0): the program " in said
+    assert "makeway run (rank 0): " in said
 
 
 def test_a_rank_that_fails_under_torchrun_gives_torchruns_code() -> None:
     code, out, said = run(*MAKEWAY, "--", *TORCHRUN, PROGRAM, "--steps", "2", "--last-rank-ends", "3")
     assert code == 1  # as without makeway: torchrun has one code for all failures of ranks
     assert len(losses(out)) == 4
-    assert "makeway run: the program ended with exit code 1\n" in said
+    assert "makeway run: exit code 1; " in said
     assert any(line.split()[:3] == ["copy-engine", "applied", "0-1"] for line in said.splitlines())
 
 
@@ -136,12 +140,10 @@ def test_ctrl_c_in_the_middle_ends_all_ranks(started: list[Started]) -> None:
     job = Started(*MAKEWAY, "--", *TORCHRUN, PROGRAM, "--steps", "0")
     started.append(job)
     job.until("rank 1 step 3 ")
-    before = time.monotonic()
     job.process.send_signal(signal.SIGINT)
     code, _, said = job.ended()
-    assert time.monotonic() - before < ENDED_WITHIN_S
     assert code == 1  # torchrun's own, for the signal that it caught
-    assert "makeway run: the program ended with exit code 1\n" in said
+    assert "makeway run: exit code 1; " in said
     assert said.count("Received 2 death signal") + said.count("Received Signals.SIGINT death signal") == 1
     assert "\ncopy-engine  applied " in said
 
@@ -154,4 +156,4 @@ def test_ranks_do_not_outlive_a_torchrun_that_was_killed(started: list[Started])
     os.kill(agent, signal.SIGKILL)
     code, _, said = job.ended()
     assert code == -signal.SIGKILL
-    assert "was still running when the program ended, and was ended by SIGTERM" in said
+    assert "was still running when the program ended, and was ended by SIGTERM" in " ".join(said.split())

@@ -1,4 +1,4 @@
-"""`makeway run` around an unmodified CUDA program on the stand-in driver: the table tells what the driver saw."""
+"""`makeway run` around an unmodified CUDA program on the stand-in driver: the receipts hold what the driver saw."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.standin.build import cuda_driver, environment
+from tests.standin.build import cuda_driver, environment, shared_place
 from tests.standin.records import Launch, read_record
 
 ROOT = Path(__file__).parents[2]
@@ -19,8 +19,8 @@ ASKED_BYTES, PAD_BYTES, LAUNCHES = 49_152, 16_384, 6
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return cuda_driver(tmp_path_factory.mktemp("standin"))
+def driver() -> Path:
+    return cuda_driver(shared_place())
 
 
 def pad(kernel: str, pad_bytes: int = PAD_BYTES) -> str:
@@ -39,6 +39,7 @@ def ran(driver: Path, tmp_path: Path, plan: str, *options: str, refuse: str | No
         env=environment(driver, device="H100-SXM5-80GB", record=record, refuse=refuse),
         capture_output=True,
         text=True,
+        timeout=100,
         check=False,
     )
     assert f"{LAUNCHES} launches done" in done.stderr, done.stderr
@@ -50,7 +51,13 @@ def ran(driver: Path, tmp_path: Path, plan: str, *options: str, refuse: str | No
 def test_a_pad_that_fits_is_applied_and_counted(driver: Path, tmp_path: Path) -> None:
     code, control, launches = ran(driver, tmp_path, pad("mat*"), "--strict")
     assert (code, control["status"]) == (0, "applied")
-    assert control["ranks"][0]["launches"] == {"seen": LAUNCHES, "changed": LAUNCHES, "refused": 0, "skipped": 0}
+    assert control["receipts"][0]["evidence"] == {
+        "launches seen": LAUNCHES,
+        "launches changed": LAUNCHES,
+        "launches refused": 0,
+        "launches skipped": 0,
+    }
+    assert control["receipts"][0]["carrier"] == "launch shim"
     assert launches == [ASKED_BYTES + PAD_BYTES] * LAUNCHES
 
 
@@ -59,7 +66,7 @@ def test_a_pad_that_the_driver_refuses_is_refused_and_the_program_gets_its_own_l
 ) -> None:
     code, control, launches = ran(driver, tmp_path, pad("*"), refuse=f"smem-above:{ASKED_BYTES}")
     assert (code, control["status"]) == (0, "refused")
-    assert control["ranks"][0]["launches"]["changed"] == 0
+    assert control["receipts"][0]["evidence"]["launches changed"] == 0
     assert launches == [ASKED_BYTES] * LAUNCHES
     assert ran(driver, tmp_path, pad("*"), "--strict", refuse=f"smem-above:{ASKED_BYTES}")[0] == 1
 
@@ -67,12 +74,12 @@ def test_a_pad_that_the_driver_refuses_is_refused_and_the_program_gets_its_own_l
 def test_a_pad_beyond_the_device_has_no_effect_and_says_why(driver: Path, tmp_path: Path) -> None:
     code, control, launches = ran(driver, tmp_path, pad("*", 1 << 20))
     assert (code, control["status"]) == (0, "no effect")
-    assert control["ranks"][0]["detail"].startswith(f"0 of {LAUNCHES} launches padded, {LAUNCHES} left alone: ")
+    assert control["receipts"][0]["detail"].startswith(f"0 of {LAUNCHES} launches padded, {LAUNCHES} left alone: ")
     assert launches == [ASKED_BYTES] * LAUNCHES
 
 
 def test_a_pad_for_kernels_that_never_come_is_not_seen(driver: Path, tmp_path: Path) -> None:
     code, control, launches = ran(driver, tmp_path, pad("attention*"))
     assert (code, control["status"]) == (0, "not seen")
-    assert control["ranks"][0]["detail"] == "no kernel named attention* was launched"
+    assert control["receipts"][0]["detail"] == "no kernel named attention* was launched"
     assert launches == [ASKED_BYTES] * LAUNCHES

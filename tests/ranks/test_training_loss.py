@@ -14,6 +14,8 @@ from makeway.act.measure.launch import free_port
 
 STEPS = 20
 TOLERANCE = 1e-4  # relative; of compressed gradients, whose rounding depends on how they are cut
+RAN_WITHIN_S = 240
+pytestmark = pytest.mark.timeout(RAN_WITHIN_S + 60)
 CHECKS = Path(__file__).with_name("training_checks.py")
 
 
@@ -37,7 +39,7 @@ def losses() -> dict[str, dict[str, list[float]]]:
         for rank in range(2)
     ]
     try:
-        said = [rank.communicate(timeout=240) for rank in ranks]
+        said = [rank.communicate(timeout=RAN_WITHIN_S) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -1,6 +1,6 @@
 """What each rank checks of makeway.torch; run by test_torch_overlap.py.
 
-    torch_checks.py DIRECTORY RANKS...     worlds of so many ranks, one after the other
+    torch_checks.py DIRECTORY RANKS...     worlds of so many ranks, in turn
 
 A check is called once in every rank of a world; what it returns is None, and what it raises is the finding.
 """
@@ -169,7 +169,7 @@ def check_04_a_hook_of_the_program_stays() -> None:
     trained(after, 1)
     assert seen
     if RANKS > 1:
-        assert "a hook of its own" in status("copy-engine")[1]
+        assert "its own hook" in status("copy-engine")[1]
 
 
 def check_05_modules_can_be_saved_before_and_after_their_first_step() -> None:
@@ -256,7 +256,7 @@ def check_13_all_is_told_and_undone_with_the_group_and_done_again_with_the_next(
     dist.destroy_process_group()
 
 
-# --- the Python way in ----------------------------------------------------------------------------
+# --- called from Python ----------------------------------------------------------------------------
 
 
 @contextmanager
@@ -352,15 +352,16 @@ def api_a_plan_holds_inside_the_block_and_nothing_is_left_after_it() -> None:
     before = settings()
     controls: list[Control] = [CommPriority(), SmPartition(1), CopyEngine()]
     for _ in range(2):
-        with overlap(controls) as applied:
-            assert applied.where == "cpu"
-            assert len(applied.table().splitlines()) == 3
-            assert applied.direct is not None
-            assert [one.control for one in applied.receipts] == controls
+        with overlap(controls) as in_force:
+            assert in_force.where == "cpu"
+            assert len(in_force.table().splitlines()) == 3
+            assert in_force.direct is not None
+            assert [receipt.control for receipt in in_force.receipts] == controls
+            assert {receipt.carrier for receipt in in_force.receipts} == {"torch on CPU"}
             tensor = torch.ones(9)
             dist.all_reduce(tensor)
             assert tensor.tolist() == [float(RANKS)] * 9
-        assert not applied.direct.usable
+        assert not in_force.direct.usable
     try:
         with overlap(controls):
             raise KeyError("the program's own")
@@ -467,7 +468,7 @@ def run_rank() -> None:
 
 
 def main() -> None:
-    """Fork the ranks of one world after the other: torch is loaded once."""
+    """Fork the ranks of each world in turn: torch is loaded once."""
     global RANK, RANKS
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     for ranks in map(int, sys.argv[2:]):

@@ -163,7 +163,7 @@ def test_a_kernel_that_leaves_sms_free_means_a_dependency() -> None:
 def test_a_full_drain_that_was_let_pass_means_a_dependency() -> None:
     (cause,) = late(compute(0, 500), compute(500, 1_000), comm(1_003, 2_000, launched_us=10))
     assert cause.kind == "dependency"
-    assert "came 1 time " in cause.evidence
+    assert "had room 1 time " in cause.evidence
 
 
 def test_after_a_missed_drain_a_kernel_launched_later_is_not_blamed() -> None:

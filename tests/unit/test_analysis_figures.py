@@ -153,7 +153,7 @@ def test_other_ranks_have_steps_of_their_own() -> None:
 def test_an_unknown_step_is_an_error_that_names_the_known_ones() -> None:
     with pytest.raises(InputError, match="rank 0 has no step 7; its steps are 0, 1, 2"):
         spans_of_step(timeline([]), 0, 7)
-    with pytest.raises(InputError, match="marks no steps"):
+    with pytest.raises(InputError, match="records no profiler steps"):
         spans_of_step(timeline([], []), 0, 7)
 
 

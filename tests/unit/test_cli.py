@@ -43,7 +43,8 @@ def test_residency_keeps_its_contract(capsys: pytest.CaptureFixture[str]) -> Non
     assert document["short_of"] == {"registers": 13_312}
     assert document["options"][0]["controls"] == ["comm-threads=128"]
     assert {"compute_blocks", "comm_blocks"} <= set(document["options"][0])
-    assert "13,312 registers" in document["verdict"]
+    assert "39,936 registers" in document["verdict"]
+    assert "13,312 registers" in document["explanation"]
 
 
 def test_inspect_keeps_its_contract(capsys: pytest.CaptureFixture[str], triton_kernels: Path) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from tests.recordings import RECORDINGS, needs_recordings
 
+import makeway
 from makeway.cli.main import main
+from makeway.show.json import json as to_json
 
 pytestmark = needs_recordings
 TRACES = RECORDINGS
@@ -43,7 +45,11 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def test_the_document_keeps_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
     document = answer(capsys, A100_W8)
     assert all(key in document["ranks"][0] for key in RANK_KEYS)
-    assert set(document) == {"ranks", "collectives", "causes", "slowdown", "advice", "what_if", "notes"}
+    assert document["schema"] == "makeway/analysis/1"
+    assert set(document) == {
+        "schema", "makeway", "verdict", "ranks", "collectives", "occupancy", "causes", "longest_causes", "slowdown",
+        "slowdown_coverage", "advice", "what_if", "notes",
+    }  # fmt: skip
     assert set(document["collectives"]) >= {"matched", "transfer_ms", "waiting_ms", "straggler_rank"}
     assert document["collectives"]["transfer_ms"] is None  # one rank alone cannot tell
 
@@ -60,12 +66,12 @@ def test_a_delay_beside_a_kernel_of_64_blocks_is_a_dependency_and_not_a_lack_of_
 
 def test_megatron_waits_far_longer_than_it_transfers(capsys: pytest.CaptureFixture[str]) -> None:
     document = answer(capsys, MEGATRON)
-    found = document["collectives"]
-    assert found["matched"] == 84
-    assert found["transfer_ms"] == pytest.approx(50.1, abs=0.05)
+    collectives = document["collectives"]
+    assert collectives["matched"] == 84
+    assert collectives["transfer_ms"] == pytest.approx(50.1, abs=0.05)
     comm = [rank["comm_ms"] for rank in document["ranks"]]
     assert 241 < min(comm) < max(comm) < 496
-    assert document["advice"][0]["title"] == "find out why ranks 0 and 6 come late"
+    assert document["advice"][0]["title"] == "find out why ranks 0 and 6 arrive late"
     assert abs(document["what_if"]["replay_error"]) < 0.05
 
 
@@ -99,22 +105,40 @@ def test_one_step_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     one = answer(capsys, path, "--step", number)["ranks"][0]
     assert one["compute_ms"] == pytest.approx(whole["steps"][1]["compute_ms"])
     assert one["kernels"] < whole["kernels"]
-    assert "asked for step 99" in refused(capsys, path, "--step", "99")
+    assert "has no step 99" in refused(capsys, path, "--step", "99")
     assert "--step takes" in refused(capsys, path, "--step", "first")
 
 
 def test_text_begins_with_the_one_number_that_matters(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(A100_W8)]) == 0
     captured = capsys.readouterr()
-    assert captured.out.startswith("87.9 ms of communication is exposed on rank 3: 19 % of the recorded 464.6 ms")
+    text = captured.out.replace("\N{NO-BREAK SPACE}", " ")
+    assert text.startswith("87.9 ms of communication is exposed: 19 % of the recorded 465 ms (imported).\n")
+    assert max(map(len, text.splitlines())) <= 80
     assert "give the traces of all ranks" in captured.err
+
+
+def test_text_shows_slow_downs_and_verbose_text_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+    path = TRACES / "torchrec" / "a2a_opt5_w4"
+    whole = answer(capsys, path, "--no-what-if")
+    worst = whole["slowdown"][0]
+    assert main(["analyze", str(path), "--no-what-if"]) == 0
+    brief = capsys.readouterr().out
+    assert f"{worst['ratio']:.2f}" in brief
+    assert f"{worst['cost_ms']:.3f}" in brief
+    assert main(["analyze", str(path), "--no-what-if", "--verbose"]) == 0
+    verbose = capsys.readouterr().out
+    for rank in whole["ranks"]:
+        for step in rank["steps"]:
+            assert f"{step['exposed_ms']:,.3f}" in verbose
+    assert f"{whole['longest_causes'][-1]['time_ms']:,.3f}" in verbose
 
 
 def test_a_threshold_makes_it_a_gate(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(A100_W8), "--fail-if", "exposed>20%", "--no-what-if"]) == 0
     capsys.readouterr()
     assert main(["analyze", str(A100_W8), "--fail-if", "exposed>18%", "--no-what-if"]) == 1
-    assert "rank 3 has exposed 18.92%: exposed>18%" in capsys.readouterr().err
+    assert "makeway analyze: rank 3 has exposed 18.92%: exposed>18%" in capsys.readouterr().err
     document = answer(capsys, A100_W8, "--fail-if", "overlap<50%", "--no-what-if", code=1)
     assert document["threshold"]["missed"][0]["rank"] == 3
     assert "cannot read threshold 'exposed'" in refused(capsys, A100_W8, "--fail-if", "exposed")
@@ -220,3 +244,29 @@ def test_analysis_does_not_load_what_it_does_not_need() -> None:
     code = f"import sys, makeway.cli.analyze; print(sorted({{m.split('.')[0] for m in sys.modules}} & {heavy}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_library_answers_like_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    analysis = makeway.analyze([STRAGGLER], what_if=False, keep_spans=True)
+    document = answer(capsys, STRAGGLER, "--no-what-if")
+    assert json.loads(to_json(makeway.report_of(analysis))) == document
+    again = makeway.analysis_of(analysis.timelines, what_if=False)
+    assert json.loads(to_json(makeway.report_of(again)))["ranks"] == document["ranks"]
+    assert makeway.analyze([STRAGGLER], what_if=False).timelines == ()
+
+
+def test_the_step_with_most_exposed_communication_can_be_planned_for() -> None:
+    analysis = makeway.analyze([A100_W8], what_if=False)
+    assert analysis.step is not None
+    assert analysis.step.device.name == analysis.devices[0]
+    assert analysis.no_what_if == "not requested"
+    without_limits = makeway.analyze([TRACES / "hta" / "w128_sampled_rank0.json.gz"])
+    assert (without_limits.step, without_limits.devices) == (None, ())
+    assert without_limits.no_what_if == without_limits.no_step == "the limits of its GPU are not known"
+
+
+def test_progress_is_the_share_of_all_bytes_and_ends_at_one() -> None:
+    shares: list[float] = []
+    makeway.analyze([STRAGGLER], what_if=False, jobs=1, progress=lambda share, _: shares.append(share))
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0

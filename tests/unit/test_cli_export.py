@@ -36,7 +36,9 @@ def test_export_keeps_its_contract(capsys: pytest.CaptureFixture[str], plan: str
     assert main(["export", plan, "--to", "env", "--json"]) == 0
     captured = capsys.readouterr()
     document = json.loads(captured.out)
-    assert document.keys() == {"target", "text", "carried", "not_carried"}
+    assert list(document)[:3] == ["schema", "makeway", "verdict"]
+    assert document["verdict"] == "env carries 2 of the plan's 3 controls"
+    assert {"target", "carrier", "text", "carried", "not_carried"} < document.keys()
     assert document["target"] == "env"
     assert "export NCCL_MAX_CTAS=8\n" in document["text"]
     assert [entry["control"] for entry in document["carried"]] == ["priority", "comm-blocks=8"]
@@ -54,7 +56,7 @@ def test_text_goes_to_stdout_or_to_a_file(capsys: pytest.CaptureFixture[str], pl
     assert capsys.readouterr().out == shown
     out = tmp_path / "comm.env"
     assert main(["export", plan, "--to", "env", "--out", str(out)]) == 0
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out.startswith("env carries 2 of the plan's 3 controls")
     assert out.read_text() == shown
     out.unlink()
     assert main(["export", plan, "--to", "env", "--out", str(out), "--json"]) == 0
@@ -68,7 +70,7 @@ def test_a_plan_may_come_from_stdin(capsys: pytest.CaptureFixture[str], monkeypa
 
 
 def test_a_version_and_groups_reach_the_export(capsys: pytest.CaptureFixture[str], plan: str) -> None:
-    assert main(["export", plan, "--to", "env", "--nccl", "2.16"]) == 0
+    assert main(["export", plan, "--to", "env", "--library", "nccl-2.16"]) == 0
     assert "export NCCL_MAX_NCHANNELS=8" in capsys.readouterr().out
     assert main(["export", plan, "--to", "megatron", "--groups", "ep"]) == 0
     out = capsys.readouterr().out
@@ -76,18 +78,26 @@ def test_a_version_and_groups_reach_the_export(capsys: pytest.CaptureFixture[str
     assert "\ndp:\n" not in out
 
 
-def test_a_target_that_carries_nothing_warns_and_still_answers(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize("more", [[], ["--out", "xla.env"], ["--json"]])
+def test_a_target_that_carries_nothing_says_so_first_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "plan.toml"
-    file.write_text('version = 2\n[[control]]\nkind = "pad"\npad_bytes = 1024\n')
-    assert main(["export", str(file), "--to", "xla"]) == 0
+    file.write_text('version = 1\n[[control]]\nkind = "SmemPad"\npad_bytes = 1024\n')
+    assert main(["export", str(file), "--to", "xla", *more]) == 2
     captured = capsys.readouterr()
-    assert captured.err == "makeway export: warning: xla carries none of the plan's controls\n"
-    assert "Nothing to set" in captured.out
+    verdict = "xla carries none of the plan's 1 control"
+    if more == ["--json"]:
+        assert json.loads(captured.out)["verdict"] == verdict
+    else:
+        assert captured.out == ""
+        assert captured.err.startswith(f"makeway export: {verdict}")
+        assert "pad=1KiB: a pad belongs to the launch" in captured.err
+    assert not (tmp_path / "xla.env").exists()
 
 
-def test_a_plan_without_controls_is_no_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_plan_without_controls_is_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "plan.toml"
     file.write_text("version = 2\n")
     assert main(["export", str(file), "--to", "env"]) == 0
@@ -101,10 +111,10 @@ def test_a_plan_without_controls_is_no_warning(capsys: pytest.CaptureFixture[str
     [
         (["missing.toml", "--to", "env"], "cannot read plan 'missing.toml'"),
         (["PLAN", "--to", "environment"], "no export target 'environment'"),
-        (["PLAN", "--to", "env", "--nccl", "latest"], "cannot read NCCL version 'latest'"),
+        (["PLAN", "--to", "env", "--library", "latest"], "cannot read library 'latest'"),
         (["PLAN", "--to", "env", "--groups", "dp"], "process groups are Megatron's"),
         (["PLAN", "--to", "megatron", "--groups", ""], "is no name of a Megatron process group"),
-        (["PLAN", "--to", "env", "--out", "/nowhere/at/all"], "cannot write '/nowhere/at/all'"),
+        (["PLAN", "--to", "env", "--out", "/nowhere/at/all"], "cannot write /nowhere/at/all"),
         (["NEWER", "--to", "env"], "it comes from a newer makeway"),
         (["TWICE", "--to", "env"], "priority is set twice"),
     ],

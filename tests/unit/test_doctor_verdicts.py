@@ -36,7 +36,11 @@ from makeway.model.residency import pad_range, resident_blocks
 from makeway.values.device import load_device
 from makeway.values.kernel import KernelResources
 
-CHECK = Check(name="one", platform="cuda", control="SmemPad", way="python")
+CHECK = Check(name="residency", platform="cuda", control="pad", route="python")
+THREAD_CHECKS = {
+    "partition=1": Check(name="partition=1", platform="cpu", control="partition", route="python"),
+    "priority": Check(name="priority", platform="cpu", control="priority", route="python"),
+}
 NAME = "NVIDIA H100 80GB HBM3"
 BLOCK = KernelResources(threads=128, registers_per_thread=12)
 HOLD_NS = 1_000
@@ -236,21 +240,21 @@ def ranks(*runs: ControlRun, direct: DirectRun = DIRECT) -> list[RankRun]:
     ],
 )
 def test_a_control_of_threads_is_proved_by_what_linux_shows_and_by_its_undoing(run: ControlRun, status: str) -> None:
-    assert judge_threads(CHECK, run.control, ranks(run)).status == status
+    assert judge_threads(THREAD_CHECKS[run.control], ranks(run)).status == status
 
 
 def test_shorter_slices_of_communication_count_as_priority() -> None:
     short = {"1": BEFORE["1"], "2": replace(BEFORE["2"], slice_ns=100_000)}
     usual = {"1": replace(BEFORE["1"], slice_ns=2_800_000), "2": short["2"]}
     for during in (short, usual):
-        assert judge_threads(CHECK, "priority", ranks(replace(NICER, during=during))).status == "proved"
+        assert judge_threads(THREAD_CHECKS["priority"], ranks(replace(NICER, during=during))).status == "proved"
     longer = {"1": replace(BEFORE["1"], slice_ns=50_000), "2": short["2"]}
-    assert judge_threads(CHECK, "priority", ranks(replace(NICER, during=longer))).status == "failed"
+    assert judge_threads(THREAD_CHECKS["priority"], ranks(replace(NICER, during=longer))).status == "failed"
 
 
 def test_one_rank_that_fails_is_enough() -> None:
     good, bad = ranks(PARTED)[0], ranks(replace(PARTED, during=BEFORE))[1]
-    found = judge_threads(CHECK, "partition=1", [good, bad])
+    found = judge_threads(THREAD_CHECKS["partition=1"], [good, bad])
     assert (found.status, found.measured) == ("failed", "seen on 1, undone on 2")
 
 
@@ -268,4 +272,4 @@ def test_direct_copies_are_proved_by_gloos_own_sum(direct: DirectRun, status: st
 
 
 def test_without_ranks_nothing_is_tested() -> None:
-    assert judge_threads(CHECK, "priority", []).status == judge_direct(CHECK, []).status == "not tested"
+    assert judge_threads(THREAD_CHECKS["priority"], []).status == judge_direct(CHECK, []).status == "not tested"

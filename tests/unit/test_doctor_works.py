@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from makeway.act.doctor.cgroup import Limits
 from makeway.act.doctor.facts import Machine, Torch
 from makeway.act.doctor.gpus import Gpus
-from makeway.act.doctor.works import SAMPLES, Answer, Platform, Way, absent, answers
-from makeway.values.control import CONTROL_KINDS, LaunchOrder
+from makeway.act.doctor.works import PLATFORMS, ROUTES, SAMPLES, Answer, absent, answers
+from makeway.values.control import LaunchOrder
+from makeway.values.support import CONTROL_NAMES, Platform, support
 
 BARE = Machine(
     kernel="Linux 6.8",
@@ -67,9 +68,13 @@ machines = st.builds(
 )
 
 
-def answer(machine: Machine, platform: str, control: str, way: str) -> Answer:
-    (found,) = [one for one in answers(machine) if (one.platform, one.control, one.way) == (platform, control, way)]
-    return found
+def answer(machine: Machine, platform: str, control: str, route: str) -> Answer:
+    (match,) = [each for each in answers(machine) if key(each) == (platform, control, route)]
+    return match
+
+
+def key(answered: Answer) -> tuple[str, str, str]:
+    return answered.platform, answered.control, answered.route
 
 
 # --- laws ----------------------------------------------------------------------------------------
@@ -77,19 +82,41 @@ def answer(machine: Machine, platform: str, control: str, way: str) -> Answer:
 
 @settings(max_examples=50)  # each asks 108 questions
 @given(machines)
-def test_every_control_is_answered_once_for_every_platform_and_way_and_in_words(machine: Machine) -> None:
+def test_every_control_is_answered_once_for_every_platform_and_route_with_a_reason(machine: Machine) -> None:
     found = answers(machine)
-    asked = [(p, c, w) for p in get_args(Platform) for c in CONTROL_KINDS for w in get_args(Way)]
-    assert sorted((one.platform, one.control, one.way) for one in found) == sorted(asked)
-    assert all(one.words.strip() for one in found)
+    asked = [(p, c, r) for p in PLATFORMS for c in CONTROL_NAMES for r in ROUTES]
+    assert sorted(map(key, found)) == sorted(asked)
+    assert all(each.detail.strip() for each in found)
+
+
+@settings(max_examples=50)  # each asks 108 questions
+@given(machines)
+def test_a_control_works_only_where_the_support_table_says_that_its_carrier_carries_it(machine: Machine) -> None:
+    for each in answers(machine):
+        row = support(each.control, each.carrier)
+        if each.works:
+            assert row.refusal(each.platform) is None, each
+        elif absent(machine, each.platform) is None and not row.supported:
+            assert each.detail == row.refusal(each.platform)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_machine_that_has_everything_can_do_all_that_the_table_says(platform: Platform) -> None:
+    machine = replace(H100, amd=MI300X.amd, torch=replace(TORCH, hip="7.1"))
+    for each in answers(machine):
+        row = support(each.control, each.carrier)
+        masks = (each.platform, each.control, each.route) == ("rocm", "partition", "python")  # needs HIP's library here
+        set_in_time = (each.control, each.route) == ("comm-threads", "python")  # needs its variable at the start
+        if each.platform == platform and not masks and not set_in_time:
+            assert each.works == (row.refusal(platform) is None), each
 
 
 @settings(max_examples=50)  # each asks 108 questions
 @given(machines)
 def test_nothing_works_on_a_platform_that_is_absent(machine: Machine) -> None:
-    for one in answers(machine):
-        if reason := absent(machine, one.platform):
-            assert (one.works, one.words) == (False, reason)
+    for each in answers(machine):
+        if reason := absent(machine, each.platform):
+            assert (each.works, each.detail) == (False, reason)
 
 
 @settings(max_examples=50)  # each asks 108 questions
@@ -109,10 +136,10 @@ def test_a_machine_that_has_everything_can_do_whatever_a_poorer_one_can(machine:
         cuda_bindings="13.0.0",
         variables=(),
     )
-    able = {(one.platform, one.control, one.way) for one in answers(richer) if one.works}
-    for one in answers(machine):
-        if one.works and (one.platform, one.control) != ("rocm", "SmPartition"):  # needs HIP's library here
-            assert (one.platform, one.control, one.way) in able
+    able = {key(each) for each in answers(richer) if each.works}
+    for each in answers(machine):
+        if each.works and (each.platform, each.control) != ("rocm", "partition"):  # needs HIP's library here
+            assert key(each) in able
 
 
 # --- the backends say the same -------------------------------------------------------------------
@@ -130,67 +157,69 @@ def test_the_cpu_backend_refuses_what_the_doctor_says_cannot_work(monkeypatch: p
         monkeypatch.setattr(controls, "slice_ns", lambda _: None)
         machine = replace(H100, cores=cores, priority_by=priority_by)  # type: ignore[arg-type]
         for control in SAMPLES:
-            told = answer(machine, "cpu", type(control).__name__, "python")
+            answered = answer(machine, "cpu", control.name, "python")
             if isinstance(control, LaunchOrder):  # not refused, and without effect
-                assert not told.works
+                assert not answered.works
             else:
-                assert told.works == (backend.refusal(control) is None), control
+                assert answered.works == (backend.refusal(control) is None), control
+            if control.name in ("pad", "tile", "comm-threads"):  # one sentence for both
+                assert answered.detail == backend.refusal(control)
 
 
 # --- machines ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("control", "ways"),
+    ("control", "routes"),
     [
-        ("SmemPad", {"launcher", "graph", "python"}),
-        ("TileChoice", {"python"}),
-        ("CommPriority", {"launcher", "graph", "python", "environment"}),
-        ("LaunchOrder", {"launcher", "environment"}),
-        ("CommBlocks", {"launcher", "python", "environment"}),
-        ("CommThreads", {"launcher", "environment"}),
-        ("SmPartition", {"python"}),
-        ("CopyEngine", {"launcher", "python", "environment"}),
-        ("Chunks", {"python"}),
+        ("pad", {"run", "graph", "python"}),
+        ("tile", {"python"}),
+        ("priority", {"run", "graph", "python", "environment"}),
+        ("comm-first", {"run", "environment"}),
+        ("comm-blocks", {"run", "python", "environment"}),
+        ("comm-threads", {"run", "environment"}),
+        ("partition", {"python"}),
+        ("copy-engine", {"run", "python", "environment"}),
+        ("chunks", {"python"}),
     ],
 )
-def test_on_an_h100_with_everything_installed_each_control_has_its_ways(control: str, ways: set[str]) -> None:
-    assert {way for way in get_args(Way) if answer(H100, "cuda", control, way).works} == ways
+def test_on_an_h100_with_everything_installed_each_control_has_its_routes(control: str, routes: set[str]) -> None:
+    assert {route for route in ROUTES if answer(H100, "cuda", control, route).works} == routes
 
 
 @pytest.mark.parametrize(
-    ("change", "control", "way", "words"),
+    ("change", "control", "route", "reason"),
     [
-        ({"compiler": None}, "SmemPad", "launcher", "no C compiler"),
-        ({"cuda_bindings": None}, "SmemPad", "graph", "makeway[cuda]"),
-        ({"triton": None}, "SmemPad", "python", "makeway[triton]"),
-        ({"torch": None}, "CommPriority", "python", "makeway[torch]"),
-        ({"torch": Torch(version="2.13.0+cpu")}, "CommBlocks", "python", "built without CUDA"),
-        ({"torch": replace(TORCH, cuda="12.6")}, "SmPartition", "python", "green contexts"),
-        ({"nccl": "2.27.3"}, "CopyEngine", "environment", "before 2.28"),
-        ({"variables": (("CUDA_VISIBLE_DEVICES", ""),)}, "CommPriority", "environment", "hides every NVIDIA GPU"),
+        ({"compiler": None}, "pad", "run", "no C compiler"),
+        ({"cuda_bindings": None}, "pad", "graph", "makeway[cuda]"),
+        ({"triton": None}, "pad", "python", "makeway[triton]"),
+        ({"torch": None}, "priority", "python", "makeway[torch]"),
+        ({"torch": Torch(version="2.13.0+cpu")}, "comm-blocks", "python", "built without CUDA"),
+        ({"torch": replace(TORCH, cuda="12.6")}, "partition", "python", "green contexts"),
+        ({"nccl": "2.27.3"}, "copy-engine", "environment", "NCCL 2.28 or later"),
+        ({"variables": (("CUDA_VISIBLE_DEVICES", ""),)}, "priority", "environment", "hides every NVIDIA GPU"),
     ],
 )
-def test_what_is_missing_is_named(change: dict[str, Any], control: str, way: str, words: str) -> None:
-    found = answer(replace(H100, **change), "cuda", control, way)
+def test_what_is_missing_is_named(change: dict[str, Any], control: str, route: str, reason: str) -> None:
+    found = answer(replace(H100, **change), "cuda", control, route)
     assert not found.works
-    assert words in found.words
+    assert reason in found.detail
 
 
 def test_without_a_compiler_priority_still_goes_by_its_variable() -> None:
-    found = answer(replace(H100, compiler=None), "cuda", "CommPriority", "launcher")
+    found = answer(replace(H100, compiler=None), "cuda", "priority", "run")
     assert found.works
-    assert "TORCH_NCCL_HIGH_PRIORITY=1" in found.words
-    assert "shim" not in found.words
+    assert "TORCH_NCCL_HIGH_PRIORITY=1" in found.detail
+    assert "shim" not in found.detail
 
 
 def test_a_gpu_that_makeway_does_not_know_can_still_be_partitioned() -> None:
-    found = answer(replace(H100, nvidia=Gpus(names=("some GPU",))), "cuda", "SmPartition", "python")
+    found = answer(replace(H100, nvidia=Gpus(names=("some GPU",))), "cuda", "partition", "python")
     assert found.works
-    assert "does not know" in found.words
+    assert "does not know" in found.detail
 
 
 def test_amd_has_masks_and_no_graphs() -> None:
-    assert "CU mask" in answer(MI300X, "rocm", "SmPartition", "python").words
-    assert not any(answer(MI300X, "rocm", control, "graph").works for control in CONTROL_KINDS)
+    assert "CU mask" in answer(MI300X, "rocm", "partition", "python").detail
+    assert not any(answer(MI300X, "rocm", control, "graph").works for control in CONTROL_NAMES)
     assert absent(MI300X, "cuda") == "no NVIDIA GPU was found"

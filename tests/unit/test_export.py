@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from makeway.act.export.nccl import COLUMNS, LARGEST, TUNED
-from makeway.act.export.targets import TARGETS, export_document, export_plan
-from makeway.act.export.values import Carried, Exported, library_of, thread_choices
+from makeway.act.export.targets import TARGETS, export
+from makeway.act.export.values import Export, library_of, thread_choices
+from makeway.show.report import report_of
 from makeway.values.control import (
     CONTROL_KINDS,
     Chunks,
@@ -52,8 +53,8 @@ def plan_of(*controls: Control, made_for: MadeFor | None = H100) -> Plan:
     return Plan(controls=controls, made_for=made_for)
 
 
-def carried(exported: Exported) -> dict[Control, dict[str, Any]]:
-    return {answer.control: dict(answer.settings) for answer in exported.carried}
+def carried(exported: Export) -> dict[Control, dict[str, Any]]:
+    return {entry.control: dict(entry.settings) for entry in exported.carried}
 
 
 def test_every_kind_of_control_is_tried() -> None:
@@ -64,38 +65,49 @@ def test_every_kind_of_control_is_tried() -> None:
 @pytest.mark.parametrize("control", ALL)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_target_carries_a_control_or_says_why_not(target: str, control: Control, made_for: MadeFor | None) -> None:
-    exported = export_plan(plan_of(control, made_for=made_for), target)
-    assert [*(a.control for a in exported.carried), *(r.control for r in exported.not_carried)] == [control]
-    for refusal in exported.not_carried:
-        assert len(refusal.reason) > 20
-        assert refusal.reason in exported.text
-    for answer in exported.carried:
-        assert answer.settings or answer.note
-        assert all(key.rpartition(".")[2] in exported.text for key, _ in answer.settings)
+    exported = export(plan_of(control, made_for=made_for), target)
+    assert [entry.control for entry in (*exported.carried, *exported.refused)] == [control]
+    for refusal in exported.refused:
+        assert len(refusal.refusal) > 20
+        assert refusal.refusal in exported.text
+    for entry in exported.carried:
+        assert entry.settings or entry.note
+        assert all(key.rpartition(".")[2] in exported.text for key, _ in entry.settings)
     assert ("Nothing to set" in exported.text) == (not exported.carried)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_plan_without_controls_says_so(target: str) -> None:
-    exported = export_plan(plan_of(), target)
+    exported = export(plan_of(), target)
     assert not exported.carried
-    assert not exported.not_carried
+    assert not exported.refused
     assert "The plan has no controls" in exported.text
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_export_as_data_tells_the_same(target: str) -> None:
-    exported = export_plan(plan_of(*ALL), target)
-    document = export_document(target, exported)
-    assert document.keys() == {"target", "text", "carried", "not_carried"}
+def test_an_export_as_data_says_the_same(target: str) -> None:
+    exported = export(plan_of(*ALL), target)
+    document = report_of(exported).data
+    assert document.keys() == {"target", "carrier", "text", "carried", "not_carried"}
     assert len(document["carried"]) + len(document["not_carried"]) == len(ALL)
     assert all(entry.keys() == {"control", "settings", "note"} for entry in document["carried"])
     assert all(entry.keys() == {"control", "reason"} for entry in document["not_carried"])
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_control_has_a_receipt_and_none_claims_that_a_written_setting_acts(target: str) -> None:
+    exported = export(plan_of(*ALL), target)
+    assert [receipt.control for receipt in exported.receipts] == list(ALL)
+    refused = {entry.control for entry in exported.refused}
+    for receipt in exported.receipts:
+        assert receipt.status == ("refused" if receipt.control in refused else "not seen")
+        assert receipt.carrier == exported.carrier
+        assert receipt.detail
+
+
 def test_an_unknown_target_is_an_error() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'xla'"):
-        export_plan(plan_of(), "xlaa")
+        export(plan_of(), "xlaa")
 
 
 # --- what reads the text -----------------------------------------------------------------------
@@ -148,15 +160,15 @@ strange = st.builds(MadeFor, workload=names, device=names, library=st.none() | n
 def test_words_of_a_plan_cannot_leave_the_comments(made_for: MadeFor, pad: SmemPad) -> None:
     plan = plan_of(pad, CommBlocks(16), made_for=made_for)
     for target in TARGETS:
-        text = export_plan(plan, target).text
-        plain = export_plan(plan_of(CommBlocks(16), made_for=None), target).text
+        text = export(plan, target).text
+        plain = export(plan_of(CommBlocks(16), made_for=None), target).text
         assert [line for line in text.split("\n") if not line.startswith("#")] == [
             line for line in plain.split("\n") if not line.startswith("#")
         ]
 
 
 def test_variables_reach_a_program_as_the_plan_says(tmp_path: Path) -> None:
-    found = sourced(export_plan(plan_of(*ALL), "env").text, tmp_path)
+    found = sourced(export(plan_of(*ALL), "env").text, tmp_path)
     assert {name: value for name, value in found.items() if name.startswith(("NCCL", "TORCH", "CUDA"))} == {
         "TORCH_NCCL_HIGH_PRIORITY": "1",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
@@ -171,12 +183,12 @@ def test_a_strange_plan_runs_nothing_in_a_shell(tmp_path: Path) -> None:
     bad = "x\ntouch broken; $(touch broken) `touch broken` '\""
     plan = plan_of(SmemPad(1024, bad), CommBlocks(8), made_for=MadeFor(workload=bad, device=bad, library=bad))
     for target in ("env", "xla"):
-        sourced(export_plan(plan, target).text, tmp_path)
+        sourced(export(plan, target).text, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["plan.env"]
 
 
 def test_flags_for_xla_are_added_to_those_that_are_there(tmp_path: Path) -> None:
-    text = export_plan(plan_of(*ALL), "xla").text
+    text = export(plan_of(*ALL), "xla").text
     alone = sourced(text, tmp_path)["XLA_FLAGS"]
     assert alone.split() == [
         "--xla_gpu_enable_highest_priority_async_stream=true",
@@ -190,7 +202,7 @@ def test_flags_for_xla_are_added_to_those_that_are_there(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("path", ["ring-simple", "ring-ll128", "tree-simple", "nvls-simple", "pat-simple"])
 def test_the_tuner_file_has_rows_for_every_collective_it_is_asked_about(path: str) -> None:
-    text = export_plan(plan_of(*ALL, made_for=MadeFor(library=f"nccl-2.32.3/{path}")), "nccl-tuner").text
+    text = export(plan_of(*ALL, made_for=MadeFor(library=f"nccl-2.32.3/{path}")), "nccl-tuner").text
     rows = [row for row in csv.reader(text.splitlines()) if not row[0].startswith("#")]
     assert {row[0] for row in rows} == set(TUNED)
     assert all(len(row) == len(COLUMNS) for row in rows)
@@ -201,7 +213,7 @@ def test_the_tuner_file_has_rows_for_every_collective_it_is_asked_about(path: st
 
 
 def test_a_python_module_for_torch_sets_the_options() -> None:
-    text = export_plan(plan_of(*ALL), "torch").text
+    text = export(plan_of(*ALL), "torch").text
     functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
     assert functions.keys() == {"process_group_options", "compute_stream"}
     assigned = [ast.unparse(node) for node in functions["process_group_options"].body if isinstance(node, ast.Assign)]
@@ -218,31 +230,31 @@ def test_a_python_module_for_torch_sets_the_options() -> None:
 @pytest.mark.parametrize("target", ["torch", "transformer-engine", "deepep"])
 @pytest.mark.parametrize("control", ALL)
 def test_python_compiles_for_each_control_alone(target: str, control: Control) -> None:
-    compile(export_plan(plan_of(control), target).text, "export.py", "exec")
+    compile(export(plan_of(control), target).text, "export.py", "exec")
 
 
 def test_megatron_gets_one_mapping_for_each_group() -> None:
     options = {"is_high_priority_stream": True, "min_ctas": 16, "max_ctas": 16}
-    assert yaml_values(export_plan(plan_of(*ALL), "megatron", groups=("dp", "ep")).text) == {
+    assert yaml_values(export(plan_of(*ALL), "megatron", groups=("dp", "ep")).text) == {
         "dp": options,
         "ep": options,
     }
-    assert yaml_values(export_plan(plan_of(LaunchOrder()), "megatron").text) == {}
+    assert yaml_values(export(plan_of(LaunchOrder()), "megatron").text) == {}
 
 
 @pytest.mark.parametrize("groups", [(), ("",), ("dp: {}",), ("dp\nep",)])
 def test_a_group_is_a_name(groups: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="write for example"):
-        export_plan(plan_of(*ALL), "megatron", groups=groups)
+        export(plan_of(*ALL), "megatron", groups=groups)
 
 
 def test_groups_are_megatrons() -> None:
     with pytest.raises(InputError, match="process groups are Megatron's"):
-        export_plan(plan_of(*ALL), "env", groups=("dp",))
+        export(plan_of(*ALL), "env", groups=("dp",))
 
 
 def test_transformer_engine_gets_settings_where_its_methods_read_them() -> None:
-    layers = python_values(export_plan(plan_of(*ALL), "transformer-engine").text)["ub_cfgs"]
+    layers = python_values(export(plan_of(*ALL), "transformer-engine").text)["ub_cfgs"]
     assert layers["fc2_fprop"] == {"method": "pipeline", "num_sm": 16, "set_sm_margin": True, "num_splits": 4}
     assert layers["qkv_wgrad"] == {"method": "bulk", "num_sm": 16, "set_sm_margin": True}
     assert layers["fc1_fprop"] == {"method": "ring_exchange", "use_ce": True}
@@ -250,8 +262,8 @@ def test_transformer_engine_gets_settings_where_its_methods_read_them() -> None:
 
 
 def test_transformer_engine_has_one_number_for_blocks_and_sms() -> None:
-    exported = export_plan(plan_of(CommBlocks(8), SmPartition(16)), "transformer-engine")
-    assert [type(answer.control) for answer in exported.not_carried] == [SmPartition]
+    exported = export(plan_of(CommBlocks(8), SmPartition(16)), "transformer-engine")
+    assert [type(answer.control) for answer in exported.refused] == [SmPartition]
     assert {keys["num_sm"] for keys in python_values(exported.text)["ub_cfgs"].values()} == {8}
 
 
@@ -266,7 +278,7 @@ def test_transformer_engine_has_one_number_for_blocks_and_sms() -> None:
     ],
 )
 def test_deepep_takes_even_numbers(controls: tuple[Control, ...], calls: list[str]) -> None:
-    tree = ast.parse(export_plan(plan_of(*controls), "deepep").text)
+    tree = ast.parse(export(plan_of(*controls), "deepep").text)
     assert [ast.unparse(node) for node in tree.body if isinstance(node, ast.Expr)] == calls
 
 
@@ -290,25 +302,30 @@ def test_deepep_takes_even_numbers(controls: tuple[Control, ...], calls: list[st
 def test_variables_are_those_of_the_version(
     nccl: str | None, control: Control, settings: dict[str, Any] | None
 ) -> None:
-    found = carried(export_plan(plan_of(control, made_for=None), "env", nccl=nccl))
-    assert found.get(control) == settings
+    library = f"nccl-{nccl}" if nccl else None
+    assert carried(export(plan_of(control, made_for=None), "env", library=library)).get(control) == settings
 
 
 @pytest.mark.parametrize(("nccl", "answered"), [("2.16", 0), ("2.17", 1)])
 @pytest.mark.parametrize("target", ["torch", "megatron"])
 def test_communicators_have_blocks_since_2_17(target: str, nccl: str, answered: int) -> None:
-    assert len(export_plan(plan_of(CommBlocks(8)), target, nccl=nccl).carried) == answered
+    assert len(export(plan_of(CommBlocks(8)), target, library=f"nccl-{nccl}").carried) == answered
 
 
-@pytest.mark.parametrize("nccl", ["2", "new", "2.x", "2.27.", "-2.27"])
-def test_a_version_is_numbers(nccl: str) -> None:
-    with pytest.raises(InputError, match=r"write for example 2\.27"):
-        export_plan(plan_of(), "env", nccl=nccl)
+@pytest.mark.parametrize(
+    "library", ["nccl-2", "new", "nccl-2.x", "nccl-2.27.", "nccl--2.27", "2.27", "nccl-2/ring-simple"]
+)
+def test_a_library_is_a_name_and_a_version(library: str) -> None:
+    with pytest.raises(InputError, match=r"write for example nccl-2\.27"):
+        export(plan_of(), "env", library=library)
 
 
 def test_the_library_comes_from_the_plan_or_its_device() -> None:
     assert library_of(plan_of()).version == (2, 32, 3)
-    assert library_of(plan_of(), "2.20").version == (2, 20)
+    assert library_of(plan_of(), "nccl-2.20").version == (2, 20)
+    assert library_of(plan_of(), "nccl-2.20").path == "ring-simple"
+    assert library_of(plan_of(), "nccl-2.20.3/sendrecv").path == "sendrecv"
+    assert library_of(plan_of(), "rccl-5.4.3").name == "rccl"
     assert library_of(plan_of(made_for=MI300X)).name == "rccl"
     assert library_of(plan_of(made_for=MadeFor(device="MI300X"))).name == "rccl"
     assert library_of(plan_of(made_for=MadeFor(device="of my own"))).name == "nccl"
@@ -322,41 +339,38 @@ def test_threads_are_set_by_the_setting_of_the_footprint(path: str) -> None:
     assert len(choices) > 1
     for choice in choices:
         control = CommThreads(choice.threads)
-        settings = carried(export_plan(plan_of(control, made_for=made_for), "env"))[control]
+        settings = carried(export(plan_of(control, made_for=made_for), "env"))[control]
         assert [f"{key}={value}" for key, value in settings.items()] == ([choice.setting] if choice.setting else [])
 
 
 def test_threads_that_no_setting_gives_are_refused() -> None:
-    [refusal] = export_plan(plan_of(CommThreads(96)), "env").not_carried
-    assert "544, 288, 160, 128" in refusal.reason
+    [refusal] = export(plan_of(CommThreads(96)), "env").refused
+    assert "544, 288, 160, 128" in refusal.refusal
 
 
 def test_send_and_receive_have_variables_of_their_own() -> None:
-    exported = export_plan(plan_of(CommBlocks(8), made_for=MadeFor(library="nccl-2.32.3/sendrecv")), "env")
+    exported = export(plan_of(CommBlocks(8), made_for=MadeFor(library="nccl-2.32.3/sendrecv")), "env")
     assert carried(exported)[CommBlocks(8)].keys() == {
         "NCCL_MIN_CTAS",
         "NCCL_MAX_CTAS",
         "NCCL_MIN_P2P_NCHANNELS",
         "NCCL_MAX_P2P_NCHANNELS",
     }
-    assert not export_plan(
-        plan_of(CommBlocks(8), made_for=MadeFor(library="nccl-2.32.3/sendrecv")), "nccl-tuner"
-    ).carried
+    assert not export(plan_of(CommBlocks(8), made_for=MadeFor(library="nccl-2.32.3/sendrecv")), "nccl-tuner").carried
 
 
 def test_what_is_cudas_is_not_exported_for_amd() -> None:
     for target in TARGETS:
-        text = export_plan(plan_of(*ALL, made_for=MI300X), target).text
+        text = export(plan_of(*ALL, made_for=MI300X), target).text
         settings = [line for line in text.splitlines() if not line.startswith("#")]
         assert not any("CUDA_DEVICE" in line or "GreenContext" in line or "NTHREADS" in line for line in settings)
 
 
-def test_a_way_to_copy_that_cannot_be_told_is_said() -> None:
+def test_a_copy_variant_that_no_target_takes_is_noted() -> None:
     for target in ("env", "torch", "transformer-engine", "xla"):
-        for control, told in ((CopyEngine(), False), (CopyEngine("broadcast", True), True)):
-            [answer] = export_plan(plan_of(control), target).carried
-            assert isinstance(answer, Carried)
-            assert ("variant and prelaunch are not carried" in str(answer.note)) == told
+        for control, noted in ((CopyEngine(), False), (CopyEngine("broadcast", True), True)):
+            [entry] = export(plan_of(control), target).carried
+            assert ("variant and prelaunch are not carried" in entry.note) == noted
 
 
 def test_variables_are_known_to_the_real_library(libnccl: Path) -> None:
@@ -365,9 +379,9 @@ def test_variables_are_known_to_the_real_library(libnccl: Path) -> None:
     names = {
         key
         for plan in plans
-        for nccl in (None, "2.16")
-        for answer in export_plan(plan, "env", nccl=nccl).carried
-        for key, _ in answer.settings
+        for library in (None, "nccl-2.16")
+        for entry in export(plan, "env", library=library).carried
+        for key, _ in entry.settings
         if key.startswith("NCCL_")
     }
     assert len(names) >= 8

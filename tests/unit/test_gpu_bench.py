@@ -18,14 +18,15 @@ import pytest
 
 from makeway.act.cuda.backend import CudaBackend
 from makeway.act.cuda.machine import GpuMachine, look
-from makeway.act.measure.bench import run_bench
-from makeway.act.measure.gpus import gpu_ranks, gpu_settings, planner_setting
-from makeway.act.measure.job import Job, decode_job, encode_job
+from makeway.act.measure.bench import run_bench, with_variants
+from makeway.act.measure.gpus import gpu_ranks, planner_variants
+from makeway.act.measure.job import Job
 from makeway.act.measure.launch import RankFailedError
-from makeway.act.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, Bench, document
-from makeway.act.measure.record import bench, plain, record_from
-from makeway.act.measure.variants import variant_name
+from makeway.act.measure.outcome import Bench
+from makeway.act.measure.variants import OVERLAP, PLANNED, SEQUENTIAL, parse_variant, variant_name
+from makeway.act.measure.wire import decode_bench, decode_job, encode_bench, encode_job
 from makeway.act.triton.config import GemmConfig
+from makeway.show.bench import bench_data
 from makeway.values.control import CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder
 from makeway.values.device import load_device
 from makeway.values.errors import InputError, UnsupportedError
@@ -48,7 +49,7 @@ class Meeting:
 
     def __init__(self, ranks: int) -> None:
         self.ranks, self.slots = ranks, dict[int, Any]()
-        self.barrier = threading.Barrier(ranks, timeout=20)
+        self.barrier = threading.Barrier(ranks, timeout=60)
 
     def everyone(self, rank: int, value: Any) -> list[Any]:
         self.slots[rank] = value
@@ -72,7 +73,7 @@ class World:
         found = self.everywhere(value)
         return found if self.rank == 0 else None
 
-    def told(self, decide: Callable[[], Any]) -> Any:
+    def broadcast(self, decide: Callable[[], Any]) -> Any:
         return self.everywhere(decide() if self.rank == 0 else None)[0]
 
 
@@ -274,16 +275,16 @@ def _span(tensor: Any) -> tuple[int, int]:
 
 
 def make_job(workload: str, *texts: str, plan: bool = False, **more: Any) -> Job:
-    settings, candidates = gpu_settings(workload, texts, plan=plan, wide=False)
     fields: dict[str, Any] = {"steps": STEPS, "size_bytes": SIZE, "scale": 1 / 64, "repeats": 2, "warmup": 1} | more
-    return Job(workload=workload, settings=settings, candidates=candidates, on="cuda", **fields)
+    controls = tuple(map(parse_variant, texts))
+    return with_variants(Job(workload=workload, controls=controls, plan=plan, on="cuda", **fields), 2)
 
 
 def measured(job: Job, *, ranks: int = 2, torch: type[StrictTorch] = StrictTorch) -> tuple[Bench, list[StrictTorch]]:
     """What the ranks measure, each in a thread of its own."""
     meeting, errors = Meeting(ranks), list[BaseException]()
     torches = [torch(meeting, rank) for rank in range(ranks)]
-    records: list[Any] = [None] * ranks
+    benches: list[Any] = [None] * ranks
 
     def rank_main(rank: int) -> None:
         def backend(gemm: GemmConfig) -> CudaBackend:
@@ -292,7 +293,7 @@ def measured(job: Job, *, ranks: int = 2, torch: type[StrictTorch] = StrictTorch
             return found
 
         try:
-            records[rank] = gpu.run_gpu_job(
+            benches[rank] = gpu.run_gpu_job(
                 decode_job(encode_job(job)),
                 World(meeting, rank),
                 lambda stage: None,
@@ -311,9 +312,8 @@ def measured(job: Job, *, ranks: int = 2, torch: type[StrictTorch] = StrictTorch
         thread.join()
     for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
         raise error
-    assert records[1:] == [None] * (ranks - 1)
-    record = record_from(plain(records[0]))
-    return bench(record, workload=job.workload, link="fake", on="cuda"), torches
+    assert benches[1:] == [None] * (ranks - 1)
+    return decode_bench(encode_bench(benches[0])), torches
 
 
 def median_ms(found: Bench, name: str) -> float:
@@ -336,12 +336,12 @@ def test_every_pair_is_verified_and_timed_by_the_device(workload: str, ranks: in
     assert found.variant(OVERLAP).overlap_rate == pytest.approx(1 if independent else (STEPS - 1) / STEPS)
 
 
-def test_the_record_is_the_document_of_any_bench_and_says_that_no_hardware_has_run_it() -> None:
+def test_the_document_is_that_of_any_bench_and_says_that_no_hardware_has_run_it() -> None:
     found, _ = measured(make_job("gemm-ag", "priority"))
-    data = document(found)
+    data = bench_data(found)
     assert (data["on"], data["origin"], data["verified"]) == ("cuda", "measured", True)
     assert data["collective"] == {"kind": "all-gather", "bytes": SIZE}
-    assert data["variants"]["overlap"]["threads_per_rank"] is None
+    assert data["variants"]["overlap"]["threads"] is None
     assert any("not yet been run on hardware" in note for note in found.notes)
     assert found.timeline is not None
     assert {span.stream for span in found.timeline.spans} == {"compute", "comm"}
@@ -349,8 +349,10 @@ def test_the_record_is_the_document_of_any_bench_and_says_that_no_hardware_has_r
 
 def test_controls_are_applied_once_read_back_and_given_back_at_the_end() -> None:
     found, torches = measured(make_job("gemm-ar", "comm-blocks=8", "priority+partition=16"))
-    assert [(one.control, one.status) for one in found.variant("comm-blocks=8").applied] == [(CommBlocks(8), "applied")]
-    assert {one.status for one in found.variant("priority+partition=16").applied} == {"applied"}
+    assert [(one.control, one.status) for one in found.variant("comm-blocks=8").receipts] == [
+        (CommBlocks(8), "applied")
+    ]
+    assert {one.status for one in found.variant("priority+partition=16").receipts} == {"applied"}
     for torch in torches:
         assert torch.groups == ["nccl", "nccl", "destroyed", "destroyed"]
 
@@ -383,7 +385,7 @@ def test_copies_between_peers_give_the_same_results(workload: str) -> None:
 @pytest.mark.parametrize(("workload", "status"), [("conccl-20", "applied"), ("cb-ar", "no effect")])
 def test_launch_order_is_a_choice_only_where_the_two_are_independent(workload: str, status: str) -> None:
     found, _ = measured(make_job(workload, "comm-first", scale=1 / 256))
-    (applied,) = found.variant("comm-first").applied
+    (applied,) = found.variant("comm-first").receipts
     assert (applied.control, applied.status) == (LaunchOrder(), status)
     assert found.verified
 
@@ -403,7 +405,7 @@ def test_grid_and_tile_reach_the_gemm() -> None:
             super().multiply(a, b, config, out)
 
     found, _ = measured(
-        make_job("cb-ar", "tile=64x64x64", grid=(2, 4), tile=(32, 32, 32), scale=1 / 256), torch=Watching
+        make_job("cb-ar", "tile=64x64x64", grids=((2, 4),), tiles=((32, 32, 32),), scale=1 / 256), torch=Watching
     )
     assert used == {((2, 4), (32, 32, 32)), ((2, 4), (64, 64, 64))}
     assert "tile 32x32x32" in found.notes[0]
@@ -448,9 +450,9 @@ class WrongSum(StrictTorch):
     ("torch", "workload", "words"),
     [
         (WrongProduct, "cb-ar", "the product differs"),
-        (WrongProduct, "gemm-ar", "the all-reduce gave other numbers"),
-        (WrongSum, "cb-ar", "the all-reduce gave other numbers"),
-        (WrongSum, "gemm-ar", "the all-reduce gave other numbers"),
+        (WrongProduct, "gemm-ar", "the all-reduce gave wrong numbers"),
+        (WrongSum, "cb-ar", "the all-reduce gave wrong numbers"),
+        (WrongSum, "gemm-ar", "the all-reduce gave wrong numbers"),
     ],
 )
 def test_wrong_results_are_found_and_named(torch: type[StrictTorch], workload: str, words: str) -> None:
@@ -480,7 +482,7 @@ def test_a_collective_before_its_gemm_is_an_error_here() -> None:
 
 @pytest.mark.parametrize("workload", ["ddp", "fsdp2", "tp", "ep"])
 def test_training_is_not_on_gpus_yet(workload: str) -> None:
-    with pytest.raises(UnsupportedError, match="not on GPUs yet; name gemm-"):
+    with pytest.raises(UnsupportedError, match="runs on CPU ranks only; name gemm-"):
         make_job(workload)
 
 
@@ -497,15 +499,16 @@ def test_sums_stay_exact_as_often_as_is_claimed(ranks: int) -> None:
 
 def test_candidates_of_a_kind_of_collective_can_work_on_it() -> None:
     def controls(workload: str, *, wide: bool = False) -> list[tuple[Control, ...]]:
-        return [one.controls for one in gpu_settings(workload, (), plan=True, wide=wide)[1]]
+        job = with_variants(Job(workload=workload, on="cuda", wide=wide), 2)
+        return [variant.controls for variant in job.candidates]
 
     assert (CopyEngine(),) in controls("gemm-ag")
     assert (CopyEngine(),) not in controls("cb-ar")
     assert (LaunchOrder(),) in controls("conccl-01")
     assert set(controls("gemm-ar")) < set(controls("gemm-ar", wide=True))
-    assert gpu_settings("gemm-ar", (), plan=False, wide=True)[1] == ()
-    named = gpu_settings("gemm-ar", ("priority",), plan=True, wide=False)
-    assert [one.controls for one in named[1]] == [(CommPriority(),)]
+    assert with_variants(Job(workload="gemm-ar", on="cuda", plan=False, wide=True), 2).candidates == ()
+    named = with_variants(Job(workload="gemm-ar", on="cuda", controls=((CommPriority(),),)), 2)
+    assert [variant.controls for variant in named.candidates] == [(CommPriority(),)]
 
 
 # --- started from the command line ---------------------------------------------------------------
@@ -520,13 +523,15 @@ def test_there_is_a_rank_for_every_gpu_and_never_two_on_one(monkeypatch: pytest.
 
 
 def test_the_planners_choice_is_tried_first() -> None:
-    (first,) = planner_setting("gemm-ar", load_device("H100-SXM5-80GB"), ranks=8, in_flight=None)
+    job = Job(workload="gemm-ar", on="cuda", device="H100-SXM5-80GB")
+    (first,) = planner_variants(job, load_device("H100-SXM5-80GB"), 8)
     assert first.controls
     assert first.name == variant_name(first.controls)
+    assert with_variants(job, 8).candidates[0] == first
 
 
 def test_a_rank_without_a_gpu_says_what_is_missing() -> None:
     if look("nvidia").missing is None:
         pytest.skip("this machine has a GPU")
-    with pytest.raises(RankFailedError, match=r"rank 0 of 1 failed .*--on cuda was asked for, but torch"):
-        run_bench(make_job("gemm-ar"), 1)
+    with pytest.raises(RankFailedError, match=r"rank [01] of 2 failed .*--on cuda was asked for, but torch"):
+        run_bench(make_job("gemm-ar"))

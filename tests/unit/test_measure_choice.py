@@ -1,4 +1,4 @@
-"""Choosing among settings: never something slower than what people have already."""
+"""Choosing among variants: never something slower than what people have already."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from makeway.act.measure.choice import better_baseline, choice, finalist, promising
-from makeway.act.measure.outcome import OVERLAP, TORCHRUN
 from makeway.act.measure.statistics import summary
+from makeway.act.measure.variants import OVERLAP, TORCHRUN
 
 ROUNDS = 6
 row = st.lists(st.integers(50, 200).map(float), min_size=ROUNDS, max_size=ROUNDS)
@@ -44,11 +44,13 @@ def test_leave_as_is_is_said_when_nothing_helps() -> None:
     assert found.reason.startswith("leave as is (overlap_torchrun)")
 
 
-def test_a_clear_gain_is_taken_and_its_size_told() -> None:
+def test_a_clear_gain_is_taken_with_the_comparisons_that_decided() -> None:
     times = {OVERLAP: [100.0] * 6, TORCHRUN: [80.0] * 6, "copy-engine": [60.0] * 6}
     found = choice(times, finalist(times))
     assert (found.name, found.changes) == ("copy-engine", True)
-    assert "25.0% less time than overlap_torchrun" in found.reason
+    assert found.reason == "copy-engine: clearly faster than overlap and overlap_torchrun"
+    assert found.against[TORCHRUN].relative == -0.25
+    assert (found.against[OVERLAP].faster, found.against[OVERLAP].n) == (6, 6)
 
 
 @given(st.lists(st.tuples(st.integers(50, 200), st.integers(50, 200)), min_size=1, max_size=9))

@@ -30,7 +30,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (("--on", "sim:H100-SXM5-80G"), "did you mean"),
         (("--on", "sim:A40", "--link", "2gbit"), "paces real ranks"),
         (("--link", "quick"), "2gbit"),
-        (("--link", "2gbit", "--control", "copy-engine"), "round the link"),
+        (("--link", "2gbit", "--control", "copy-engine"), "bypasses --link"),
         (("--on", "cuda", "--link", "2gbit"), "GPUs and simulated devices have their own"),
         (("--on", "cuda", "ddp"), "was built without CUDA"),
         (("cb-ar", "--grid", "0x4"), "--grid: cannot use '0x4'; write sides of 1 or more"),
@@ -48,7 +48,10 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (("--library", "nccl-2.27.5/ring-simple"), "--library is of simulated collectives"),
         (("--on", "sim:A40", "--device", "A40"), "names its device already"),
         (("--device", "A40"), "calibrate this host with `makeway doctor --calibrate"),
-        (("--ranks", "0"), "--ranks must be 1 or more"),
+        (("--ranks", "0"), "a collective needs at least 2 ranks, got 0"),
+        (("--ranks", "1"), "a collective needs at least 2 ranks, got 1"),
+        (("--on", "sim:A40", "--ranks", "1"), "a collective needs at least 2 ranks, got 1"),
+        (("--control", "chunks=2+chunks=4"), "twice"),
         (("--repeats", "0"), "repeats must be 1 or more"),
         (("--control", "hurry"), "unknown control 'hurry'"),
         (("--size", "big"), "'big' is not a size"),
@@ -101,7 +104,7 @@ def test_several_grids_are_a_table_and_maps(capsys: pytest.CaptureFixture[str]) 
     assert "grid 64x64 (2 of 2)" in progress
 
 
-def test_a_sweep_of_one_tile_is_the_document_of_an_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_grids_of_one_tile_are_the_document_of_an_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "cb-ar", "--on", "sim:A40", "--grid", "squares", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["origin"], found["on"], found["tile"], found["verified"]) == (
@@ -134,7 +137,7 @@ def test_grids_are_measured_on_real_ranks_and_verified(capsys: pytest.CaptureFix
 
 def test_workloads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["bench", "--workloads"])
+        main(["bench", "--list"])
     assert ended.value.code == 0
     assert {"gemm-ar", "ddp", "fsdp2", "tp", "ep", "cb-ar", "conccl-30"} <= {
         line.split()[0] for line in capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""Grids and tiles as words, sweeps of them, and the GEMM of X x Y blocks on a CPU."""
+"""Grids and tiles as words, experiments over them, and the GEMM of X x Y blocks on a CPU."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from makeway.act.measure.experiment import (
     CPU_SIDES,
     PAPER_SIDES,
-    Grid,
-    Sweep,
-    Tile,
+    Experiments,
     bench_experiment,
+    experiments,
     parse_grids,
     parse_tiles,
-    sweep,
-    sweep_document,
 )
-from makeway.act.measure.outcome import OVERLAP, SEQUENTIAL, Bench, VariantResult
+from makeway.act.measure.job import Grid, Tile
+from makeway.act.measure.outcome import Bench, VariantResult
+from makeway.act.measure.variants import OVERLAP, SEQUENTIAL
+from makeway.show.experiment import experiments_data
 from makeway.values.errors import InputError
 
 with warnings.catch_warnings():
@@ -59,7 +59,7 @@ def test_tiles_have_three_sides() -> None:
         parse_tiles("64x64")
 
 
-# --- sweeps -------------------------------------------------------------------------------------
+# --- experiments -------------------------------------------------------------------------------------
 
 
 def measured(time_ns: float, *, wrong: str | None = None) -> Bench:
@@ -77,11 +77,11 @@ def measured(time_ns: float, *, wrong: str | None = None) -> Bench:
     )
 
 
-def swept(grids: tuple[Grid, ...], tiles: tuple[Tile, ...]) -> Sweep:
-    return sweep(grids, tiles, lambda grid, tile: measured(float(grid[0] * tile[2])))
+def swept(grids: tuple[Grid, ...], tiles: tuple[Tile, ...]) -> Experiments:
+    return experiments(grids, tiles, lambda grid, tile: measured(float(grid[0] * tile[2])))
 
 
-def test_a_sweep_runs_every_grid_for_every_tile_and_says_where_it_is() -> None:
+def test_experiments_run_every_grid_for_every_tile_and_say_where_they_are() -> None:
     ran: list[tuple[Grid, Tile]] = []
     said: list[str] = []
 
@@ -89,7 +89,7 @@ def test_a_sweep_runs_every_grid_for_every_tile_and_says_where_it_is() -> None:
         ran.append((grid, tile))
         return measured(1.0)
 
-    sweep([(2, 2), (4, 4)], [(64, 64, 32), (64, 64, 64)], run, said.append)
+    experiments([(2, 2), (4, 4)], [(64, 64, 32), (64, 64, 64)], run, said.append)
     assert ran == [(grid, tile) for tile in ((64, 64, 32), (64, 64, 64)) for grid in ((2, 2), (4, 4))]
     assert said[1] == "tile 64x64x32, grid 4x4 (2 of 2)"
 
@@ -97,12 +97,12 @@ def test_a_sweep_runs_every_grid_for_every_tile_and_says_where_it_is() -> None:
 def test_tiles_are_compared_with_the_first() -> None:
     found = swept(((2, 2), (4, 4)), ((64, 64, 32), (64, 64, 64)))
     assert found.tile_ratios == {(64, 64, 64): {(2, 2): 2.0, (4, 4): 2.0}}
-    data = sweep_document(found)
+    data = experiments_data(found)
     assert [one["tile"] for one in data["experiments"]] == [[64, 64, 32], [64, 64, 64]]
     assert data["tile_ratios"][0]["cells"][1] == {"grid_x": 4, "grid_y": 4, "ratio": 2.0}
 
 
-def test_a_sweep_needs_tiles_that_differ() -> None:
+def test_experiments_need_tiles_that_differ() -> None:
     with pytest.raises(InputError, match="none twice"):
         swept(((2, 2),), ((64, 64, 32), (64, 64, 32)))
 
@@ -150,4 +150,4 @@ def test_a_gemm_in_blocks_gives_the_same_bits_whole_or_in_pieces(made: Blocks, p
     for mine, theirs in zip(pairs._products, plain._products, strict=True):
         assert torch.equal(mine, theirs)
     across, down = made.counts(48, 40)
-    assert f"in {across}x{down} calls" in pairs.words
+    assert f"in {across}x{down} calls" in pairs.description

@@ -12,7 +12,7 @@ from makeway.values.errors import InputError
 
 
 @pytest.mark.parametrize(("text", "mbit"), [("2gbit", 2000), ("8Gbit", 8000), ("500mbit", 500), ("1.5 gbit", 1500)])
-def test_rates_are_read_in_the_words_of_tc(text: str, mbit: int) -> None:
+def test_rates_are_read_as_tc_spells_them(text: str, mbit: int) -> None:
     assert parse_rate(text) == Rate(mbit * 1_000_000)
 
 
@@ -31,15 +31,15 @@ def test_without_tools_the_link_is_plain_and_says_what_to_install(monkeypatch: p
     monkeypatch.setenv("PATH", "/nonexistent")
     with paced_link(Rate(10**9)) as found:
         assert not found.paced
-        assert "UNPACED: 1 Gbit/s was asked" in found.words
-        assert "install util-linux, iproute2" in found.words
+        assert "UNPACED: 1 Gbit/s is not possible here" in found.description
+        assert "install util-linux, iproute2" in found.description
 
 
-def test_a_refusal_of_the_kernel_is_told_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_the_kernel_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "_setup", lambda rate: "echo Operation not permitted >&2; exit 1")
     with paced_link(Rate(10**9)) as found:
         assert not found.paced
-        assert "Operation not permitted" in found.words
+        assert "Operation not permitted" in found.description
 
 
 @given(st.integers(1, 400_000), st.integers(0, 400_000))
@@ -52,5 +52,5 @@ def test_without_large_packets_the_link_is_paced_all_the_same(monkeypatch: pytes
     monkeypatch.setattr(link, "_LARGER_PACKETS", "raise SystemExit(1)")
     with paced_link(Rate(10**9)) as found:
         if not found.paced:
-            pytest.skip(found.words)
-        assert "in packets of up to 64 KiB" in found.words
+            pytest.skip(found.description)
+        assert "in packets of up to 64 KiB" in found.description

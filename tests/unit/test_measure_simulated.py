@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,18 +15,22 @@ from makeway.act.measure.experiment import (
     PAPER_SIDES,
     Cell,
     Experiment,
-    after_warm_up,
+    Experiments,
     bench_cell,
     bench_experiment,
-    experiment_document,
-    grid_text,
-    heat_map,
-    table,
     tile_ratios,
 )
-from makeway.act.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, Bench, VariantResult, document
+from makeway.act.measure.job import Grid, Job
+from makeway.act.measure.outcome import Bench, VariantResult
 from makeway.act.measure.simulated import simulated_bench, simulated_experiment, simulated_workload
+from makeway.act.measure.variants import OVERLAP, PLANNED, SEQUENTIAL
 from makeway.model.validate.grid import published_device, time_ratio
+from makeway.show.bench import bench_data
+from makeway.show.blocks import Headline, Report, Section
+from makeway.show.experiment import grid_map
+from makeway.show.json import json as as_json
+from makeway.show.report import report_of
+from makeway.show.text import text
 from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, SmPartition
 from makeway.values.device import Device, load_device
 from makeway.values.errors import InputError, UnknownNameError
@@ -42,6 +47,10 @@ def cell(
 
 def experiment(*cells: Cell, workload: str = "cb-ar") -> Experiment:
     return Experiment(workload=workload, on="sim:A40", origin="predicted", tile=(64, 64, 32), n=1, cells=cells)
+
+
+def job(workload: str, device: Device, **fields: Any) -> Job:
+    return Job(workload=workload, on=f"sim:{device.name}", **fields)
 
 
 # --- metrics ------------------------------------------------------------------------------------
@@ -69,13 +78,6 @@ def test_times_that_cannot_be_are_refused() -> None:
         experiment(cell()).cell((4, 4))
 
 
-@given(st.lists(TIMES, min_size=1, max_size=40))
-def test_the_first_third_is_warm_up_and_something_is_always_kept(times: list[float]) -> None:
-    kept = after_warm_up(times)
-    assert kept == tuple(times[-len(kept) :])
-    assert len(times) - len(kept) == len(times) // 3
-
-
 def test_tiles_are_compared_with_priority_where_both_have_it() -> None:
     first, other = experiment(cell(2, 2), cell(4, 4, priority=None)), experiment(cell(2, 2, priority=3.0), cell(4, 4))
     assert tile_ratios(other, first) == {(2, 2): 0.5, (4, 4): 1.0}
@@ -83,28 +85,40 @@ def test_tiles_are_compared_with_priority_where_both_have_it() -> None:
         tile_ratios(experiment(cell(), workload="mb-ar"), first)
 
 
-# --- told ---------------------------------------------------------------------------------------
+# --- shown --------------------------------------------------------------------------------------
+
+
+def shown(*cells: Cell) -> Report:
+    return report_of(Experiments(experiments=(experiment(*cells),)))
 
 
 def test_a_heat_map_has_rows_of_y_and_columns_of_x() -> None:
-    text = grid_text({(2, 16): 0.5, (4, 16): 1.0, (2, 32): 0.75}, title="ratios")
-    assert text.splitlines() == ["ratios", "  Y\\X      2      4", "   16   0.50   1.00█", "   32   0.75▒     -"]
-
-
-def test_a_heat_map_says_what_it_shows_and_where_it_comes_from() -> None:
-    text = heat_map(experiment(cell()), "normalised_time")
-    assert text.startswith(
-        "normalised time: with priority / without; cb-ar on sim:A40, tile 64x64x32, predicted, n = 1"
+    heat = grid_map("ratios", "ratios", {(2, 16): 0.5, (4, 16): 1.0, (2, 32): 0.75}, origin="predicted")
+    assert (heat.columns, heat.rows) == (("2", "4"), ("16", "32"))
+    assert heat.values == ((0.5, 1.0), (0.75, None))
+    made = Report(
+        result="experiment",
+        over="",
+        headline=Headline(sentence="ratios", origin="predicted"),
+        sections=(Section(name="maps", title="Maps", blocks=(heat,)),),
     )
-    assert "0.75" in text
-    assert heat_map(experiment(cell(priority=None)), "normalised_time").endswith("(nothing to show)")
+    rows = [line.split() for line in text(made).splitlines()[-2:]]
+    assert rows == [["16", "0.50", "1.00"], ["32", "0.75", "–"]]
+
+
+def test_the_text_says_what_it_shows_and_where_it_comes_from() -> None:
+    lines = text(shown(cell())).splitlines()
+    assert lines[0].startswith("cb-ar on sim:A40: plain overlap takes 0.80 to 0.80 of the sequential time")
+    assert "Every grid with tile 64x64x32, times in ms (predicted):" in lines
+    assert lines[lines.index("normalised time: with priority / without (predicted):") + 2].split() == ["2", "0.75"]
+    assert "normalised time: with priority / without (predicted):" not in text(shown(cell(priority=None))).splitlines()
 
 
 def test_an_experiment_is_json() -> None:
-    found = json.loads(json.dumps(experiment_document(experiment(cell(), cell(4, 2, priority=None)))))
+    found = json.loads(as_json(shown(cell(), cell(4, 2, priority=None))))
     assert [row["time_ratio"] for row in found["cells"]] == [0.8, 0.8]
     assert [row["normalised_time"] for row in found["cells"]] == [0.75, None]
-    assert table(experiment(cell()))[0]["sequential_ms"] == 1e-5
+    assert [row["sequential_ms"] for row in found["cells"]] == [1e-5, 1e-5]
 
 
 # --- from benches of any backend ----------------------------------------------------------------
@@ -145,8 +159,10 @@ def test_benches_of_different_workloads_are_no_experiment() -> None:
 
 
 def test_a_simulated_bench_has_the_shape_of_a_measured_one() -> None:
-    bench = simulated_bench("gemm-a2a", MI300X, controls=((CommPriority(),), (CopyEngine(), Chunks(2))), budget_ms=200)
-    found = json.loads(json.dumps(document(bench)))
+    bench = simulated_bench(
+        job("gemm-a2a", MI300X, controls=((CommPriority(),), (CopyEngine(), Chunks(2)))), budget_ms=200
+    )
+    found = json.loads(json.dumps(bench_data(bench)))
     assert (found["origin"], found["on"], found["ranks"]) == ("predicted", "sim:MI300X", 8)
     assert list(found["variants"]) == [SEQUENTIAL, OVERLAP, "priority", "copy-engine+chunks=2", PLANNED]
     assert {variant["n"] for variant in found["variants"].values()} == {5}
@@ -160,44 +176,44 @@ def test_a_simulated_bench_has_the_shape_of_a_measured_one() -> None:
 @pytest.mark.parametrize("name", ["cb-ar", "mb-a2a", "conccl-20", "gemm-ar", "gemm-ag", "gemm-a2a"])
 @pytest.mark.parametrize("device", [A40, MI300X], ids=lambda device: device.name)
 def test_no_variant_beats_the_longer_part_and_no_plain_overlap_loses_to_sequential(name: str, device: Device) -> None:
-    bench = simulated_bench(name, device, controls=((CommPriority(),),), seeds=1, plan=False)
-    assert bench.variant(OVERLAP).summary.n == 1
+    bench = simulated_bench(job(name, device, controls=((CommPriority(),),), plan=False), seeds=1)
+    assert bench.variant(OVERLAP).n == 1
     for variant in bench.variants:
-        assert variant.summary.median_ns >= bench.ideal_ns * (1 - 1e-9)
-    assert bench.variant(OVERLAP).summary.median_ns <= bench.variant(SEQUENTIAL).summary.median_ns * (1 + 1e-9)
+        assert variant.median_ns >= bench.ideal_ns * (1 - 1e-9)
+    assert bench.variant(OVERLAP).median_ns <= bench.variant(SEQUENTIAL).median_ns * (1 + 1e-9)
 
 
 def test_seeds_give_different_times_and_the_same_bench_again() -> None:
-    one, again = (simulated_bench("gemm-ar", MI300X, seeds=3, plan=False) for _ in range(2))
+    one, again = (simulated_bench(job("gemm-ar", MI300X, plan=False), seeds=3) for _ in range(2))
     times = one.variant(OVERLAP).times_ns
     assert times == again.variant(OVERLAP).times_ns
     assert len(set(times)) == 3
-    assert one.variant(OVERLAP).summary.median_ns == median(times)
+    assert one.variant(OVERLAP).median_ns == median(times)
 
 
 def test_a_bench_too_long_for_single_blocks_says_that_its_spread_is_not_known() -> None:
-    bench = simulated_bench("cb-ar", A40, plan=False)
-    assert bench.variant(OVERLAP).summary.n == 1
+    bench = simulated_bench(job("cb-ar", A40, plan=False))
+    assert bench.variant(OVERLAP).n == 1
     assert "the spread is not known" in bench.notes[0]
 
 
 def test_the_planned_variant_is_what_the_planner_chose_and_says_why() -> None:
-    bench = simulated_bench("gemm-ar", H100, seeds=1, budget_ms=300)
+    bench = simulated_bench(job("gemm-ar", H100), seeds=1, budget_ms=300)
     planned = bench.variant(PLANNED)
     assert bench.choice is not None
     assert planned.controls
-    assert planned.summary.median_ns < bench.variant(OVERLAP).summary.median_ns
+    assert planned.median_ns < bench.variant(OVERLAP).median_ns
 
 
 def test_where_nothing_helps_the_plan_is_to_leave_it_as_it_is() -> None:
-    bench = simulated_bench("cb-ar", MI300X, grid=(2, 2), iterations=2, seeds=1, budget_ms=100)
+    bench = simulated_bench(job("cb-ar", MI300X, grids=((2, 2),), steps=2), seeds=1, budget_ms=100)
     assert bench.variant(PLANNED).controls == ()
     assert bench.variant(PLANNED).times_ns == bench.variant(OVERLAP).times_ns
     assert (bench.choice or "").startswith("leave as is")
 
 
 def test_a_control_that_cannot_run_is_left_out_with_its_reason() -> None:
-    bench = simulated_bench("gemm-ar", H100, controls=((CopyEngine(),), (CommPriority(),)), seeds=1, plan=False)
+    bench = simulated_bench(job("gemm-ar", H100, controls=((CopyEngine(),), (CommPriority(),)), plan=False), seeds=1)
     assert [variant.name for variant in bench.variants] == [SEQUENTIAL, OVERLAP, "priority"]
     assert any(note.startswith("copy-engine cannot run:") for note in bench.notes)
 
@@ -205,9 +221,9 @@ def test_a_control_that_cannot_run_is_left_out_with_its_reason() -> None:
 def test_controls_that_exclude_each_other_are_an_error() -> None:
     wrong: tuple[Control, ...] = (CommBlocks(4), CommBlocks(8))
     with pytest.raises(InputError, match="twice"):
-        simulated_bench("gemm-ar", H100, controls=(wrong,), plan=False)
+        job("gemm-ar", H100, controls=(wrong,), plan=False)
     with pytest.raises(InputError, match="at least 1 seed"):
-        simulated_bench("gemm-ar", H100, seeds=0)
+        simulated_bench(job("gemm-ar", H100), seeds=0)
 
 
 def test_the_pairs_differ_in_their_collective_only() -> None:
@@ -234,7 +250,7 @@ def test_an_unknown_workload_is_named_beside_those_that_are_known() -> None:
 
 
 def test_grids_of_as_many_blocks_are_one_run_and_sides_beyond_the_tiles_change_nothing() -> None:
-    found = simulated_experiment("cb-ar", A40, [(2, 64), (64, 2), (128, 2), (1024, 2)], iterations=4)
+    found = simulated_experiment(job("cb-ar", A40, grids=((2, 64), (64, 2), (128, 2), (1024, 2)), steps=4))
     assert found.cell((2, 64)).time_ratio == found.cell((64, 2)).time_ratio
     assert replace(found.cell((1024, 2)), grid=(128, 2)) == found.cell((128, 2))
     assert found.tile == (64, 64, 32)
@@ -244,7 +260,7 @@ def test_grids_of_as_many_blocks_are_one_run_and_sides_beyond_the_tiles_change_n
 def test_with_the_fitted_all_reduce_the_time_ratio_is_that_of_validate(name: str) -> None:
     """On grids of few waves the bench looks block by block, validate by classes: they agree to a few per cent."""
     device = published_device(name)
-    found = simulated_experiment("cb-ar", device, [(4, 4), (128, 128)], comm_time="fitted")
+    found = simulated_experiment(job("cb-ar", device, grids=((4, 4), (128, 128))), comm_time="fitted")
     assert found.cell((128, 128)).time_ratio == pytest.approx(time_ratio(device, 128 * 128), rel=1e-6)
     assert found.cell((4, 4)).time_ratio == pytest.approx(time_ratio(device, 16), rel=0.03)
     assert any("what was fitted is not predicted" in note for note in found.notes)
@@ -255,7 +271,8 @@ def test_on_a40_priority_pays_at_many_blocks_and_not_at_few_as_published() -> No
 
     How large the gain is was fitted (25.5 % published); where it comes and that overlap ends at 0.9 was not.
     """
-    found = simulated_experiment("cb-ar", A40, [(side, side) for side in PAPER_SIDES[:7]], comm_time="fitted")
+    grids: tuple[Grid, ...] = tuple((side, side) for side in PAPER_SIDES[:7])
+    found = simulated_experiment(job("cb-ar", A40, grids=grids), comm_time="fitted")
     gains = [1 - (one.normalised_time or 0) for one in found.cells]
     assert abs(gains[0]) < 0.01
     assert max(gains) == max(gains[4:])
@@ -266,11 +283,11 @@ def test_on_a40_priority_pays_at_many_blocks_and_not_at_few_as_published() -> No
 
 def test_only_the_all_reduce_was_fitted() -> None:
     with pytest.raises(InputError, match="only the all-reduce"):
-        simulated_experiment("cb-a2a", A40, [(2, 2)], comm_time="fitted")
+        simulated_experiment(job("cb-a2a", A40, grids=((2, 2),)), comm_time="fitted")
     with pytest.raises(InputError, match="at least one grid"):
-        simulated_experiment("cb-ar", A40, [])
+        simulated_experiment(job("cb-ar", A40))
 
 
 def test_sms_kept_for_communication_cost_compute_its_share() -> None:
-    bench = simulated_bench("gemm-ar", H100, controls=((SmPartition(66),),), seeds=1, plan=False)
-    assert bench.variant("partition=66").summary.median_ns > 1.5 * median(bench.compute_ns)
+    bench = simulated_bench(job("gemm-ar", H100, controls=((SmPartition(66),),), plan=False), seeds=1)
+    assert bench.variant("partition=66").median_ns > 1.5 * median(bench.compute_ns)

@@ -33,8 +33,8 @@ from makeway.values.kernel import KernelResources
 from makeway.values.plan import Forecast, Plan, Rejected, Search
 from makeway.values.workload import CollectiveOp, KernelOp, Measured, Workload, WorkloadBuilder
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
 
 from planner_map import Setting, rows_by_cell, verdict  # noqa: E402
 

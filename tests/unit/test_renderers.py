@@ -5,25 +5,59 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from html import escape
+from itertools import islice
+from pathlib import Path
 
 import pytest
 
-from makeway import NothingToPlan, Plan, compare_plans, load_device, load_preset, plan, report_of, simulate, sweep
+from makeway import (
+    Bench,
+    Demo,
+    Job,
+    Plan,
+    analysis_of,
+    analyze,
+    bench,
+    compare_plans,
+    load_device,
+    load_preset,
+    plan,
+    report_of,
+    simulate,
+    sweep,
+)
+from makeway.act.measure.demo import DeviceMap, Recording
+from makeway.act.measure.experiment import Cell as ExperimentCell
+from makeway.act.measure.experiment import Experiment
+from makeway.act.measure.outcome import VariantResult
+from makeway.decide.planning.recorded import NothingToPlan
+from makeway.model.validate.conccl import conccl_rows
 from makeway.show.blocks import Bars, HeatMap, Report, Table
 from makeway.show.json import json as as_json
 from makeway.show.numbers import ms_text
 from makeway.show.page import page
 from makeway.show.report import _SHOWN_BY
 from makeway.show.text import text
+from makeway.values.collective import Collective
 from makeway.values.control import CommPriority, SmPartition
+from makeway.values.receipt import Receipt
+from makeway.values.timeline import Rank
 
 H100 = load_device("H100-SXM5-80GB")
+RECORDED = Path(__file__).parents[2] / "examples" / "recordings" / "tp-llama-70b"
 WIDE = 1_000  # columns: nothing is left out of the text
 SHOWN_AS = (1.0, 100.0, 1e-3, 1e3)  # a share as percent; milliseconds as seconds or microseconds
 
 RESULTS: dict[str, Callable[[], object]] = {
+    "Analysis": lambda: analyze([RECORDED], keep_spans=True, jobs=1),
+    "Bench": lambda: bench_with(wrong="rank 1: gemm 0"),
+    "Demo": lambda: demo_with(bench_with(wrong=None)),
+    "Experiments": lambda: bench(
+        Job(workload="cb-ar", on="sim:A40", grids=((8, 8), (16, 8)), tiles=((64, 64, 32), (64, 64, 64)), steps=2)
+    ),
     "NothingToPlan": lambda: NothingToPlan(reason="no rank has a step", device="A40", notes=()),
     "Plan": lambda: plan(load_preset("gemm-ar", H100), H100, budget_ms=100, timelines=True),
     "PlanDifference": lambda: compare_plans(
@@ -33,6 +67,44 @@ RESULTS: dict[str, Callable[[], object]] = {
     "Sweep": lambda: sweep("comm-blocks", load_preset("gemm-ar", H100), H100),
 }
 WITHOUT_FIGURES = {"NothingToPlan"}
+
+
+def bench_with(*, wrong: str | None) -> Bench:
+    """Spread, a prediction, and receipts of two statuses."""
+    times = {"sequential": 30.0, "overlap": 24.0, "overlap_torchrun": 22.0, "chunks=2": 21.0, "planned": 17.0}
+    receipt = Receipt(control=CommPriority(), status="applied", detail="nice 5", carrier="torch on CPU")
+    variants = tuple(
+        VariantResult(
+            name=name,
+            times_ns=tuple(time * 1e6 + 2e5 * each**2 for each in range(5)),
+            threads=1,
+            controls=(CommPriority(),) if name == "planned" else (),
+            overlap_rate=0.1 * place,
+            predicted_ns=25.5e6 if name == "overlap" else None,
+            wrong=wrong if name == "chunks=2" else None,
+            receipts=(receipt, replace(receipt, status="refused")) if name == "planned" else (),
+        )
+        for place, (name, time) in enumerate(times.items())
+    )
+    return Bench(
+        on="cpu", ranks=2, workload="gemm-ar", origin="measured", variants=variants, compute_ns=(15e6, 16e6),
+        comm_ns=(13e6, 14e6), exchange=Collective(kind="all-gather", size_bytes=1 << 20, ranks=2), exchanges=4,
+        choice="priority: clearly faster than overlap and overlap_torchrun", link="loopback", notes=("small",),
+    )  # fmt: skip
+
+
+def demo_with(measured: Bench) -> Demo:
+    cells = tuple(ExperimentCell(grid=(x, 2), t_sequential_ns=1e6, t_overlap_ns=8e5 + 1e4 * x) for x in (2, 8))
+    experiment = Experiment(workload="cb-ar", on="sim:A40", origin="predicted", tile=(64, 64, 32), n=1, cells=cells)
+    timeline = simulate(load_preset("gemm-ar", H100), H100).timeline
+    recorded = replace(timeline, ranks=(Rank(rank=0, device=H100.name),))
+    return Demo(
+        benches=(measured,), no_bench=None, seconds=1.2, ladder=tuple(islice(conccl_rows(), 2)),
+        maps=(DeviceMap(name="A40", experiment=experiment, published={(2, 2): 0.75}),),
+        recording=Recording(
+            name="a step", analysis=analysis_of([recorded], what_if=False), plan=(CommPriority(),)
+        ),
+    )  # fmt: skip
 
 
 @cache

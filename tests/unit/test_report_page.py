@@ -16,14 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from makeway.decide.analysis.analyze import Analysis
+from makeway.decide.analysis.causes import cause_groups
 from makeway.decide.analysis.figures import figures
-from makeway.decide.analysis.findings import Advice, Cause, Findings, Matching, RankFindings, Slowdowns
-from makeway.decide.planning.what_if import Outcome, Replay, WhatIf
-from makeway.show.analysis_report import analysis_report, time_parts
+from makeway.decide.analysis.findings import Advice, Cause, RankFindings
+from makeway.decide.analysis.what_if import Outcome, Replay, WhatIf
+from makeway.show.analysis import report, time_parts
 from makeway.show.blocks import Cell, Column, Table
 from makeway.show.markup import embedded
 from makeway.show.numbers import number, time_text
-from makeway.show.page import html_page
+from makeway.show.page import page as html_page
 from makeway.show.table_view import table_view
 from makeway.show.timeline_view import timeline_view
 from makeway.show.tracks import rank_tracks
@@ -46,23 +48,24 @@ def timeline(*spans: Span) -> Timeline:
     )  # fmt: skip
 
 
-def findings(recorded: Timeline, *causes: Cause, advice: tuple[Advice, ...] = ()) -> Findings:
-    return Findings(
+def analysis(recorded: Timeline, *causes: Cause, advice: tuple[Advice, ...] = ()) -> Analysis:
+    return Analysis(
         ranks=tuple(
             RankFindings(
-                rank=rank.rank, device=NASTY, source=rank.source, occupancy=None, notes=(), steps=(),
+                rank=rank.rank,
+                device=NASTY,
+                source=rank.source,
                 figures=figures([one for one in recorded.spans if one.rank == rank.rank]),
-                slowdowns=Slowdowns(groups=(), covered_ns=0, overlapped_ns=0),
             )
             for rank in recorded.ranks
         ),
-        matching=Matching(
-            matched=(), unmatched=(), transfer_ns=0, waiting_ns=(), straggler_rank=None, straggler_share=None
-        ),
         causes=causes,
+        groups=cause_groups(causes),
+        longest=causes[:200],
         advice=advice,
         notes=(NASTY,),
-    )  # fmt: skip
+        timelines=(recorded,),
+    )
 
 
 def cause(at: int, time: int, *, evidence: str = NASTY) -> Cause:
@@ -77,10 +80,10 @@ RECORDED = timeline(
     span("comm", 30_000_000, 100_000_000, name=NASTY, stream="20"),
     span("memory", 100_000_000, 110_000_000, name=NASTY, stream="22"),
 )
-FOUND = findings(
+FOUND = analysis(
     RECORDED,
     cause(40_000_000, 25_000_000),
-    advice=(Advice(title=NASTY, why=NASTY, bound_ns=25_000_000, cause="straggler"),),
+    advice=(Advice(title=NASTY, why=NASTY, at_most_ns=25_000_000, cause="straggler"),),
 )
 ANSWERS = WhatIf(
     rank=0,
@@ -94,8 +97,8 @@ ANSWERS = WhatIf(
 )
 
 
-def analysed(recorded: Timeline = RECORDED, found: Findings = FOUND, answers: WhatIf | None = ANSWERS) -> str:
-    return html_page(analysis_report(found, [recorded], answers, arguments=f"makeway analyze {NASTY}", version="1.2.3"))
+def analysed(found: Analysis = FOUND, answers: WhatIf | None = ANSWERS) -> str:
+    return html_page(report(replace(found, what_if=answers), arguments=f"makeway analyze {NASTY}"))
 
 
 class Elements(HTMLParser):
@@ -204,16 +207,16 @@ def test_the_headline_is_the_one_number_that_matters_and_where_it_comes_from() -
 
 def test_with_several_ranks_the_headline_is_of_the_one_with_most_exposed_time() -> None:
     both = timeline(span("comm", 0, 5_000_000), span("comm", 0, 9_000_000, rank=1))
-    words = Elements(analysed(both, findings(both), None)).words
+    words = Elements(analysed(analysis(both), None)).words
     assert "9.00 ms of communication is exposed on rank 1: 100 % of the recorded 9.00 ms imported" in words
     assert "the most of 2 ranks; the least is 5.00 ms" in words
 
 
 def test_a_record_without_communication_and_one_that_hides_it_all_say_so() -> None:
     alone = timeline(span("compute", 0, 5_000_000))
-    assert "No communication in the recorded 5.00 ms" in analysed(alone, findings(alone), None).replace("\xa0", " ")
+    assert "No communication in the recorded 5.00 ms" in analysed(analysis(alone), None).replace("\xa0", " ")
     hidden = timeline(span("compute", 0, 5_000_000), span("comm", 1, 1_000_001, stream="20"))
-    page = analysed(hidden, findings(hidden), None).replace("\xa0", " ")
+    page = analysed(analysis(hidden), None).replace("\xa0", " ")
     assert "All 1.00 ms of communication run beside compute" in page
 
 
@@ -221,10 +224,11 @@ def test_predictions_stand_beside_the_replay_error_and_are_called_predicted() ->
     words = Elements(analysed()).words
     assert "The replay error is +3.2 %, within the 10 %" in words
     assert "a negative gain is a loss. predicted" in words
-    assert re.search(r"communication at high priority 1\.250 1\.2\b", words)
+    assert re.search(r"priority 1\.250 1\.2\b", words)
     far = replace(ANSWERS, replay=Replay(recorded_ns=100, predicted_ns=150.0))
     assert "directions, not as numbers" in analysed(answers=far)
-    assert 'id="what-if"' not in analysed(answers=None)
+    without = analysed(replace(FOUND, no_what_if="the limits of its GPU are not known"), None)
+    assert "Controls are not simulated: the limits of its GPU are not known." in Elements(without).words
 
 
 def test_no_rank_is_an_error_that_says_what_to_give() -> None:
@@ -243,9 +247,9 @@ def test_no_rank_is_an_error_that_says_what_to_give() -> None:
     st.data(),
 )  # fmt: skip
 def test_the_parts_of_a_bar_add_up_to_the_recorded_time(spans: list[Span], data: st.DataObject) -> None:
-    (rank,) = findings(timeline(*spans)).ranks
+    (rank,) = analysis(timeline(*spans)).ranks
     waiting = data.draw(st.integers(0, rank.figures.exposed_ns))
-    parts = time_parts(rank, waiting)
+    parts = time_parts(replace(rank, exposed_waiting_ns=waiting))
     assert sum(part.time_ns for part in parts) == rank.figures.span_ns
     assert min(part.time_ns for part in parts) >= 0
 
@@ -356,9 +360,7 @@ def test_a_page_of_a_hundred_thousand_spans_stays_below_six_megabytes() -> None:
         for at in range(100_000)
     ]  # fmt: skip
     recorded = timeline(*spans)
-    html = analysed(
-        recorded, findings(recorded, *(cause(2_713 * at, 500, evidence=f"{at} " * 40) for at in range(5_000)))
-    )
+    html = analysed(analysis(recorded, *(cause(2_713 * at, 500, evidence=f"{at} " * 40) for at in range(5_000))))
     assert len(html.encode()) < 6_000_000
     assert "are joined" not in html
     assert "drawn without their evidence" in html

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from makeway.decide.analysis.findings import Cause, CauseKind, Findings, Matching
+from makeway.decide.analysis.analyze import Analysis
+from makeway.decide.analysis.findings import NO_MATCHING, Cause, CauseKind, Matching
 from makeway.decide.analysis.matching import match_collectives
 from makeway.show.new_file import new_file
 from makeway.show.perfetto import microseconds, write_perfetto
@@ -24,9 +25,6 @@ from makeway.values.errors import InputError
 from makeway.values.kernel import KernelResources, Launch
 from makeway.values.timeline import Exchange, Rank, Span, SpanKind, Timeline, covered_ns, union_ns
 
-NO_MATCHING = Matching(
-    matched=(), unmatched=(), transfer_ns=0, waiting_ns=(), straggler_rank=None, straggler_share=None
-)  # fmt: skip
 LONG_AGO = 1_698_957_820_972_482_000  # a real clock: above 2**53, where doubles count in steps of 256 ns
 
 times = st.tuples(st.integers(0, 80), st.integers(0, 15)).map(lambda pair: (pair[0], pair[0] + pair[1]))
@@ -54,10 +52,6 @@ causes = st.builds(
 )  # fmt: skip
 
 
-def findings(of: Sequence[Cause] = (), matching: Matching = NO_MATCHING) -> Findings:
-    return Findings(ranks=(), matching=matching, causes=tuple(of), advice=())
-
-
 def timeline(of: Sequence[Span], ranks: Sequence[Rank] = ()) -> Timeline:
     return Timeline(spans=tuple(of), origin="imported", ranks=tuple(ranks))
 
@@ -67,7 +61,7 @@ def written(
 ) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "out.json")
-        write_perfetto(path, timelines, findings(of, matching))
+        write_perfetto(path, Analysis(ranks=(), matching=matching, causes=tuple(of), timelines=tuple(timelines)))
         assert [found.name for found in Path(directory).iterdir()] == ["out.json"]
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return document

@@ -1,67 +1,14 @@
-"""Reports as values: what they hold, their JSON, and what the demo tells."""
+"""The picture of an SM in reports of plans and predictions."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
-import msgspec
-import pytest
-from makeway.show.report_file import report_document
-
-from makeway.act.measure.outcome import Bench, VariantResult
-from makeway.cli.main import main
 from makeway.model.presets import load_preset
-from makeway.model.simulate.predict import simulate
-from makeway.show.bench_report import bench_headline, bench_report
-from makeway.show.blocks import Bar, Bars, Cell, Column, Headline, HeatMap, Part, Report, Room, Section, Table, Words
-from makeway.show.page import html_page
+from makeway.show.blocks import Room
 from makeway.show.prediction import room_of
-from makeway.show.report import report_of
 from makeway.values.control import SmemPad
 from makeway.values.device import load_device
-from makeway.values.errors import InputError
 
-H100, A100 = load_device("H100-SXM5-80GB"), load_device("A100-SXM4-80GB")
-
-
-def bench(**times_ms: float) -> Bench:
-    return Bench(
-        on="cpu", ranks=2, workload="gemm-ar", origin="measured", compute_ns=(10e6,), comm_ns=(8e6,),
-        variants=tuple(VariantResult(name=name, times_ns=(time * 1e6,)) for name, time in times_ms.items()),
-    )  # fmt: skip
-
-
-def report(*sections: Section) -> Report:
-    headline = Headline(sentence="all is well", origin="measured")
-    return Report(command="bench", over="", headline=headline, sections=sections, arguments="makeway", version="1")
-
-
-def test_names_in_a_report_differ_so_that_links_find_one_place() -> None:
-    table = Table(name="t", caption="", columns=(Column("a"),), rows=((Cell("1"),),))
-    with pytest.raises(InputError, match="must differ"):
-        report(Section(name="s", title="S", blocks=(table,)), Section(name="t", title="T", blocks=()))
-
-
-def test_rows_and_columns_that_do_not_match_are_refused() -> None:
-    with pytest.raises(InputError, match="2 cells"):
-        Table(name="t", caption="", columns=(Column("a"), Column("b")), rows=((Cell("1"),),))
-    with pytest.raises(InputError, match="1 rows of 2 values"):
-        HeatMap(name="h", caption="", columns=("1", "2"), rows=("1",), values=((1.0,),))
-
-
-def test_the_json_document_holds_every_block_of_the_page() -> None:
-    workload = load_preset("gemm-ar", A100)
-    made = report_of(simulate(workload, A100), arguments="makeway simulate")
-    document = json.loads(msgspec.json.encode(report_document(made)))
-    assert document["headline"]["origin"] == "predicted"
-    blocks = [block for section in document["sections"] for block in section["blocks"]]
-    assert [block["block"] for block in blocks] == ["bars", "words", "timeline", "room", "facts", "notes"]
-    spans = [span for stream in blocks[2]["ranks"][0]["streams"] for span in stream["spans"]]
-    assert {span[1] for span in spans} == {"compute", "comm"}
-    assert all(end >= start for _, _, start, end, _ in spans)
+A100 = load_device("A100-SXM4-80GB")
 
 
 def test_the_room_of_a_workload_is_that_of_its_largest_kernel_under_the_plans_pad() -> None:
@@ -71,71 +18,3 @@ def test_the_room_of_a_workload_is_that_of_its_largest_kernel_under_the_plans_pa
     assert room.pad_bytes == 4096
     assert room.compute == workload.kernels[0].resources
     assert room.compute.smem_bytes + room.most_pad_bytes == A100.sm.smem_block_bytes
-
-
-def test_a_bench_headline_compares_the_plan_with_the_better_default() -> None:
-    words = bench_headline(bench(sequential=20, overlap=18, overlap_torchrun=16, planned=12)).sentence
-    assert "12.0\N{NO-BREAK SPACE}ms as planned against 16.0\N{NO-BREAK SPACE}ms by torchrun's default" in words
-    assert "(-25.0\N{NO-BREAK SPACE}%)" in words
-
-
-def test_a_bench_without_any_control_still_has_a_headline() -> None:
-    assert "16.0" in bench_headline(bench(sequential=20, overlap=16)).sentence
-    assert html_page(bench_report(bench(sequential=20), arguments="", version="1"))
-
-
-def test_wrong_results_are_called_wrong_in_the_report() -> None:
-    found = bench(sequential=20, overlap=16)
-    wrong = VariantResult(name="chunks=2", times_ns=(1e6,), wrong="sums differ on rank 1")
-    page = html_page(
-        bench_report(
-            Bench(
-                on="cpu", ranks=2, workload="w", origin="measured", compute_ns=(1e6,), comm_ns=(1e6,),
-                variants=(*found.variants, wrong),
-            ),
-            arguments="", version="1",
-        )
-    )  # fmt: skip
-    assert "WRONG: sums differ on rank 1" in page
-    assert "results differ" in page
-
-
-def test_plain_bars_carry_spread_and_samples_for_readers_without_a_script() -> None:
-    bar = Bar(label="x", parts=(Part("time", 2e6, "compute"),), spread_ns=1e5, samples=7, note="85 % of ideal")
-    page = html_page(report(Section(name="s", title="S", blocks=(Bars(name="b", caption="c", bars=(bar,)),))))
-    assert "2.000 ms ± 0.100, n = 7; 85 % of ideal" in page
-
-
-def test_a_page_without_charts_carries_no_plotting_library() -> None:
-    page = html_page(report(Section(name="s", title="S", blocks=(Words(text="hello"),))))
-    assert len(page) < 60_000
-
-
-# --- the demo ------------------------------------------------------------------------------------
-
-
-def test_the_quick_demo_needs_no_torch_and_no_place_of_its_own(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "makeway", "demo", "--quick", "--json", "--out", str(tmp_path / "demo.html")],
-        capture_output=True, text=True, check=True, cwd=tmp_path, timeout=120,
-    )  # fmt: skip
-    found = json.loads(done.stdout)
-    assert found["no_bench"] == "left out by --quick"
-    assert [one["device"] for one in found["maps"]] == ["A40", "A100", "H100", "MI250X"]
-    assert found["maps"][2]["mean_absolute_error"] is None  # the paper has no map of the H100
-    assert len(found["ladder"]) == 5
-    page = (tmp_path / "demo.html").read_text()
-    assert "ranks 0 and 6" in page
-    assert len(page.encode()) < 6_000_000
-    assert "simulating ConCCL" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments", [["demo", "--out"], ["bench", "--html"], ["simulate", "x", "--device", "A40", "--report"]]
-)
-def test_a_file_that_cannot_be_written_is_said_before_the_work(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert main([*arguments, str(tmp_path / "none" / "page.html")]) == 2
-    place = f"cannot write {tmp_path}/none/page.html: there is no directory {tmp_path}/none; create it, or name another"
-    assert capsys.readouterr().err == f"makeway {arguments[0]}: {place}\n"

@@ -1,4 +1,4 @@
-"""`makeway run`: the contract for scripts, ways to start ranks, and wrong input."""
+"""`makeway run`: the contract for scripts, launchers of ranks, and wrong input."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ def plan(tmp_path: Path) -> str:
     return str(file)
 
 
+def unwrapped(text: str) -> str:
+    return " ".join(text.split())
+
+
 def makeway(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "MAKEWAY_R"))}
     return subprocess.run(
@@ -51,10 +55,14 @@ def makeway(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]
 def test_the_document_is_alone_on_stdout(plan: str) -> None:
     done = makeway("--plan", plan, "--json", "--", "echo", "hello")
     document = json.loads(done.stdout)
-    assert document.keys() == {"rank", "exit_code", "killed_by", "all_applied", "controls", "variables", "notes"}
+    assert document.keys() == {
+        "schema", "makeway", "verdict", "program", "rank", "exit_code", "killed_by", "all_applied", "applied",
+        "controls", "variables", "notes",
+    }  # fmt: skip
+    assert document["schema"] == "makeway/run/1"
     [control] = document["controls"]
     assert (control["control"], control["status"]) == ("comm-blocks=16", "not seen")
-    assert control["ranks"][0].keys() == {"rank", "status", "detail", "launches"}
+    assert control["receipts"][0].keys() == {"control", "carrier", "rank", "status", "detail", "evidence"}
     assert (document["exit_code"], document["killed_by"], document["all_applied"]) == (0, None, False)
     assert done.stderr == "hello\n"
 
@@ -62,10 +70,9 @@ def test_the_document_is_alone_on_stdout(plan: str) -> None:
 def test_the_table_goes_to_stderr_and_stdout_is_the_programs(plan: str) -> None:
     done = makeway("--plan", plan, "--", "echo", "hello")
     assert done.stdout == "hello\n"
-    assert done.stderr.splitlines()[:2] == [
-        "makeway run: the program ended with exit code 0",
-        "control         outcome   ranks  what",
-    ]
+    lines = done.stderr.splitlines()
+    assert lines[0] == "makeway run: exit code 0; 0 of 1 control applied (measured)."
+    assert "control         outcome   ranks  detail" in lines
     assert "set: NCCL_MAX_CTAS=16" in done.stderr
 
 
@@ -76,7 +83,7 @@ def test_the_program_gets_the_variables_and_keeps_its_own(plan: str) -> None:
     assert seen["LD_PRELOAD"] == ""
     kept = makeway("--plan", plan, "--", *SHOWS, NCCL_MAX_CTAS="8")
     assert json.loads(kept.stdout)["NCCL_MAX_CTAS"] == "8"
-    assert "kept: NCCL_MAX_CTAS=8 was set by you; the plan wants 16 (--force replaces it)" in kept.stderr
+    assert "kept: NCCL_MAX_CTAS=8 was set by you; the plan wants 16 (--force replaces it)" in unwrapped(kept.stderr)
     forced = makeway("--plan", plan, "--force", "--", *SHOWS, NCCL_MAX_CTAS="8")
     assert json.loads(forced.stdout)["NCCL_MAX_CTAS"] == "16"
 
@@ -113,11 +120,12 @@ def test_a_dry_run_starts_nothing(capsys: pytest.CaptureFixture[str], plan: str,
     started = tmp_path / "started"
     assert main(["run", "--plan", plan, "--dry-run", "--", "touch", str(started)]) == 0
     shown = capsys.readouterr()
-    assert shown.out.startswith(f"would run: touch {started}\ncomm-blocks=16: 16 communication blocks\n")
+    assert unwrapped(shown.out).startswith(f"would run touch {started} with 2 variables set")
+    assert "comm-blocks=16  environment  set: NCCL_MIN_CTAS=16" in shown.out
     assert shown.err == ""
     assert main(["run", "--plan", plan, "--dry-run", "--json", "--", "touch", str(started)]) == 0
     assert json.loads(capsys.readouterr().out).keys() == {
-        "program", "variables", "launch_shim", "notes", "no_variable",
+        "schema", "makeway", "verdict", "program", "variables", "launch_shim", "conditions", "no_variable", "notes",
     }  # fmt: skip
     assert not started.exists()
 
@@ -125,7 +133,7 @@ def test_a_dry_run_starts_nothing(capsys: pytest.CaptureFixture[str], plan: str,
 # --- the launch shim ----------------------------------------------------------------------------
 
 
-def test_without_a_compiler_the_program_runs_and_the_refusal_is_told(tmp_path: Path) -> None:
+def test_without_a_compiler_the_program_runs_and_the_refusal_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pad.toml").write_text(PAD)
     (tmp_path / "cache").mkdir()
     environ = {"CC": "/nowhere/cc", "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/nowhere"}
@@ -133,7 +141,7 @@ def test_without_a_compiler_the_program_runs_and_the_refusal_is_told(tmp_path: P
     assert done.returncode == 5
     [control] = json.loads(done.stdout)["controls"]
     assert control["status"] == "refused"
-    assert "compiler" in control["ranks"][0]["detail"]
+    assert "compiler" in control["receipts"][0]["detail"]
     strict = makeway("--plan", str(tmp_path / "pad.toml"), "--strict", "--", sys.executable, "-c", "", **environ)
     assert strict.returncode == 1
 
@@ -148,10 +156,10 @@ def test_a_plan_with_a_pad_preloads_the_shim_behind_what_is_there(tmp_path: Path
     assert first == "libc.so.6"
     assert Path(second).is_relative_to(tmp_path)
     assert seen["MAKEWAY_RULES"]
-    assert "no process launched a kernel" in done.stderr
+    assert "no process launched a kernel" in unwrapped(done.stderr)
 
 
-# --- starters of ranks --------------------------------------------------------------------------
+# --- launchers of ranks --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -161,7 +169,7 @@ def test_a_plan_with_a_pad_preloads_the_shim_behind_what_is_there(tmp_path: Path
         ("HYDRA build details:", ["-genv NCCL_MIN_CTAS", "-genv NCCL_MAX_CTAS", "-genv MAKEWAY_PLAN"]),
     ],
 )
-def test_mpirun_is_told_to_hand_the_variables_on(plan: str, version: str, options: list[str], tmp_path: Path) -> None:
+def test_mpirun_exports_the_variables(plan: str, version: str, options: list[str], tmp_path: Path) -> None:
     (tmp_path / "mpirun").write_text(FAKE_MPIRUN)
     (tmp_path / "mpirun").chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
@@ -175,7 +183,7 @@ def test_makeway_may_be_started_once_for_each_rank(plan: str, tmp_path: Path) ->
     receipts = tmp_path / "receipts"
     for rank in ("0", "1"):
         done = makeway("--plan", plan, "--receipts", str(receipts), "--", "true", RANK=rank)
-        assert done.stderr.startswith(f"makeway run (rank {rank}): the program ended")
+        assert done.stderr.startswith(f"makeway run (rank {rank}): exit code 0; ")
     assert sorted(path.name for path in receipts.iterdir()) == ["rank-0", "rank-1"]
 
 

@@ -1,4 +1,4 @@
-"""What is said of a control at the end: only what processes have told, and the worst rank counts."""
+"""What became of a control: only what processes have reported, and the worst rank counts."""
 
 from __future__ import annotations
 
@@ -10,22 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.act.launch.environment import at_start, needs_of
-from makeway.act.launch.outcome import (
-    ControlOutcome,
-    Counts,
-    Outcome,
-    TorchReceipt,
-    TorchReceipts,
-    outcomes,
-    read_torch_receipts,
-)
+from makeway.act.launch.environment import needs_of, receipts_at_start
+from makeway.act.launch.outcome import Outcome, outcomes
+from makeway.act.launch.receipt_file import ProcessReceipts, read_receipt_files
 from makeway.act.preload.receipts import KernelCounts, LaunchReceipts
-from makeway.values.control import CommPriority, Control, CopyEngine, SmemPad, control_word
+from makeway.values.control import CommPriority, Control, CopyEngine, SmemPad
 from makeway.values.plan import Plan
+from makeway.values.receipt import Receipt, Status
 
 PAD, GEMM_PAD, PRIORITY, COPY = SmemPad(1024), SmemPad(2048, "gemm*"), CommPriority(), CopyEngine()
-statuses: st.SearchStrategy[Outcome] = st.sampled_from(("applied", "refused", "no effect"))
+statuses: st.SearchStrategy[Status] = st.sampled_from(("applied", "refused", "no effect"))
 counts = st.integers(0, 1000)
 
 
@@ -51,35 +45,35 @@ def shim(*kernels: KernelCounts, rank: int | None = 0, pid: int = 10) -> LaunchR
     return LaunchReceipts(pid=pid, rank=rank, notes=(), kernels=kernels)
 
 
-def python(control: Control, status: Outcome, *, rank: int | None = 0, detail: str = "said so") -> TorchReceipts:
-    receipt = TorchReceipt(control=control_word(control), status=status, detail=detail)
-    return TorchReceipts(pid=20, rank=rank, backend="cpu", receipts=(receipt,))
+def python(control: Control, status: Status, *, rank: int | None = 0, detail: str = "said so") -> ProcessReceipts:
+    receipt = Receipt(control=control, status=status, detail=detail, carrier="torch on CPU", rank=rank)
+    return ProcessReceipts(pid=20, rank=rank, receipts=(receipt,))
 
 
-def found(
-    *controls: Control, shims: tuple[LaunchReceipts, ...] = (), pythons: tuple[TorchReceipts, ...] = ()
-) -> tuple[ControlOutcome, ...]:
+def outcomes_of(
+    *controls: Control, shims: tuple[LaunchReceipts, ...] = (), pythons: tuple[ProcessReceipts, ...] = ()
+) -> tuple[Outcome, ...]:
     plan = Plan(controls=controls)
-    return outcomes(plan, at_start(plan, needs_of(plan, {})), shims, pythons)
+    return outcomes(plan, receipts_at_start(plan, needs_of(plan, {})), shims, pythons)
 
 
 # --- laws ---------------------------------------------------------------------------------------
 
 
 @given(st.dictionaries(st.integers(0, 64), statuses, min_size=1))
-def test_a_control_is_applied_only_when_every_rank_has_it(by_rank: dict[int, Outcome]) -> None:
-    [outcome] = found(COPY, pythons=tuple(python(COPY, status, rank=rank) for rank, status in by_rank.items()))
-    assert [(one.rank, one.status) for one in outcome.ranks] == sorted(by_rank.items())
+def test_a_control_is_applied_only_when_every_rank_has_it(by_rank: dict[int, Status]) -> None:
+    [outcome] = outcomes_of(COPY, pythons=tuple(python(COPY, status, rank=rank) for rank, status in by_rank.items()))
+    assert [(receipt.rank, receipt.status) for receipt in outcome.receipts] == sorted(by_rank.items())
     assert (outcome.status == "applied") == (set(by_rank.values()) == {"applied"})
     assert outcome.status in by_rank.values()
 
 
 @given(st.lists(statuses, min_size=1), st.randoms(use_true_random=False))
-def test_the_order_in_which_processes_are_read_does_not_matter(said: list[Outcome], draw: object) -> None:
+def test_the_order_in_which_processes_are_read_does_not_matter(said: list[Status], draw: object) -> None:
     receipts = [python(COPY, status, detail=status) for status in said]
     shuffled = list(receipts)
     draw.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert found(COPY, pythons=tuple(receipts)) == found(COPY, pythons=tuple(shuffled))
+    assert outcomes_of(COPY, pythons=tuple(receipts)) == outcomes_of(COPY, pythons=tuple(shuffled))
 
 
 @given(st.lists(st.tuples(counts, counts), min_size=1, max_size=5))
@@ -88,98 +82,107 @@ def test_launches_of_all_processes_of_a_rank_are_counted(launched: list[tuple[in
         shim(kernel(seen=padded + skipped, done=padded, skipped=skipped), pid=pid)
         for pid, (padded, skipped) in enumerate(launched)
     )
-    [outcome] = found(PAD, shims=shims)
-    [one] = outcome.ranks
+    [outcome] = outcomes_of(PAD, shims=shims)
+    [receipt] = outcome.receipts
     padded, skipped = (sum(column) for column in zip(*launched, strict=True))
-    assert one.launches == Counts(seen=padded + skipped, changed=padded, skipped=skipped)
-    assert one.status == ("applied" if padded else "no effect")
+    assert dict(receipt.evidence) == {
+        "launches seen": padded + skipped,
+        "launches changed": padded,
+        "launches refused": 0,
+        "launches skipped": skipped,
+    }
+    assert receipt.status == ("applied" if padded else "no effect")
+    assert receipt.carrier == "launch shim"
 
 
 @given(counts, st.integers(1, 1000))
 def test_one_refused_launch_is_enough_to_say_refused(padded: int, refused: int) -> None:
-    [outcome] = found(PAD, shims=(shim(kernel(seen=padded + refused, done=padded, refused=refused)),))
+    [outcome] = outcomes_of(PAD, shims=(shim(kernel(seen=padded + refused, done=padded, refused=refused)),))
     assert outcome.status == "refused"
 
 
 @given(st.permutations([GEMM_PAD, PRIORITY, COPY]))
 def test_outcomes_come_in_the_plans_order_whoever_told(controls: list[Control]) -> None:
-    assert [outcome.control for outcome in found(*controls)] == controls
+    assert [outcome.control for outcome in outcomes_of(*controls)] == controls
 
 
 # --- who knows what -----------------------------------------------------------------------------
 
 
 def test_where_nobody_says_anything_it_was_not_seen() -> None:
-    assert [outcome.status for outcome in found(PAD, PRIORITY, COPY)] == ["not seen"] * 3
-    [outcome] = found(COPY)
-    assert outcome.ranks[0].rank is None
-    assert "NCCL_CTA_POLICY=2 was set, and no process has told" in outcome.ranks[0].detail
+    assert [outcome.status for outcome in outcomes_of(PAD, PRIORITY, COPY)] == ["not seen"] * 3
+    [outcome] = outcomes_of(COPY)
+    assert outcome.receipts[0].rank is None
+    assert "NCCL_CTA_POLICY=2 was set, and no process has confirmed" in outcome.receipts[0].detail
 
 
 def test_a_pad_belongs_to_the_first_pattern_that_matches() -> None:
-    gemm, other = found(
+    gemm, other = outcomes_of(
         GEMM_PAD, SmemPad(512, "*128"), shims=(shim(kernel("gemm_128", seen=3, done=3), kernel("conv_128", seen=2)),)
     )
-    assert (gemm.status, gemm.ranks[0].detail) == ("applied", "3 of 3 launches padded")
-    assert (other.status, other.ranks[0].detail) == ("no effect", "0 of 2 launches padded")
+    assert (gemm.status, gemm.receipts[0].detail) == ("applied", "3 of 3 launches padded")
+    assert (other.status, other.receipts[0].detail) == ("no effect", "0 of 2 launches padded")
 
 
 def test_a_kernel_that_never_came_is_not_seen() -> None:
-    [outcome] = found(GEMM_PAD, shims=(shim(kernel("conv", seen=5)),))
-    assert (outcome.status, outcome.ranks[0].detail) == ("not seen", "no kernel named gemm* was launched")
+    [outcome] = outcomes_of(GEMM_PAD, shims=(shim(kernel("conv", seen=5)),))
+    assert (outcome.status, outcome.receipts[0].detail) == ("not seen", "no kernel named gemm* was launched")
 
 
 def test_communication_is_no_business_of_a_pad_nor_compute_of_priority() -> None:
     launched = shim(kernel("gemm", seen=4, done=4), kernel("ncclDevKernel", seen=6, done=6))
-    pad, priority = found(PAD, PRIORITY, shims=(launched,))
-    assert pad.ranks[0].detail == "4 of 4 launches padded"
-    assert priority.ranks[0].detail == "6 of 6 launches raised in priority"
+    pad, priority = outcomes_of(PAD, PRIORITY, shims=(launched,))
+    assert pad.receipts[0].detail == "4 of 4 launches padded"
+    assert priority.receipts[0].detail == "6 of 6 launches raised in priority"
 
 
 def test_a_pad_by_code_gets_what_no_name_matches() -> None:
     by_code = SmemPad(64, "code:0123456789abcdef")
-    named, coded = found(GEMM_PAD, by_code, shims=(shim(kernel("gemm", seen=1), kernel("odd", seen=2, done=2)),))
+    named, coded = outcomes_of(GEMM_PAD, by_code, shims=(shim(kernel("gemm", seen=1), kernel("odd", seen=2, done=2)),))
     assert (named.status, coded.status) == ("no effect", "applied")
 
 
 def test_the_shims_word_on_pads_stands_and_priority_is_whoevers_had_it() -> None:
     launched = shim(kernel("gemm", seen=4, refused=1, skipped=3, reason="over the limit"), kernel("nccl", seen=1))
-    pad, priority = found(
+    pad, priority = outcomes_of(
         PAD, PRIORITY, shims=(launched,), pythons=(python(PAD, "applied"), python(PRIORITY, "applied"))
     )
-    assert pad.ranks[0].detail == "0 of 4 launches padded, 1 refused, 3 left alone: over the limit"
+    assert pad.receipts[0].detail == "0 of 4 launches padded, 1 refused, 3 left alone: over the limit"
     assert (pad.status, priority.status) == ("refused", "applied")
 
 
 def test_a_rank_that_is_silent_about_a_control_counts() -> None:
-    [outcome] = found(PAD, shims=(shim(kernel(seen=1, done=1), rank=0),), pythons=(TorchReceipts(pid=1, rank=1),))
-    assert [one.status for one in outcome.ranks] == ["applied", "not seen"]
+    [outcome] = outcomes_of(
+        PAD, shims=(shim(kernel(seen=1, done=1), rank=0),), pythons=(ProcessReceipts(pid=1, rank=1),)
+    )
+    assert [receipt.status for receipt in outcome.receipts] == ["applied", "not seen"]
     assert outcome.status == "not seen"
 
 
 def test_processes_without_a_rank_count_only_where_there_is_no_rank() -> None:
     alone = python(COPY, "applied", rank=None)
-    [outcome] = found(COPY, pythons=(alone,))
-    assert (outcome.status, outcome.ranks[0].rank) == ("applied", None)
-    [outcome] = found(COPY, pythons=(alone, python(COPY, "refused", rank=0)))
-    assert [one.rank for one in outcome.ranks] == [0]
+    [outcome] = outcomes_of(COPY, pythons=(alone,))
+    assert (outcome.status, outcome.receipts[0].rank) == ("applied", None)
+    [outcome] = outcomes_of(COPY, pythons=(alone, python(COPY, "refused", rank=0)))
+    assert [receipt.rank for receipt in outcome.receipts] == [0]
     assert outcome.status == "refused"
 
 
 def test_a_process_has_one_rank_whichever_of_its_receipts_knows_it() -> None:
     both = (shim(kernel(seen=2, done=2), rank=None, pid=20),)
-    [outcome] = found(PAD, shims=both, pythons=(TorchReceipts(pid=20, rank=5),))
-    assert [(one.rank, one.status) for one in outcome.ranks] == [(5, "applied")]
+    [outcome] = outcomes_of(PAD, shims=both, pythons=(ProcessReceipts(pid=20, rank=5),))
+    assert [(receipt.rank, receipt.status) for receipt in outcome.receipts] == [(5, "applied")]
 
 
 def test_why_a_process_could_apply_nothing_is_the_reason_given() -> None:
-    [outcome] = found(COPY, pythons=(TorchReceipts(pid=1, rank=0, error="makeway is not importable"),))
-    assert (outcome.status, outcome.ranks[0].detail) == ("not seen", "makeway is not importable")
+    [outcome] = outcomes_of(COPY, pythons=(ProcessReceipts(pid=1, rank=0, error="makeway is not importable"),))
+    assert (outcome.status, outcome.receipts[0].detail) == ("not seen", "makeway is not importable")
 
 
 def test_a_refusal_before_the_start_gives_way_to_what_was_applied_after() -> None:
     plan = Plan(controls=(PRIORITY,))
-    refused = [replace(one, status="refused") for one in at_start(plan, needs_of(plan, {}))]
+    at_start = receipts_at_start(plan, needs_of(plan, {}))
+    refused = [replace(receipt, status="refused") for receipt in at_start]
     assert outcomes(plan, refused, (), (python(PRIORITY, "applied"),))[0].status == "applied"
     assert outcomes(plan, refused, (), (python(PRIORITY, "no effect"),))[0].status == "refused"
 
@@ -188,20 +191,22 @@ def test_a_refusal_before_the_start_gives_way_to_what_was_applied_after() -> Non
 
 
 def test_receipts_are_read_and_a_broken_file_is_said(tmp_path: Path) -> None:
-    whole = {"pid": 7, "rank": 1, "backend": "cpu", "receipts": [{"control": "a", "status": "applied", "detail": "d"}]}
+    row = {"control": "priority", "status": "applied", "detail": "d"}
+    whole = {"pid": 7, "rank": 1, "backend": "cpu", "receipts": [row]}
     (tmp_path / "torch-7.json").write_text(json.dumps(whole))
     (tmp_path / "torch-8.json").write_text("{")
     (tmp_path / "torch-9.json.new").write_text("{")
-    good, bad = read_torch_receipts(tmp_path)
-    assert (good.rank, good.receipts[0].status, good.error) == (1, "applied", None)
+    good, bad = read_receipt_files(tmp_path)
+    assert good.receipts == (Receipt(control=PRIORITY, status="applied", detail="d", rank=1),)
+    assert (good.rank, good.error) == (1, None)
     assert (bad.pid, bad.rank, bad.receipts) == (8, None, ())
     assert "torch-8.json cannot be read" in str(bad.error)
 
 
-@pytest.mark.parametrize("status", ["done", ""])
-def test_a_status_that_is_none_of_ours_is_not_believed(status: str, tmp_path: Path) -> None:
-    receipt = {"control": "a", "status": status, "detail": ""}
+@pytest.mark.parametrize(("control", "status"), [("priority", "done"), ("priority", ""), ("nonsense", "applied")])
+def test_unknown_controls_and_statuses_are_an_error_of_the_process(control: str, status: str, tmp_path: Path) -> None:
+    receipt = {"control": control, "status": status, "detail": ""}
     (tmp_path / "torch-7.json").write_text(json.dumps({"pid": 7, "receipts": [receipt]}))
-    [read] = read_torch_receipts(tmp_path)
+    [read] = read_receipt_files(tmp_path)
     assert read.receipts == ()
     assert read.error is not None

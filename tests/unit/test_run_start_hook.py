@@ -1,4 +1,4 @@
-"""The start hook in a Python of its own: torch is seen when it is complete, and nobody else notices."""
+"""The start hook in a Python of its own: it acts once torch is complete, and no other program notices."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ FAKE_TORCH = {
     "torch/__init__.py": "import torch.distributed\nafter = True\n",
     "torch/distributed.py": "import torch\nassert not hasattr(torch, 'after')\n",
 }
+AUTOSTART = "makeway/act/torch/autostart.py"
+AUTOSTART = "makeway/act/torch/autostart.py"
 FAKE_MAKEWAY = {
     "makeway/__init__.py": "",
-    "makeway/torch/__init__.py": "",
-    "makeway/torch/autostart.py": "import torch\ndef begin(plan, receipts):\n    print('begin', plan, torch.after)\n",
+    AUTOSTART: "import torch\ndef begin(plan, receipts):\n    print('begin', plan, torch.after)\n",
 }
-FAILING = {**FAKE_MAKEWAY, "makeway/torch/autostart.py": "def begin(plan, receipts):\n    raise ValueError('broken')\n"}
+FAILING = {**FAKE_MAKEWAY, AUTOSTART: "def begin(plan, receipts):\n    raise ValueError('broken')\n"}
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def lone_python(tmp_path: Path) -> str:
 def run(python: str, code: str, tmp_path: Path, *files: dict[str, str], flags: tuple[str, ...] = ()) -> str:
     """What the code prints; the files are modules on its path, behind the hook."""
     library = tmp_path / "library"
-    for module, text in {name: text for one in files for name, text in one.items()}.items():
+    for module, text in {name: text for modules in files for name, text in modules.items()}.items():
         (library / module).parent.mkdir(parents=True, exist_ok=True)
         (library / module).write_text(text)
     receipts = tmp_path / "receipts"
@@ -53,7 +54,7 @@ def run(python: str, code: str, tmp_path: Path, *files: dict[str, str], flags: t
     return done.stdout
 
 
-def told(tmp_path: Path) -> list[dict[str, object]]:
+def written(tmp_path: Path) -> list[dict[str, object]]:
     return [json.loads(path.read_text()) for path in (tmp_path / "receipts").iterdir()]
 
 
@@ -61,7 +62,7 @@ def told(tmp_path: Path) -> list[dict[str, object]]:
 def test_begin_is_called_once_when_torch_is_complete(code: str, lone_python: str, tmp_path: Path) -> None:
     out = run(lone_python, f"{code}\nimport torch.distributed", tmp_path, FAKE_TORCH, FAKE_MAKEWAY)
     assert out == "begin P True\n"
-    assert told(tmp_path) == []
+    assert written(tmp_path) == []
 
 
 def test_torch_keeps_its_own_loader_and_the_hook_leaves_no_trace(lone_python: str, tmp_path: Path) -> None:
@@ -70,21 +71,21 @@ import sys
 import torch, torch.distributed
 print([vars(module.__loader__).keys() - {'name', 'path'} for module in (torch, torch.distributed)])
 print([finder for finder in sys.meta_path if 'Watch' in repr(finder)])
-print([entry for entry in sys.path if entry.endswith('launcher/start')])
+print([entry for entry in sys.path if entry.endswith('launch/start')])
 """
     assert run(lone_python, code, tmp_path, FAKE_TORCH, FAKE_MAKEWAY) == "begin P True\n[set(), set()]\n[]\n[]\n"
 
 
-def test_without_makeway_it_is_told_and_the_program_goes_on(lone_python: str, tmp_path: Path) -> None:
+def test_without_makeway_an_error_is_written_and_the_program_goes_on(lone_python: str, tmp_path: Path) -> None:
     assert run(lone_python, "import torch\nprint(torch.after)", tmp_path, FAKE_TORCH) == "True\n"
-    [document] = told(tmp_path)
+    [document] = written(tmp_path)
     assert (document["rank"], document["receipts"]) == (1, [])
     assert str(document["error"]).startswith(f"makeway is not importable by {lone_python}: ModuleNotFoundError")
 
 
-def test_a_failure_is_told_and_the_program_goes_on(lone_python: str, tmp_path: Path) -> None:
+def test_a_failure_is_written_and_the_program_goes_on(lone_python: str, tmp_path: Path) -> None:
     assert run(lone_python, "import torch\nprint(torch.after)", tmp_path, FAKE_TORCH, FAILING) == "True\n"
-    [document] = told(tmp_path)
+    [document] = written(tmp_path)
     assert document["error"] == f"the start hook failed in {lone_python}: ValueError: broken"
 
 
@@ -93,7 +94,7 @@ def test_a_program_without_torch_gets_nothing_loaded(lone_python: str, tmp_path:
     assert run(lone_python, code, tmp_path, FAKE_TORCH, FAKE_MAKEWAY) == "[]\n"
     failing = "try:\n    import torch\nexcept ImportError as error:\n    print(error)"
     assert run(lone_python, failing, tmp_path / "without") == "No module named 'torch'\n"
-    assert told(tmp_path) == told(tmp_path / "without") == []
+    assert written(tmp_path) == written(tmp_path / "without") == []
 
 
 def test_the_sitecustomize_that_was_hidden_runs(lone_python: str, tmp_path: Path) -> None:

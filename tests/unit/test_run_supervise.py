@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.processes import hearing
 
-LIMIT_S = 20
+LIMIT_S = 60  # a bound, not a claim: the machine may be busy
 HEARS = """
 import os, signal, sys
 def heard(number, frame):
@@ -29,10 +30,11 @@ while True:
     signal.pause()
 """
 PASSED = ("SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGTERM")
-WITH_LITTLE_PATIENCE = """
+WITH_PATIENCE = """
 import os, sys
 from makeway.act.launch.supervise import Patience, supervise
-ended = supervise(sys.argv[1:], os.environ, patience=Patience(settle_s=0.2, grace_s=0.5))
+settle_s, grace_s = map(float, sys.argv[1:3])
+ended = supervise(sys.argv[3:], os.environ, patience=Patience(settle_s=settle_s, grace_s=grace_s))
 print(ended.code, *sorted(left.ended_by for left in ended.leftovers), flush=True)
 """
 
@@ -41,12 +43,6 @@ print(ended.code, *sorted(left.ended_by for left in ended.leftovers), flush=True
 def makeway(tmp_path: Path) -> Sequence[str]:
     (tmp_path / "plan.toml").write_text("version = 2\n")
     return (sys.executable, "-m", "makeway", "run", "--plan", str(tmp_path / "plan.toml"), "--")
-
-
-def hear_all() -> None:
-    """Signals that whoever started the tests ignores (nohup does) are not ignored in what they start."""
-    for name in PASSED:
-        signal.signal(signal.Signals[name], signal.SIG_DFL)
 
 
 @pytest.fixture
@@ -60,11 +56,10 @@ def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
             "stdout": subprocess.PIPE,
             "stderr": subprocess.DEVNULL,
             "start_new_session": True,
-            "preexec_fn": hear_all,
             **options,
         }
-        running.append(subprocess.Popen(command, text=True, **options))  # type: ignore[call-overload]
-        watchdogs.append(threading.Timer(3 * LIMIT_S, running[-1].kill))  # then whoever reads from it goes on
+        running.append(subprocess.Popen(hearing(*command), text=True, **options))  # type: ignore[call-overload]
+        watchdogs.append(threading.Timer(LIMIT_S, running[-1].kill))  # then whoever reads from it goes on
         watchdogs[-1].start()
         return running[-1]
 
@@ -84,14 +79,14 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def comes_to(pid: int, state: str) -> bool:
-    """Whether the process comes to that state in time; one that has gone is as good as ended ("Z")."""
+    """Whether the process reaches that state in time; a process that is gone counts as ended ("Z")."""
     until = time.monotonic() + LIMIT_S
     while time.monotonic() < until:
         try:
-            found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            current = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
-            found = "Z"
-        if found == state:
+            current = "Z"
+        if current == state:
             return True
         time.sleep(0.01)
     return False
@@ -102,16 +97,20 @@ def comes_to(pid: int, state: str) -> bool:
 
 @pytest.mark.parametrize("code", [0, 3, 255])
 def test_the_exit_code_is_the_programs(makeway: Sequence[str], code: int) -> None:
-    done = subprocess.run([*makeway, "sh", "-c", f"exit {code}"], stderr=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        [*makeway, "sh", "-c", f"exit {code}"], stderr=subprocess.DEVNULL, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == code
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV", "SIGINT"])
 def test_a_program_killed_by_a_signal_seems_killed_by_it(makeway: Sequence[str], name: str) -> None:
     code = f"import os, signal\nsignal.signal(2, signal.SIG_DFL)\nos.kill(os.getpid(), signal.{name})"
-    done = subprocess.run([*makeway, sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*makeway, sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == -signal.Signals[name]
-    assert f"the program was killed by {name}\n" in done.stderr
+    assert done.stderr.startswith(f"makeway run: killed by {name}; ")
 
 
 def test_the_exit_code_is_known_where_ends_of_children_are_ignored(makeway: Sequence[str]) -> None:
@@ -119,14 +118,15 @@ def test_the_exit_code_is_known_where_ends_of_children_are_ignored(makeway: Sequ
     ignoring = (
         "import os, signal, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nos.execv(sys.argv[1], sys.argv[1:])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", ignoring, *makeway, sys.executable, "-c", code], stderr=subprocess.DEVNULL, check=False
-    )
+    command = [sys.executable, "-c", ignoring, *makeway, sys.executable, "-c", code]
+    done = subprocess.run(command, stderr=subprocess.DEVNULL, timeout=LIMIT_S, check=False)
     assert done.returncode == 3
 
 
 def test_standard_streams_are_the_programs(makeway: Sequence[str]) -> None:
-    done = subprocess.run([*makeway, "cat"], input="as it was\0\n", capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*makeway, "cat"], input="as it was\0\n", capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
     assert done.stdout == "as it was\0\n"
 
 
@@ -187,27 +187,41 @@ class Terminal:
     def __init__(self, *command: str) -> None:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execv(command[0], command)
+            os.execvp(command[0], command)
         self.seen = ""
         self.ended = False
 
     def press(self, keys: str) -> None:
         os.write(self.fd, keys.encode())
 
-    def until(self, words: str) -> None:
+    def until(self, text: str) -> None:
         deadline = time.monotonic() + LIMIT_S
-        while words not in self.seen:
-            assert time.monotonic() < deadline, self.seen
-            with suppress(OSError):  # EIO: all have closed it
+        while text not in self.seen:
+            readable, _, _ = select.select([self.fd], [], [], max(deadline - time.monotonic(), 0))
+            assert readable, f"no {text!r} within {LIMIT_S} s: {self.seen!r}"
+            try:
                 self.seen += os.read(self.fd, 4096).decode(errors="replace")
+            except OSError:  # EIO: every process has closed the terminal
+                raise AssertionError(f"ended without {text!r}: {self.seen!r}") from None
+
+    def status(self) -> int:
+        """How the command stopped or ended."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(self.pid, os.WUNTRACED | os.WNOHANG)
+            if pid:
+                return status
+            time.sleep(0.01)
+        raise AssertionError(f"still running after {LIMIT_S} s: {self.seen!r}")
 
     def stopped(self) -> bool:
-        return os.WIFSTOPPED(os.waitpid(self.pid, os.WUNTRACED)[1])
+        return os.WIFSTOPPED(self.status())
 
     def exit_code(self) -> int:
-        self.until("makeway run: ")  # what is not read keeps it from ending
+        self.until("makeway run: ")  # unread output keeps the command from ending
+        status = self.status()
         self.ended = True
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return os.waitstatus_to_exitcode(status)
 
     def close(self) -> None:
         os.close(self.fd)
@@ -222,12 +236,12 @@ def terminal(makeway: Sequence[str]) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
     def run(code: str, *arguments: str) -> Terminal:
-        opened.append(Terminal(*makeway, sys.executable, "-c", code, *arguments))
+        opened.append(Terminal(*hearing(*makeway, sys.executable, "-c", code, *arguments)))
         return opened[-1]
 
     yield run
-    for one in opened:
-        one.close()
+    for terminal in opened:
+        terminal.close()
 
 
 def test_ctrl_c_is_heard_once(terminal: Callable[..., Terminal]) -> None:
@@ -274,26 +288,28 @@ def test_ctrl_z_stops_the_job_and_it_can_go_on(terminal: Callable[..., Terminal]
 # --- what it leaves -----------------------------------------------------------------------------
 
 
-def leaving(*command: str) -> tuple[str, list[int]]:
-    """What is said of the end of a command, and the numbers of the processes that it printed."""
-    patient = [sys.executable, "-c", WITH_LITTLE_PATIENCE, *command]
-    *pids, said = subprocess.run(patient, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-    return said, [int(pid) for pid in pids]
+def leaving(*command: str, settle_s: float = 0.2, grace_s: float = LIMIT_S / 2) -> tuple[str, list[int]]:
+    """The report of a command's end, and the process numbers that the command printed."""
+    patient = hearing(sys.executable, "-c", WITH_PATIENCE, str(settle_s), str(grace_s), *command)
+    done = subprocess.run(patient, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True)
+    *pids, report = done.stdout.splitlines()
+    return report, [int(pid) for pid in pids]
 
 
 def test_a_process_that_outlives_the_program_is_ended_and_said() -> None:
-    said, [pid] = leaving("sh", "-c", "sleep 60 >&- 2>&- & echo $!; exit 4")
-    assert said == "4 SIGTERM"
+    report, [pid] = leaving("sh", "-c", "sleep 600 >&- 2>&- & echo $!; exit 4")
+    assert report == "4 SIGTERM"
     assert comes_to(pid, "Z")
 
 
 def test_one_that_ignores_the_request_is_killed_even_in_a_session_of_its_own() -> None:
     stubborn = "trap '' TERM; echo $$; exec >&- 2>&-; while :; do sleep 0.1; done"
     code = f"import subprocess as s\np = s.Popen(['sh', '-c', {stubborn!r}], start_new_session=True, stdout=s.PIPE)"
-    said, [pid] = leaving(sys.executable, "-c", f"{code}\nprint(p.stdout.readline().decode(), end='', flush=True)")
-    assert said.split()[:2] == ["0", "SIGKILL"]
+    code += "\nprint(p.stdout.readline().decode(), end='', flush=True)"
+    report, [pid] = leaving(sys.executable, "-c", code, grace_s=0.5)
+    assert report.split()[:2] == ["0", "SIGKILL"]
     assert comes_to(pid, "Z")
 
 
 def test_one_that_ends_by_itself_is_left_alone() -> None:
-    assert leaving("sh", "-c", "sleep 0.05 >&- 2>&- & exit 0") == ("0", [])
+    assert leaving("sh", "-c", "sleep 0.05 >&- 2>&- & exit 0", settle_s=LIMIT_S / 2) == ("0", [])

@@ -13,22 +13,22 @@ cores_counts, ranks_counts, asked = st.integers(1, 64), st.integers(1, 8), st.in
 @given(cores_counts, ranks_counts, asked)
 def test_compute_and_communication_never_share_a_core_and_take_no_other(cores: int, ranks: int, comm: int) -> None:
     for rank in range(ranks):
-        if (found := divided(range(cores), comm, rank=rank, ranks=ranks)) is not None:
-            assert len(found.comm) == comm
-            assert found.compute
-            assert not {*found.comm} & {*found.compute}
-            assert {*found.comm, *found.compute} <= {*range(cores)}
-            assert found.threads >= 1
+        if (division := divided(range(cores), comm, rank=rank, ranks=ranks)) is not None:
+            assert len(division.comm) == comm
+            assert division.compute
+            assert not {*division.comm} & {*division.compute}
+            assert {*division.comm, *division.compute} <= {*range(cores)}
+            assert division.threads >= 1
 
 
 @given(cores_counts, ranks_counts, asked)
 def test_ranks_share_all_their_cores_or_none(cores: int, ranks: int, comm: int) -> None:
-    found = [divided(range(cores), comm, rank=rank, ranks=ranks) for rank in range(ranks)]
-    if found[0] is None:
-        assert found == [None] * ranks
+    divisions = [divided(range(cores), comm, rank=rank, ranks=ranks) for rank in range(ranks)]
+    if divisions[0] is None:
+        assert divisions == [None] * ranks
         return
-    everywhere = [core for one in found if one is not None for core in (*one.comm, *one.compute)]
-    if found[0].sharing == 1:
+    everywhere = [core for each in divisions if each is not None for core in (*each.comm, *each.compute)]
+    if divisions[0].sharing == 1:
         assert len({*everywhere}) == len(everywhere)
     else:
         assert len({*everywhere}) * ranks == len(everywhere)

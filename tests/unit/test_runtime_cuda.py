@@ -17,11 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.act.backend import Backend, Receipt
+from makeway.act.backend import Backend
 from makeway.act.cuda.backend import CudaBackend
 from makeway.act.cuda.machine import GpuMachine, look
 from makeway.act.cuda.options import (
-    ZERO_CTA,
     environment_receipt,
     option_settings,
     overriding,
@@ -29,6 +28,7 @@ from makeway.act.cuda.options import (
     start_environment,
 )
 from makeway.act.cuda.streams import carved_out, compute_sms
+from makeway.act.export.frameworks import ZERO_CTA
 from makeway.act.export.values import Library
 from makeway.act.rocm.backend import RocmBackend
 from makeway.act.rocm.masks import check_split, mask_words, masked_stream
@@ -45,6 +45,7 @@ from makeway.values.control import (
     TileChoice,
 )
 from makeway.values.errors import InputError, UnsupportedError
+from makeway.values.receipt import Receipt
 
 EVERY: tuple[Control, ...] = (
     SmemPad(4096),
@@ -128,9 +129,9 @@ class FakeTorch:
 
 
 def backend(torch: FakeTorch | None = None, **environ: str) -> CudaBackend:
-    found = CudaBackend(torch=torch or FakeTorch(), environ=environ)
-    found.machine = replace(found.machine, triton=True)
-    return found
+    gpu = CudaBackend(torch=torch or FakeTorch(), environ=environ)
+    gpu.machine = replace(gpu.machine, triton=True)
+    return gpu
 
 
 def receipt_for(receipts: tuple[Receipt, ...], control: Control) -> Receipt:
@@ -142,7 +143,7 @@ def receipt_for(receipts: tuple[Receipt, ...], control: Control) -> Receipt:
 
 @pytest.mark.parametrize("control", EVERY, ids=lambda control: type(control).__name__)
 @pytest.mark.parametrize(
-    ("torch", "words"),
+    ("torch", "reason"),
     [
         (SimpleNamespace(__version__="2.13.0+cpu", version=SimpleNamespace(cuda=None, hip=None)), "built without"),
         (
@@ -158,11 +159,11 @@ def receipt_for(receipts: tuple[Receipt, ...], control: Control) -> Receipt:
 )
 @pytest.mark.parametrize("kind", [CudaBackend, RocmBackend])
 def test_without_a_gpu_every_control_says_what_is_missing(
-    kind: type[CudaBackend], torch: Any, words: str, control: Control
+    kind: type[CudaBackend], torch: Any, reason: str, control: Control
 ) -> None:
-    found: Backend = kind(torch=torch)
-    assert words in (found.refusal(control) or "")
-    with pytest.raises(UnsupportedError, match=words), found.applied((control,)):
+    gpu: Backend = kind(torch=torch)
+    assert reason in (gpu.refusal(control) or "")
+    with pytest.raises(UnsupportedError, match=reason), gpu.applied((control,)):
         pytest.fail("a control was applied without a GPU")
 
 
@@ -173,8 +174,8 @@ def test_without_torch_the_reason_is_torch(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_backends_benches_and_experiments_load_neither_torch_nor_triton() -> None:
-    rooms = ("runtime.cuda.backend", "runtime.cuda.overlap", "runtime.rocm.backend", "measure.simulated")
-    imports = "; ".join(f"import makeway.{room}" for room in rooms)
+    modules = ("cuda.backend", "cuda.overlap", "rocm.backend", "measure.simulated")
+    imports = "; ".join(f"import makeway.act.{module}" for module in modules)
     code = f"{imports}; import sys; sys.exit(not sys.modules.keys().isdisjoint({{'torch', 'triton', 'numpy'}}))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
@@ -182,8 +183,8 @@ def test_backends_benches_and_experiments_load_neither_torch_nor_triton() -> Non
 def test_this_machine_is_looked_at_without_harm() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch without numpy warns when it is loaded
-        found = look("nvidia")
-    assert (found.missing is None) == (found.devices > 0)
+        machine = look("nvidia")
+    assert (machine.missing is None) == (machine.devices > 0)
 
 
 # --- options and variables ----------------------------------------------------------------------
@@ -263,13 +264,13 @@ def test_a_variable_that_says_otherwise_overrides_options() -> None:
 
 def test_everything_is_applied_read_back_and_undone() -> None:
     torch = FakeTorch()
-    found = backend(torch, NCCL_NTHREADS="256")
-    with found.applied(EVERY) as receipts:
+    gpu = backend(torch, NCCL_NTHREADS="256")
+    with gpu.applied(EVERY) as receipts:
         assert [receipt.control for receipt in receipts] == list(EVERY)
         for receipt in receipts:  # order and pieces are for whoever launches
             by_caller = isinstance(receipt.control, LaunchOrder | Chunks)
             assert receipt.status == ("no effect" if by_caller else "applied")
-        session = found.session
+        session = gpu.session
         assert session is not None
         assert session.group is not None
         assert session.options.config.max_ctas == 8
@@ -280,42 +281,42 @@ def test_everything_is_applied_read_back_and_undone() -> None:
         assert session.gemm.tile == (64, 64, 64)
         assert session.gemm.pad_bytes == 4096
         assert "in a new process group" in receipt_for(receipts, CommBlocks(8)).detail
-    assert found.session is None
+    assert gpu.session is None
     assert torch.log == ["nccl group", "green context of 112 SMs on 3", "synchronised", "group destroyed"]
 
 
 def test_what_was_made_is_given_back_when_the_block_fails() -> None:
     torch = FakeTorch()
-    found = backend(torch)
-    with pytest.raises(ZeroDivisionError), found.applied((CommPriority(), SmPartition(16))):
+    gpu = backend(torch)
+    with pytest.raises(ZeroDivisionError), gpu.applied((CommPriority(), SmPartition(16))):
         raise ZeroDivisionError
     assert torch.log[-2:] == ["synchronised", "group destroyed"]
-    assert found.session is None
+    assert gpu.session is None
 
 
 def test_without_a_running_job_options_wait_for_the_next_group() -> None:
-    found = backend(FakeTorch(initialised=False))
-    with found.applied((CommPriority(),)) as (receipt,):
-        assert found.session is not None
-        assert found.session.group is None
-        assert found.session.options.is_high_priority_stream
+    gpu = backend(FakeTorch(initialised=False))
+    with gpu.applied((CommPriority(),)) as (receipt,):
+        assert gpu.session is not None
+        assert gpu.session.group is None
+        assert gpu.session.options.is_high_priority_stream
         assert "next process group" in receipt.detail
 
 
 def test_a_refused_control_changes_nothing_and_the_others_are_applied() -> None:
     torch = FakeTorch(green=False)
-    found = backend(torch)
-    with found.applied((SmPartition(16), CommPriority())) as (partition, priority):
+    gpu = backend(torch)
+    with gpu.applied((SmPartition(16), CommPriority())) as (partition, priority):
         assert partition.status == "refused"
         assert "green contexts" in partition.detail
         assert priority.status == "applied"
-        assert found.session is not None
-        assert found.session.controls == (CommPriority(),)
-        assert found.session.compute_stream is None
+        assert gpu.session is not None
+        assert gpu.session.controls == (CommPriority(),)
+        assert gpu.session.compute_stream is None
 
 
 @pytest.mark.parametrize(
-    ("control", "words"),
+    ("control", "reason"),
     [
         (SmemPad(4096, "flash*"), "only our own GEMM"),
         (SmemPad(232_448), "the device allows 232,448"),
@@ -325,8 +326,8 @@ def test_a_refused_control_changes_nothing_and_the_others_are_applied() -> None:
         (CommThreads(288), "start the program with NCCL_NTHREADS=256"),
     ],
 )
-def test_what_a_gpu_could_not_do_is_refused_with_its_reason(control: Control, words: str) -> None:
-    assert words in (backend().refusal(control) or "")
+def test_what_a_gpu_could_not_do_is_refused_with_its_reason(control: Control, reason: str) -> None:
+    assert reason in (backend().refusal(control) or "")
 
 
 def test_controls_that_exclude_each_other_are_an_error() -> None:
@@ -353,8 +354,8 @@ def test_communication_never_gets_fewer_sms_than_asked(sms: int, comm: int, majo
 def test_torchs_own_carve_out_is_put_back() -> None:
     torch = FakeTorch()
     torch._carveout = 4
-    with carved_out(torch, 16) as found:
-        assert found == 16
+    with carved_out(torch, 16) as sms:
+        assert sms == 16
     assert torch._carveout == 4
 
 
@@ -387,10 +388,10 @@ class FakeHip:
 
 @given(st.integers(0, 400), st.integers(1, 400))
 def test_a_mask_has_exactly_the_bits_that_were_asked_for(first: int, count: int) -> None:
-    words = mask_words(first, count)
-    bits = {32 * at + bit for at, word in enumerate(words) for bit in range(32) if word >> bit & 1}
+    mask = mask_words(first, count)
+    bits = {32 * at + bit for at, word in enumerate(mask) for bit in range(32) if word >> bit & 1}
     assert bits == set(range(first, first + count))
-    assert all(word < 2**32 for word in words)
+    assert all(word < 2**32 for word in mask)
 
 
 def test_masks_of_compute_and_communication_share_no_cu() -> None:
@@ -417,7 +418,7 @@ def test_a_masked_stream_is_read_back_and_destroyed() -> None:
 def test_a_driver_that_ignores_the_mask_is_caught() -> None:
     hip = FakeHip(lost=0x100)
     with (
-        pytest.raises(UnsupportedError, match="the driver gave"),
+        pytest.raises(UnsupportedError, match="the driver set"),
         masked_stream(FakeTorch(), hip, 0, mask_words(8, 24)),
     ):
         pytest.fail("a stream was given that is not confined")
@@ -428,12 +429,12 @@ def test_a_driver_that_ignores_the_mask_is_caught() -> None:
 
 def test_amd_partitions_by_cu_mask_and_knows_no_thread_count() -> None:
     hip = FakeHip()
-    found = RocmBackend(torch=FakeTorch(amd=True), environ={}, hip=hip)
-    assert found.name == "rocm"
-    assert found.machine.arch == "gfx942"
-    assert "one size" in (found.refusal(CommThreads(288)) or "")
-    assert "steps of 8" in (found.refusal(SmPartition(12)) or "")
-    with found.applied((SmPartition(16), CommPriority(), CommBlocks(16))) as receipts:
+    gpu = RocmBackend(torch=FakeTorch(amd=True), environ={}, hip=hip)
+    assert gpu.name == "rocm"
+    assert gpu.machine.arch == "gfx942"
+    assert "one size" in (gpu.refusal(CommThreads(288)) or "")
+    assert "steps of 8" in (gpu.refusal(SmPartition(12)) or "")
+    with gpu.applied((SmPartition(16), CommPriority(), CommBlocks(16))) as receipts:
         assert {receipt.status for receipt in receipts} == {"applied"}
         assert "288 CUs" in receipt_for(receipts, SmPartition(16)).detail
     assert hip.masks == {}
@@ -441,8 +442,8 @@ def test_amd_partitions_by_cu_mask_and_knows_no_thread_count() -> None:
 
 def test_amd_without_its_runtime_says_which_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", _not_found)
-    found = RocmBackend(torch=FakeTorch(amd=True), environ={})
-    assert "libamdhip64.so was not found" in (found.refusal(SmPartition(16)) or "")
+    gpu = RocmBackend(torch=FakeTorch(amd=True), environ={})
+    assert "libamdhip64.so was not found" in (gpu.refusal(SmPartition(16)) or "")
 
 
 def _not_found(name: str) -> Any:

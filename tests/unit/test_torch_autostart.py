@@ -1,4 +1,4 @@
-"""Before a program has a process group: what `begin` touches, who is waited for, what receipts files say."""
+"""Before a program has a process group: what `begin` touches, which ranks meet, what receipt files hold."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
-from makeway.act.backend import Receipt
+from makeway.act.cpu.cores import place_on_host
 from makeway.act.launch.environment import rank_of
-from makeway.act.torch.ledger import Ledger
-from makeway.act.torch.meeting import _all_come, place_on_host
+from makeway.act.launch.receipt_file import ReceiptFile, read_receipt_files
+from makeway.act.torch.meeting import _all_present
 from makeway.act.torch.process import Process
 from makeway.act.torch.replacing import replaced
 from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, parse_control
+from makeway.values.receipt import Receipt, Status
 
-STATUSES = st.sampled_from(["applied", "refused", "no effect"])
+STATUSES: st.SearchStrategy[Status] = st.sampled_from(["applied", "refused", "no effect"])
+
+APPLIED = Receipt(control=Chunks(2), status="applied", detail="")
 
 
 def run(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -42,8 +45,8 @@ def test_makeway_loads_neither_torch_nor_its_own_torch_package() -> None:
 def test_without_torch_the_package_names_the_line_that_brings_it() -> None:
     code = """if True:
         import importlib.util
-        found = importlib.util.find_spec
-        importlib.util.find_spec = lambda name, *rest: None if name == "torch" else found(name, *rest)
+        find = importlib.util.find_spec
+        importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
         from makeway.values.errors import MissingExtraError
         try:
             import makeway.torch
@@ -88,20 +91,20 @@ def test_begin_works_while_torch_is_being_imported_and_loads_nothing_more_of_it(
     plan.write_text('version = 2\n[[control]]\nkind = "priority"\n')
     done = run(code, plan, tmp_path / "receipts")
     assert done.returncode == 0, done.stderr
-    (found,) = (tmp_path / "receipts").iterdir()
-    assert [one["control"] for one in json.loads(found.read_text())["receipts"]] == ["priority"]
+    (process,) = read_receipt_files(tmp_path / "receipts")
+    assert [(receipt.control, receipt.carrier) for receipt in process.receipts] == [(CommPriority(), "torch on CPU")]
 
 
-@pytest.mark.parametrize("text", ["", "version = 3", "version = 2\n[[control]]\nkind = 'Nonsense'", None])
-def test_a_plan_that_cannot_be_read_is_told(tmp_path: Path, text: str | None) -> None:
+@pytest.mark.parametrize("text", ["", "version = 2", "version = 1\n[[control]]\nkind = 'Nonsense'", None])
+def test_a_plan_that_cannot_be_read_is_an_error_in_the_file(tmp_path: Path, text: str | None) -> None:
     plan = tmp_path / "plan.toml"
     if text is not None:
         plan.write_text(text)
     process = Process(plan, tmp_path / "receipts")
     assert process.group_options(lambda: None, (), {}) == {}
     process.group_added()
-    (found,) = (tmp_path / "receipts").iterdir()
-    assert "plan.toml" in json.loads(found.read_text())["error"]
+    (file,) = (tmp_path / "receipts").iterdir()
+    assert "plan.toml" in json.loads(file.read_text())["error"]
 
 
 def test_a_program_runs_with_a_plan_that_cannot_be_read(tmp_path: Path) -> None:
@@ -122,26 +125,29 @@ def test_a_program_runs_with_a_plan_that_cannot_be_read(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["priority", "copy-engine", "chunks=4"]), STATUSES, st.text())))
 @settings(max_examples=25)
-def test_the_file_always_holds_the_last_word_on_every_control(
-    tmp_path_factory: pytest.TempPathFactory, words: list[tuple[str, str, str]]
+def test_the_file_always_holds_the_last_receipt_of_every_control(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, Status, str]]
 ) -> None:
-    directory = tmp_path_factory.mktemp("ledger") / "made when needed"
-    ledger = Ledger(directory)
+    directory = tmp_path_factory.mktemp("receipts") / "made when needed"
+    file = ReceiptFile(directory)
     last: dict[str, tuple[str, str]] = {}
-    for word, status, detail in words:
-        ledger.say(parse_control(word), status, detail)  # type: ignore[arg-type]
-        last[word] = (status, detail)
+    for name, status, detail in rows:
+        counted = (("calls", len(detail)),)
+        file.set(Receipt(control=parse_control(name), status=status, detail=detail, evidence=counted))
+        last[name] = (status, detail)
         document = json.loads((directory / f"torch-{os.getpid()}.json").read_text())
-        assert {one["control"]: (one["status"], one["detail"]) for one in document["receipts"]} == last
+        assert {row["control"]: (row["status"], row["detail"]) for row in document["receipts"]} == last
         assert [path.name for path in directory.iterdir()] == [f"torch-{os.getpid()}.json"]
+        (process,) = read_receipt_files(directory)
+        assert process.receipts == file.receipts
 
 
 def test_a_failure_is_said_of_controls_without_a_receipt_only(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+    file = ReceiptFile(tmp_path)
     controls: tuple[Control, ...] = (CommPriority(), CopyEngine())
-    ledger.say(controls[0], "applied", "read back")
-    ledger.fail(ValueError("no such file"), controls)
-    assert ledger.receipts == (
+    file.set(Receipt(control=controls[0], status="applied", detail="read back"))
+    file.fail(ValueError("no such file"), controls)
+    assert file.receipts == (
         Receipt(control=controls[0], status="applied", detail="read back"),
         Receipt(control=controls[1], status="refused", detail="could not be applied: ValueError: no such file"),
     )
@@ -149,15 +155,15 @@ def test_a_failure_is_said_of_controls_without_a_receipt_only(tmp_path: Path) ->
 
 def test_receipts_that_cannot_be_written_stop_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    ledger = Ledger(tmp_path / "file" / "below")
-    ledger.say(Chunks(2), "applied", "")
-    assert "cannot be written" in str(ledger.error)
+    file = ReceiptFile(tmp_path / "file" / "below")
+    file.set(APPLIED)
+    assert "cannot be written" in str(file.error)
 
 
 def test_a_forked_child_leaves_the_file_of_its_parent_alone(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    ledger._pid += 1  # as in the child of that process
-    ledger.say(Chunks(2), "applied", "")
+    file = ReceiptFile(tmp_path)
+    file._pid += 1  # as in the child of that process
+    file.set(APPLIED)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,7 +175,7 @@ def test_the_rank_is_the_launchers(environ: dict[str, str], rank: int | None) ->
     assert rank_of(environ) == rank
 
 
-# --- who comes ------------------------------------------------------------------------------------
+# --- which ranks meet ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -194,7 +200,7 @@ def test_ranks_go_on_together_or_not_at_all(coming: int) -> None:
     patience = timedelta(seconds=60 if coming == 3 else 0.2)
 
     def come() -> None:
-        answers.append(_all_come(store, 3, "meeting", patience))
+        answers.append(_all_present(store, 3, "meeting", patience))
 
     threads = [threading.Thread(target=come) for _ in range(coming)]
     for thread in threads:
@@ -206,8 +212,8 @@ def test_ranks_go_on_together_or_not_at_all(coming: int) -> None:
 
 def test_a_rank_that_comes_after_the_others_have_left_is_not_let_in() -> None:
     store = HashStore()
-    assert not _all_come(store, 2, "meeting", timedelta(seconds=0.1))
-    assert not _all_come(store, 2, "meeting", timedelta(seconds=60))
+    assert not _all_present(store, 2, "meeting", timedelta(seconds=0.1))
+    assert not _all_present(store, 2, "meeting", timedelta(seconds=60))
 
 
 # --- names ----------------------------------------------------------------------------------------

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from makeway.act.backend import NullBackend
+from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch import groups as torch_groups
 from makeway.act.torch import process as torch_process
 from makeway.act.torch.groups import where_runs
 from makeway.act.torch.kernels import tile_sides
-from makeway.act.torch.plans import PlanLike, plan_of
 from makeway.read.plan_file import dump_plan
 from makeway.torch import (
     comm_stream,
@@ -38,6 +37,7 @@ from makeway.values.control import (
 )
 from makeway.values.errors import UnsupportedError
 from makeway.values.plan import Plan
+from makeway.values.receipt import Receipt
 
 EVERY: tuple[Control, ...] = (
     SmemPad(4096),
@@ -50,6 +50,20 @@ EVERY: tuple[Control, ...] = (
     CopyEngine(),
     Chunks(4),
 )
+
+
+class NullBackend:
+    """Applies nothing, and claims that it did."""
+
+    name = "cuda"
+    session: Any = None
+
+    def refusal(self, control: Control) -> str | None:
+        return None
+
+    @contextmanager
+    def applied(self, controls: Any) -> Any:
+        yield tuple(Receipt(control=control, status="applied", detail="claimed") for control in controls)
 
 
 class Options:
@@ -181,11 +195,14 @@ def test_a_group_is_made_with_the_plans_options_and_read_back() -> None:
     assert torch.made is not None
     assert torch.made["pg_options"].is_high_priority_stream
     assert vars(torch.made["pg_options"].config)["max_ctas"] == 8
-    found = {type(receipt.control): receipt.status for receipt in receipts}
-    assert found == {CommPriority: "applied", CommBlocks: "applied", CopyEngine: "no effect"}
+    assert {type(receipt.control): receipt.status for receipt in receipts} == {
+        CommPriority: "applied",
+        CommBlocks: "applied",
+        CopyEngine: "no effect",
+    }
 
 
-def test_variables_that_nccl_prefers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_override_options_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_MAX_CTAS", "2")
     (receipt,) = init_process_group([CommBlocks(8)], "nccl", torch=FakeTorch())
     assert receipt.status == "no effect"
@@ -207,7 +224,7 @@ def test_gloo_is_asked_for_nothing(torch: FakeTorch) -> None:
     assert torch.made is not None
 
 
-def test_options_without_nccl_are_an_error_that_names_the_other_way() -> None:
+def test_options_without_nccl_are_an_error_that_names_the_alternative() -> None:
     with pytest.raises(UnsupportedError, match="overlap"):
         process_group_options([CommPriority()], torch=FakeTorch(nccl=False))
 
@@ -233,17 +250,18 @@ def init(backend: str | None = None, timeout: Any = None, pg_options: Any = None
     """The signature of init_process_group, as far as we look at it."""
 
 
-def test_an_unmodified_program_gets_options_and_receipts_for_what_python_can_tell(under_plan: Any) -> None:
+def test_an_unmodified_program_gets_options_and_receipts_for_what_python_can_read_back(under_plan: Any) -> None:
     torch = FakeTorch()
     process = under_plan(torch)
     arguments = process.group_options(init, ("nccl",), {"timeout": 77})
     assert arguments["pg_options"]._timeout == 77  # torch would warn of two timeouts
     torch.distributed.init_process_group("nccl", **arguments)
     process.group_made()
-    assert process.ledger.error is None
-    assert (process.ledger.rank, process.ledger.backend) == (5, "cuda")
-    found = {type(receipt.control): receipt.status for receipt in process.ledger.receipts}
-    assert found == {
+    assert process.file.error is None
+    assert (process.file.rank, process.file.backend) == (5, "cuda")
+    assert {receipt.carrier for receipt in process.file.receipts} == {"torch on CUDA"}
+    assert {receipt.rank for receipt in process.file.receipts} == {5}
+    assert {type(receipt.control): receipt.status for receipt in process.file.receipts} == {
         CommPriority: "applied",
         CommBlocks: "applied",
         CopyEngine: "no effect",  # no symmetric windows
@@ -252,7 +270,7 @@ def test_an_unmodified_program_gets_options_and_receipts_for_what_python_can_tel
         LaunchOrder: "no effect",
         SmPartition: "no effect",
         Chunks: "no effect",
-    }  # and nothing of the pad, of which the launch shim tells
+    }  # and nothing for the pad, which the launch shim reports
     process.group_goes(None)
 
 
@@ -262,17 +280,17 @@ def test_an_unmodified_program_keeps_options_of_its_own(under_plan: Any) -> None
     assert process.group_options(init, ("nccl",), {"pg_options": own}) == {"pg_options": own}
     torch.distributed.init_process_group("nccl", pg_options=own)
     process.group_made()
-    refused = [receipt.control for receipt in process.ledger.receipts if receipt.status == "refused"]
+    refused = [receipt.control for receipt in process.file.receipts if receipt.status == "refused"]
     assert {CommPriority(), CommBlocks(8), CopyEngine()} <= set(refused)
 
 
-def test_trouble_with_the_plan_is_told_and_not_raised(under_plan: Any) -> None:
+def test_an_error_of_the_plan_is_recorded_and_not_raised(under_plan: Any) -> None:
     torch = FakeTorch()
     process = under_plan(torch)
     torch.distributed.get_rank = lambda: 1 // 0
     process.group_made()
-    assert "ZeroDivisionError" in process.ledger.error
-    assert {receipt.status for receipt in process.ledger.receipts} == {"refused"}
+    assert "ZeroDivisionError" in process.file.error
+    assert {receipt.status for receipt in process.file.receipts} == {"refused"}
 
 
 # --- streams, graphs, blocks of code --------------------------------------------------------------
@@ -302,10 +320,10 @@ def test_a_block_runs_on_the_confined_stream_after_and_before_what_is_around_it(
     monkeypatch.setattr("makeway.act.torch.in_force.load_torch", lambda: torch)
     monkeypatch.setattr("makeway.act.torch.in_force.where_runs", lambda group: "cuda")
     backend = NullBackend()
-    backend.session = SimpleNamespace(compute_stream=confined)  # type: ignore[attr-defined]
+    backend.session = SimpleNamespace(compute_stream=confined)
     outside = torch.cuda.current_stream()
-    with overlap([SmPartition(16)], backend=backend) as applied:
-        assert applied.where == "cuda"
+    with overlap([SmPartition(16)], backend=backend) as in_force:
+        assert in_force.where == "cuda"
         assert torch.cuda.current_stream() is confined
         assert confined.waited == [outside]
     assert torch.cuda.current_stream() is outside
@@ -319,8 +337,15 @@ def test_an_error_while_a_plan_is_applied_leaves_none_in_force() -> None:
 
     with pytest.raises(UnsupportedError), overlap(["priority"], backend=Broken()):
         pytest.fail("nothing was applied")
-    with overlap(["chunks=2"], backend=NullBackend()) as applied:
-        assert applied.table() == "chunks=2  no effect  the null backend only remembers what it was asked"
+    with overlap(["chunks=2"], backend=NullBackend()) as in_force:
+        assert in_force.table() == "chunks=2  applied    claimed"
+
+
+def test_what_only_our_own_kernels_take_has_no_effect_on_a_program() -> None:
+    with overlap(EVERY, backend=NullBackend()) as in_force:
+        statuses = {type(receipt.control): receipt.status for receipt in in_force.receipts}
+    unaffected = {kind for kind, status in statuses.items() if status == "no effect"}
+    assert unaffected == {SmemPad, TileChoice, CopyEngine}
 
 
 def test_a_graph_is_captured_after_warm_ups_and_shaped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,23 +356,23 @@ def test_a_graph_is_captured_after_warm_ups_and_shaped(monkeypatch: pytest.Monke
         return SimpleNamespace(nodes=(), plan=plan)
 
     monkeypatch.setattr("makeway.act.torch.graphs.shape_torch_graph", shaped)
-    found = shaped_graph(lambda: calls.append(1), [SmemPad(4096), CommPriority(), Chunks(2)], torch=FakeTorch())
+    graph = shaped_graph(lambda: calls.append(1), [SmemPad(4096), CommPriority(), Chunks(2)], torch=FakeTorch())
     assert len(calls) == 4
-    found.replay()
+    graph.replay()
     assert len(calls) == 4
-    assert found.graph is not None
-    assert found.graph.log == ["instantiated", "replayed"]
-    assert [receipt.control for receipt in found.receipts] == [SmemPad(4096), CommPriority()]
-    assert {receipt.status for receipt in found.receipts} == {"no effect"}  # the fake graph has no such kernel
+    assert graph.graph is not None
+    assert graph.graph.log == ["instantiated", "replayed"]
+    assert [receipt.control for receipt in graph.receipts] == [SmemPad(4096), CommPriority()]
+    assert {receipt.status for receipt in graph.receipts} == {"no effect"}  # the fake graph has no such kernel
 
 
 @pytest.mark.parametrize(("torch", "replays"), [(FakeTorch(gpus=0), 2), (FakeTorch(amd=True), 4)])
 def test_a_graph_that_cannot_be_shaped_still_runs(torch: FakeTorch, replays: int) -> None:
     calls: list[int] = []
-    found = shaped_graph(lambda: calls.append(1), [CommPriority()], torch=torch)
-    found.replay()
+    graph = shaped_graph(lambda: calls.append(1), [CommPriority()], torch=torch)
+    graph.replay()
     assert len(calls) == replays
-    assert [receipt.status for receipt in found.receipts] == ["refused"]
+    assert [receipt.status for receipt in graph.receipts] == ["refused"]
 
 
 # --- names ------------------------------------------------------------------------------------------
@@ -376,18 +401,18 @@ def test_sides_of_tiles_are_found_by_name() -> None:
 
 
 def test_autotuning_keeps_to_the_tile_and_the_kernel_stays() -> None:
-    told: list[Any] = []
+    receipts: list[Any] = []
     configs = [config(64, 64, 32), config(128, 64, 32), config(64, 64, 32)]
 
     def gemm() -> None: ...
 
     kernel = SimpleNamespace(fn=SimpleNamespace(fn=gemm), configs=configs, cache={"key": configs[1]})
-    kept = tiled(kernel, [TileChoice(64, 64, 32, "ge*")], tell=told.append)
+    kept = tiled(kernel, [TileChoice(64, 64, 32, "ge*")], on_receipt=receipts.append)
     assert kept.configs == [configs[0], configs[2]]
     assert kept.cache == {}
     assert (kernel.configs, kernel.cache) == (configs, {"key": configs[1]})
-    assert [receipt.status for receipt in told] == ["applied"]
-    assert tiled(kernel, [TileChoice(64, 64, 32, "other*")], tell=told.append) is kernel
-    assert tiled(kernel, [TileChoice(16, 16, 16)], tell=told.append) is kernel
-    assert "128x64x32, 64x64x32" in told[-1].detail
-    assert [receipt.status for receipt in told] == ["applied", "refused"]
+    assert [receipt.status for receipt in receipts] == ["applied"]
+    assert tiled(kernel, [TileChoice(64, 64, 32, "other*")], on_receipt=receipts.append) is kernel
+    assert tiled(kernel, [TileChoice(16, 16, 16)], on_receipt=receipts.append) is kernel
+    assert "128x64x32, 64x64x32" in receipts[-1].detail
+    assert [receipt.status for receipt in receipts] == ["applied", "refused"]

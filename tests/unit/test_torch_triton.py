@@ -21,43 +21,43 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def launches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     result = tmp_path_factory.mktemp("triton") / "found.json"
     subprocess.run([sys.executable, "-W", "ignore", __file__, result], check=True, timeout=240)
     answer: dict[str, Any] = json.loads(result.read_text())
     return answer
 
 
-def test_a_padded_kernel_asks_for_the_pad_when_it_is_loaded_and_launched(found: dict[str, Any]) -> None:
-    plain, padded = found["plain"], found["padded"]
+def test_a_padded_kernel_asks_for_the_pad_when_it_is_loaded_and_launched(launches: dict[str, Any]) -> None:
+    plain, padded = launches["plain"], launches["padded"]
     assert padded["loaded"] == [size + PAD_BYTES for size in plain["loaded"]]
     assert padded["launched"] == [size + PAD_BYTES for size in plain["launched"]]
-    assert [one[0] for one in padded["told"]] == ["applied"]
+    assert [status for status, _ in padded["receipts"]] == ["applied"]
 
 
-def test_the_rest_of_a_padded_launch_is_unchanged(found: dict[str, Any]) -> None:
-    assert found["padded"]["grids"] == found["plain"]["grids"] == [[7, 1, 1], [7, 1, 1]]
-    assert found["padded"]["binaries"] == found["plain"]["binaries"]
-    assert found["padded"]["arguments"] == found["plain"]["arguments"]
+def test_the_rest_of_a_padded_launch_is_unchanged(launches: dict[str, Any]) -> None:
+    assert launches["padded"]["grids"] == launches["plain"]["grids"] == [[7, 1, 1], [7, 1, 1]]
+    assert launches["padded"]["binaries"] == launches["plain"]["binaries"]
+    assert launches["padded"]["arguments"] == launches["plain"]["arguments"]
 
 
-def test_the_kernel_itself_stays_unpadded(found: dict[str, Any]) -> None:
-    assert found["again"]["launched"] == found["plain"]["launched"]
+def test_the_kernel_itself_stays_unpadded(launches: dict[str, Any]) -> None:
+    assert launches["again"]["launched"] == launches["plain"]["launched"]
 
 
-def test_a_pad_that_the_device_cannot_hold_is_left_out(found: dict[str, Any]) -> None:
-    assert found["too large"]["launched"] == found["plain"]["launched"]
-    ((status, detail),) = found["too large"]["told"]
+def test_a_pad_that_the_device_cannot_hold_is_left_out(launches: dict[str, Any]) -> None:
+    assert launches["too large"]["launched"] == launches["plain"]["launched"]
+    ((status, detail),) = launches["too large"]["receipts"]
     assert status == "refused"
     assert f"{LIMIT_BYTES:,}" in detail
 
 
-def test_autotuned_kernels_are_padded_inside(found: dict[str, Any]) -> None:
-    assert set(found["autotuned"]["launched"]) == {size + PAD_BYTES for size in found["plain"]["launched"]}
+def test_autotuned_kernels_are_padded_inside(launches: dict[str, Any]) -> None:
+    assert set(launches["autotuned"]["launched"]) == {size + PAD_BYTES for size in launches["plain"]["launched"]}
 
 
-def test_a_plan_without_a_pad_for_the_kernel_gives_it_back(found: dict[str, Any]) -> None:
-    assert found["not named"] is True
+def test_a_plan_without_a_pad_for_the_kernel_gives_it_back(launches: dict[str, Any]) -> None:
+    assert launches["not named"] is True
 
 
 # --- in a process of its own ----------------------------------------------------------------------
@@ -132,15 +132,15 @@ def main(result: Path) -> None:
     kernel = triton.jit(gemm)
     tensors = [torch.empty(64, 64, dtype=torch.float16) for _ in range(3)]
 
-    def launched(which: Any, told: list[Any], **options: int) -> dict[str, Any]:
+    def launched(which: Any, receipts: list[Any], **options: int) -> dict[str, Any]:
         log.update({name: [] for name in ("loaded", "binaries", "grids", "launched", "arguments")})
         for _ in range(2):
             which[lambda _: (7,)](*tensors, **options)
-        return {**log, "told": [(one.status, one.detail) for one in told]}
+        return {**log, "receipts": [(receipt.status, receipt.detail) for receipt in receipts]}
 
     def with_pad(which: Any, pad: int, **options: int) -> dict[str, Any]:
-        told: list[Any] = []
-        return launched(padded(which, [SmemPad(pad)], tell=told.append), told, **options)
+        receipts: list[Any] = []
+        return launched(padded(which, [SmemPad(pad)], on_receipt=receipts.append), receipts, **options)
 
     configs = [triton.Config({"BLOCK": 64}, num_warps=warps) for warps in (4, 4)]
     answer = {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import interruptible
 
 from makeway.read.traces.ranks import map_traces
 from makeway.read.traces.read import find_traces, read_trace, recognise
@@ -260,7 +261,7 @@ def test_a_process_that_is_killed_is_an_error_that_names_the_file(files: list[Pa
 
 
 def test_an_interrupt_leaves_no_process_behind(files: list[Path]) -> None:
-    with pytest.raises(KeyboardInterrupt):
+    with interruptible(), pytest.raises(KeyboardInterrupt):
         map_traces(files, interrupts, jobs=2)
     assert multiprocessing.active_children() == []
 

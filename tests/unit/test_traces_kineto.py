@@ -295,7 +295,7 @@ def test_the_rank_and_its_gpu_are_those_the_trace_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "rank", "told"),
-    [("job-rank12.json", 12, "file's name"), ("worker_3.pt.trace.json", 3, "file's name"), ("a.json", 4, "GPU")],
+    [("job-rank12.json", 12, "the file name"), ("worker_3.pt.trace.json", 3, "the file name"), ("a.json", 4, "GPU")],
 )
 def test_a_rank_that_is_not_recorded_is_guessed_and_said_to_be(tmp_path: Path, name: str, rank: int, told: str) -> None:
     read = timeline(tmp_path, kernel(device=4), name=name, distributedInfo={}, deviceProperties=[{**A100, "id": 4}])

@@ -210,10 +210,10 @@ def test_records_that_cannot_be_placed_are_left_out_and_counted(tmp_path: Path) 
     [
         (results(), "holds no GPU activity (2 GPUs seen"),
         ({"rocprofiler-sdk-tool": []}, "holds no GPU activity"),
-        ({"traceEvents": []}, "not the results of rocprofv3"),
-        ({"rocprofiler-sdk-tool": {}}, "not the results of rocprofv3"),
-        ([], "not the results of rocprofv3"),
-        (results({"start_timestamp": "now"}), "not the results of rocprofv3"),
+        ({"traceEvents": []}, "not a known form of rocprofv3 results"),
+        ({"rocprofiler-sdk-tool": {}}, "not a known form of rocprofv3 results"),
+        ([], "not a known form of rocprofv3 results"),
+        (results({"start_timestamp": "now"}), "not a known form of rocprofv3 results"),
     ],
 )
 def test_other_documents_are_refused_with_the_reason(tmp_path: Path, document: object, said: str) -> None:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from makeway.decide.analysis.findings import Advice, Matching
+from makeway.decide.analysis.findings import NO_MATCHING, Advice
 from makeway.decide.analysis.matching import match_collectives
 from makeway.decide.analysis.recorded import MOST_OPERATIONS, recorded_step, with_arrivals
-from makeway.decide.planning.what_if import Outcome, Replay, WhatIf, what_if, with_gains
+from makeway.decide.analysis.what_if import Outcome, Replay, WhatIf, what_if, with_gains
 from makeway.values.control import CommPriority
 from makeway.values.device import load_device
 from makeway.values.errors import UnsupportedError
@@ -63,7 +63,7 @@ def test_what_followed_a_collective_at_once_waits_for_it_and_the_replay_keeps_th
     assert isinstance(exchange, CollectiveOp)
     assert exchange.after == (first.name,)
     assert second.after == (exchange.name,)
-    answers = what_if(step, A100)
+    answers = what_if(step)
     assert answers.replay.error == pytest.approx(0.0, abs=0.01)
     gains = {type(outcome.control): outcome.gain_ns for outcome in answers.outcomes}
     assert gains[CommPriority] == pytest.approx(0.0, abs=1.0)
@@ -77,7 +77,7 @@ def test_the_replays_timeline_lies_over_the_record_by_its_clock_and_number() -> 
         for span in (gemm(0, 1_000), ring(1_002, 1_500), gemm(1_502, 2_500))
     )  # fmt: skip
     recorded = Timeline(spans=spans, origin="imported", ranks=(Rank(rank=3, world=8),))
-    replay = what_if(recorded_step(recorded, 3, device=A100), A100).replay
+    replay = what_if(recorded_step(recorded, 3, device=A100)).replay
     assert replay.timeline is not None
     drawn = sorted(replay.timeline.spans, key=lambda span: span.start_ns)
     assert {span.rank for span in drawn} == {3}
@@ -89,7 +89,7 @@ def test_the_replays_timeline_lies_over_the_record_by_its_clock_and_number() -> 
 def test_overlap_in_the_record_stays_overlap_in_the_replay() -> None:
     """24 of 108 SMs go to the collective for most of the second kernel, which the record's time includes already."""
     spans = (gemm(0, 1_000), ring(1_002, 1_900), gemm(1_010, 2_010, launched_us=1_008))
-    answers = what_if(recorded_step(timeline(*spans), 0, device=A100), A100)
+    answers = what_if(recorded_step(timeline(*spans), 0, device=A100))
     sequential = (1_000 + 898 + 1_000) / 2_010 - 1.0
     assert 0.0 <= answers.replay.error < sequential / 2
 
@@ -97,7 +97,7 @@ def test_overlap_in_the_record_stays_overlap_in_the_replay() -> None:
 def test_the_host_launches_as_recorded() -> None:
     late = gemm(5_000, 6_000, launched_us=4_990)
     step = recorded_step(timeline(gemm(0, 1_000), ring(1_002, 1_500), late), 0, device=A100)
-    assert what_if(step, A100).replay.predicted_ns == pytest.approx(5_990e3, rel=0.01)
+    assert what_if(step).replay.predicted_ns == pytest.approx(5_990e3, rel=0.01)
 
 
 def test_a_collective_takes_its_transfer_time_after_the_last_rank_came() -> None:
@@ -107,15 +107,12 @@ def test_a_collective_takes_its_transfer_time_after_the_last_rank_came() -> None
     (exchange,) = arrived.workload.collectives
     assert exchange.time_ns == 100_000.0
     assert exchange.launched_ns == 2_900_000.0
-    assert what_if(arrived, A100).replay.error == pytest.approx(0.0, abs=0.02)
+    assert what_if(arrived).replay.error == pytest.approx(0.0, abs=0.02)
 
 
 def test_a_matching_without_this_rank_changes_nothing() -> None:
     step = recorded_step(timeline(gemm(0, 1_000), ring(1_002, 3_000)), 0, device=A100)
-    nothing = Matching(
-        matched=(), unmatched=(), transfer_ns=0, waiting_ns=(), straggler_rank=None, straggler_share=None
-    )
-    assert with_arrivals(step, nothing) == step
+    assert with_arrivals(step, NO_MATCHING) == step
 
 
 @settings(max_examples=30, deadline=None)
@@ -145,12 +142,12 @@ def test_a_record_without_collectives_or_resources_says_why_it_cannot_be_replaye
     with pytest.raises(UnsupportedError, match="no collective"):
         recorded_step(timeline(gemm(0, 10)), 0, device=A100)
     bare = replace(gemm(0, 10), launch=Launch(blocks=8, threads=256))
-    with pytest.raises(UnsupportedError, match="no registers and shared memory"):
+    with pytest.raises(UnsupportedError, match="no recorded registers and shared memory"):
         recorded_step(timeline(bare, ring(12, 20)), 0, device=A100)
 
 
 def test_advice_takes_the_best_predicted_gain_of_its_controls() -> None:
-    advice = Advice(title="x", why="y", bound_ns=100, cause="no-room", controls=(CommPriority(),))
+    advice = Advice(title="x", why="y", at_most_ns=100, cause="no-room", controls=(CommPriority(),))
     answers = WhatIf(
         rank=0,
         device="A100",

@@ -1,24 +1,16 @@
-"""The seam to a running process: what applies controls and undoes them, and the receipt for each."""
+"""The seam to a running process: what applies controls, reads them back and undoes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from makeway.values.control import Control
+from makeway.values.receipt import Receipt as Receipt
+from makeway.values.receipt import Status as Status
 
-Status = Literal["applied", "refused", "no effect"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """What became of one control, as read back from the system after it was set."""
-
-    control: Control
-    status: Status
-    detail: str
+TORCH_CARRIERS = {"cpu": "torch on CPU", "cuda": "torch on CUDA", "rocm": "torch on ROCm"}  # by name of the backend
 
 
 class Backend(Protocol):
@@ -26,7 +18,7 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """The word of `--on`: cpu, cuda, rocm."""
+        """The value of `--on`: cpu, cuda, rocm."""
         ...
 
     def refusal(self, control: Control) -> str | None:
@@ -36,20 +28,3 @@ class Backend(Protocol):
     def applied(self, controls: Sequence[Control]) -> AbstractContextManager[tuple[Receipt, ...]]:
         """The controls in force inside the `with` block, one receipt each; a refused one changes nothing."""
         ...
-
-
-@dataclass
-class NullBackend:
-    """Applies nothing and remembers what it was asked."""
-
-    name: str = "null"
-    log: list[Control] = field(default_factory=list)
-
-    def refusal(self, control: Control) -> str | None:
-        return None
-
-    @contextmanager
-    def applied(self, controls: Sequence[Control]) -> Iterator[tuple[Receipt, ...]]:
-        self.log.extend(controls)
-        detail = "the null backend only remembers what it was asked"
-        yield tuple(Receipt(control=control, status="no effect", detail=detail) for control in controls)

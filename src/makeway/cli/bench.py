@@ -1,4 +1,4 @@
-"""Measure a workload on real ranks: one after the other, overlapped, under each control, and as planned."""
+"""Measure a workload on real ranks: sequential, overlapped, under each control, and as planned."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from makeway import __version__
-from makeway.act.measure.asked import Asked, answer
-from makeway.act.measure.experiment import Sweep, parse_tiles, sweep_document
-from makeway.act.measure.job import DEFAULT_TIMEOUT_S
+from makeway.act.measure.bench import bench
+from makeway.act.measure.experiment import CPU_SIDES, PAPER_SIDES, parse_grids, parse_tiles
+from makeway.act.measure.job import DEFAULT_TIMEOUT_S, Job
 from makeway.act.measure.link import parse_rate
 from makeway.act.measure.names import workload_names, workload_summary
-from makeway.act.measure.outcome import Bench, document, measured_plan
-from makeway.cli.output import console, print_json, show_stage
-from makeway.cli.report_output import add_report_options, command_line, write_report
-from makeway.read.plan_file import dump_plan
-from makeway.show.bench_report import bench_report, experiment_report
-from makeway.show.bench_text import print_bench, print_sweep
-from makeway.show.blocks import Report
-from makeway.show.new_file import new_file
+from makeway.act.measure.outcome import Bench, measured_plan
+from makeway.act.measure.variants import parse_variant
+from makeway.cli.output import add_output_options, show, show_stage, write_file
+from makeway.cli.workload_input import print_list
 from makeway.values.errors import InputError
 from makeway.values.units import parse_bytes
 
@@ -36,27 +31,26 @@ examples:
   torchrun --nproc-per-node 2 -m makeway bench gemm-ar
 
 The ranks are processes of this host, with torch's Gloo on its cores or NCCL on its GPUs (not yet run on hardware).
-Times are medians of rounds in which all variants take turns.
+Times are medians of rounds in which all variants take turns; differences are medians of paired rounds.
 share of ideal = (t_seq / t - 1) / (t_seq / max(t_compute, t_comm) - 1), each part measured alone in the same rounds.
 `overlap` has torch's default of a thread per core in every rank, `overlap_torchrun` torchrun's of one thread per rank.
 """
 
 
-class _ShowWorkloads(argparse.Action):
-    """--workloads: list them and stop, as --help does."""
+class _List(argparse.Action):
+    """--list: print the workloads and stop, as --help does."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        for name in workload_names():
-            sys.stdout.write(f"{name:<12} {workload_summary(name)}\n")
+        print_list("workloads", [(name, workload_summary(name)) for name in workload_names()])
         parser.exit()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workloads", action=_ShowWorkloads, nargs=0, help="list the workloads and stop")
-    parser.add_argument("workload", nargs="?", default="gemm-ar", help="a name of --workloads (default: gemm-ar)")
+    parser.add_argument("--list", action=_List, nargs=0, help="list the workloads and stop")
+    parser.add_argument("workload", nargs="?", default="gemm-ar", help="a name of --list (default: gemm-ar)")
     parser.add_argument("--on", default="cpu", metavar="WHERE", help="cpu, cuda, rocm or sim:DEVICE (default: cpu)")
     parser.add_argument(
-        "--ranks", type=int, metavar="N", help="(default: 2; one for each GPU; or the preset's for sim)"
+        "--ranks", type=int, metavar="N", help="2 or more (default: 2; one for each GPU; or the preset's for sim)"
     )
     parser.add_argument("--link", metavar="RATE", help="pace the link between ranks, e.g. 2gbit or 500mbit")
     parser.add_argument("--control", action="append", default=[], metavar="CONTROL", help="a variant; may be repeated")
@@ -66,10 +60,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warmup", type=int, default=2, metavar="N", help="rounds before them (default: 2)")
     parser.add_argument("--steps", type=int, metavar="N", help="steps of the workload in one round")
     parser.add_argument("--size", metavar="SIZE", help="bytes of the collective, e.g. 16MiB")
-    parser.add_argument("--scale", type=float, metavar="X", help="size of the workload against its own")
+    parser.add_argument("--scale", type=float, metavar="X", help="size of the workload relative to its own")
     parser.add_argument("--in-flight", type=int, metavar="N", help="GEMMs of cb-* and mb-* at once")
     parser.add_argument(
-        "--grid", metavar="XxY,...", help="blocks of the GEMM, which loop over its tiles; several sweep"
+        "--grid", metavar="XxY,...", help="blocks of the GEMM, which loop over its tiles; several are compared"
     )
     parser.add_argument("--tile", metavar="MxNxK,...", help="tile of the GEMM; several are compared")
     parser.add_argument(
@@ -86,46 +80,38 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--start-timeout", type=float, default=60.0, metavar="S", help="for ranks to meet")
     parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write the last round of each variant as a trace")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the planned controls as a plan file")
-    add_report_options(parser)
+    add_output_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    job = _job(options)
     try:
-        found = answer(_asked(options), _progress)
+        result = bench(job, progress=_progress)
     except KeyboardInterrupt:
         print("makeway bench: interrupted; all ranks have been ended", file=sys.stderr)
         return 130
     finally:
         show_stage("")
-    if found is not None:
-        write_report(options, lambda: _report(found))
-    if isinstance(found, Bench) and options.out:
-        _write_plan(options.out, found)
-    match found:
-        case Sweep() if options.json:
-            print_json(sweep_document(found))
-        case Sweep():
-            print_sweep(console(), found)
-        case Bench() if options.json:
-            print_json(document(_traced(found, options.perfetto)))
-        case Bench():
-            print_bench(console(), _traced(found, options.perfetto))
-        case None:
-            pass  # a rank other than 0 under torchrun
+    if result is None:  # a rank other than 0 under torchrun
+        return 0
+    if isinstance(result, Bench):
+        result = _with_files(result, options)
+    show(result, options)
     return 0
 
 
-def _asked(options: argparse.Namespace) -> Asked:
-    asked = Asked(
+def _job(options: argparse.Namespace) -> Job:
+    sides = CPU_SIDES if options.on == "cpu" else PAPER_SIDES
+    job = Job(
         workload=options.workload,
         on=options.on,
         ranks=options.ranks,
-        rate=parse_rate(options.link) if options.link else None,
-        controls=tuple(options.control),
+        link=parse_rate(options.link) if options.link else None,
+        controls=tuple(parse_variant(text) for text in options.control),
         plan=not options.no_plan,
         wide=options.tune,
         device=options.device,
-        grids=options.grid,
+        grids=parse_grids(options.grid, sides) if options.grid else (),
         tiles=parse_tiles(options.tile) if options.tile else (),
         library=options.library,
         repeats=options.repeats,
@@ -139,34 +125,27 @@ def _asked(options: argparse.Namespace) -> Asked:
         timeout_s=options.timeout,
         start_s=options.start_timeout,
     )
-    if asked.swept and (options.perfetto or options.out):
+    if job.swept and (options.perfetto or options.out):
         raise InputError("--perfetto and --out are of one bench; name one grid and one tile")
     if options.out and options.no_plan:
         raise InputError("--out writes what planning chose; leave --no-plan out")
-    return asked
+    return job
 
 
-def _report(found: Bench | Sweep) -> Report:
-    if isinstance(found, Bench):
-        return bench_report(found, arguments=command_line(), version=__version__)
-    return experiment_report(found.experiments, arguments=command_line(), version=__version__)
+def _with_files(result: Bench, options: argparse.Namespace) -> Bench:
+    """The bench, after writing its plan and its trace."""
+    if options.out:
+        from makeway.read.plan_file import dump_plan
 
-
-def _write_plan(path: Path, found: Bench) -> None:
-    with new_file(path) as file:
-        file.write(dump_plan(measured_plan(found)))
-    print(f"wrote {path}: apply it with `makeway run --plan {path} -- CMD`", file=sys.stderr)
-
-
-def _traced(found: Bench, path: Path | None) -> Bench:
-    """The bench, with its trace in a file where one was asked for."""
-    if path is None or found.timeline is None:
-        return found
-    from makeway.decide.analysis.rank import findings, rank_records
+        hint = f": apply it with `makeway run --plan {options.out} -- CMD`"
+        write_file(options.out, dump_plan(measured_plan(result)), hint)
+    if options.perfetto is None or result.timeline is None:
+        return result
+    from makeway.decide.analysis.analyze import analysis_of
     from makeway.show.perfetto import write_perfetto
 
-    write_perfetto(path, [found.timeline], findings(rank_records(found.timeline)))
-    return replace(found, timeline_path=str(path))
+    write_perfetto(options.perfetto, analysis_of([result.timeline], what_if=False))
+    return replace(result, timeline_path=str(options.perfetto))
 
 
 def _progress(stage: str) -> None:

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 from rich.console import Console
@@ -24,8 +24,8 @@ def add_output_options(parser: argparse.ArgumentParser, *, page: bool = True) ->
     parser.add_argument("--width", type=int, metavar="N", help="columns of text (default: the terminal's, or 80)")
 
 
-def show(result: object, options: argparse.Namespace) -> None:
-    """Print a result as text or JSON; write its page where one was asked for."""
+def show(result: object, options: argparse.Namespace, *, text_to: TextIO | None = None) -> None:
+    """Print a result as text (to `text_to`, by default stdout) or JSON; write its page where one was asked for."""
     from makeway.show.report import report_of
 
     report = report_of(result, arguments=command_line())
@@ -40,9 +40,10 @@ def show(result: object, options: argparse.Namespace) -> None:
         return
     from makeway.show.text import text
 
-    terminal = sys.stdout.isatty()
+    stream = text_to or sys.stdout
+    terminal = stream.isatty()
     width = options.width or (shutil.get_terminal_size((TEXT_WIDTH, 24)).columns if terminal else TEXT_WIDTH)
-    sys.stdout.write(text(report, width=width, verbose=options.verbose, colour=terminal))
+    stream.write(text(report, width=width, verbose=options.verbose, colour=terminal))
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
 

@@ -140,5 +140,5 @@ def _subject(options: argparse.Namespace) -> tuple[list[Path], Device | None]:
     return [] if workload else [Path(name) for name in options.inputs], device
 
 
-def _reading(path: Path, size: int) -> None:
-    show_stage(f"reading {path.name}: {size / 2**20:,.0f} MiB")
+def _reading(share: float, path: Path) -> None:
+    show_stage(f"reading {path.name}: {share:.0%} of all traces")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,16 +22,21 @@ class ShowPresets(argparse.Action):
     """--list: print the presets and stop, as --help does."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        if "--json" in getattr(parser, "given", ()):
-            import msgspec
-
-            rows = [{"name": name, "summary": preset_summary(name)} for name in preset_names()]
-            document = {"schema": "makeway/presets/1", "presets": rows}
-            sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
-        else:
-            for name in preset_names():
-                sys.stdout.write(f"{name:<18} {preset_summary(name)}\n")
+        print_list("presets", [(name, preset_summary(name)) for name in preset_names()])
         parser.exit()
+
+
+def print_list(kind: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Names with their summaries, as text or as JSON."""
+    if "--json" in sys.argv:
+        import msgspec
+
+        items = [{"name": name, "summary": summary} for name, summary in rows]
+        document = {"schema": f"makeway/{kind}/1", kind: items}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    else:
+        for name, summary in rows:
+            sys.stdout.write(f"{name:<18} {summary}\n")
 
 
 def add_preset_options(parser: argparse.ArgumentParser) -> None:

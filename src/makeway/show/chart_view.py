@@ -21,14 +21,14 @@ _SHADES = 9  # of the plain heat map
 
 
 def plotly_script(blocks: Iterable[Block]) -> Html:
-    """Plotly's own script, where a block wants it and it is installed; else nothing. It needs nothing from outside."""
+    """Plotly's own script, where a block needs it and it is installed; else nothing. It fetches nothing."""
     if not any(_plotted(block) for block in blocks) or find_spec("plotly") is None:
         return Html("")
     return Html(f"<script>\n{_plotly()}\n</script>\n")
 
 
 def _plotted(block: Block) -> bool:
-    """Charts with spread, a mark or two axes; plain stacks of time are as good without a script of 5 MB."""
+    """Charts with spread, a mark or two axes; plain stacks of time do well without a script of 5 MB."""
     match block:
         case HeatMap():
             return True
@@ -67,7 +67,7 @@ def bars_view(data: Bars) -> Html:
 
 
 def _bar(bar: Bar, longest: float) -> str:
-    words = ", ".join(f"{part.name} {part.time_ns / _MS:,.3f} ms" for part in bar.parts)
+    times = ", ".join(f"{part.name} {part.time_ns / _MS:,.3f} ms" for part in bar.parts)
     parts = "".join(
         f'<span style="--colour: var(--{escape(part.colour)}); width: {100 * part.time_ns / longest:.4f}%" '
         f'title="{escape(part.name)}: {part.time_ns / _MS:,.3f} ms, {100 * part.time_ns / (bar.time_ns or 1):.1f} %">'
@@ -75,16 +75,14 @@ def _bar(bar: Bar, longest: float) -> str:
         for part in bar.parts
         if part.time_ns > 0
     )
-    return f'<div class="bar" role="img" aria-label="{escape(bar.label)}: {escape(words)}">{parts}</div>'
+    return f'<div class="bar" role="img" aria-label="{escape(bar.label)}: {escape(times)}">{parts}</div>'
 
 
 def _note(bar: Bar) -> str:
-    told = []
+    spread = []
     if bar.spread_ns is not None:
-        told.append(f"{bar.time_ns / _MS:,.3f} ms ± {bar.spread_ns / _MS:,.3f}, n = {bar.samples}")
-    if bar.note:
-        told.append(bar.note)
-    return "; ".join(told)
+        spread.append(f"{bar.time_ns / _MS:,.3f} ms, IQR {bar.spread_ns / _MS:,.3f} ms, n = {bar.samples}")
+    return "; ".join([*spread, *([bar.note] if bar.note else [])])
 
 
 def _bar_traces(data: Bars) -> object:
@@ -92,9 +90,9 @@ def _bar_traces(data: Bars) -> object:
     labels = [bar.label for bar in data.bars]
     traces = []
     for name in names:
-        found = [next((part for part in bar.parts if part.name == name), None) for bar in data.bars]
-        colours = [part.colour if part else "idle" for part in found]
-        traces.append({"name": name, "colours": colours, "ms": [part.time_ns / _MS if part else 0 for part in found]})
+        parts = [next((part for part in bar.parts if part.name == name), None) for bar in data.bars]
+        colours = [part.colour if part else "idle" for part in parts]
+        traces.append({"name": name, "colours": colours, "ms": [part.time_ns / _MS if part else 0 for part in parts]})
     return {
         "kind": "bars",
         "labels": labels,
@@ -151,12 +149,12 @@ def _heat_cell(value: float | None, reach: tuple[float, float], digits: int) -> 
 
 
 def _figure(name: str, caption: str, origin: str | None, plain: Html, data: object | None, *, style: str = "") -> Html:
-    words = escape(caption) + (f" {badge(origin)}" if origin else "")
+    title = escape(caption) + (f" {badge(origin)}" if origin else "")
     drawing = ""
     if data is not None:
         chart = embedded(f"{name}-data", json.dumps(data, separators=(",", ":"), ensure_ascii=False))
         drawing = f'<div class="chart" data-chart="{escape(name)}-data" aria-hidden="true" hidden></div>{chart}'
     return Html(
-        f'<figure id="{escape(name)}" class="{style}"><figcaption>{words}</figcaption>{drawing}'
+        f'<figure id="{escape(name)}" class="{style}"><figcaption>{title}</figcaption>{drawing}'
         f'<div class="plain-chart">{plain}</div></figure>\n'
     )

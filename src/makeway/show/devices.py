@@ -34,16 +34,16 @@ def _list(listed: DeviceList, arguments: str) -> Report:
             Column("device", "name"),
             Column("arch"),
             Column("SMs", "number"),
-            *(Column(title) for title in _RATES),
-            Column("smem/SM", hint="shared memory of one SM"),
+            *(Column(title, "number") for title in _RATES),
+            Column("smem/SM", "number", hint="shared memory of one SM"),
         ),
         rows=tuple(
             (
                 Cell(device.name),
                 Cell(device.arch),
                 Cell(str(device.sms), device.sms),
-                *(Cell(_rate(device, key)) for key in _RATES.values()),
-                Cell(format_bytes(device.limits.smem_bytes) if device.limits else "-"),
+                *(_rate(device, key) for key in _RATES.values()),
+                _rate(device, "smem_bytes"),
             )
             for device in listed.devices
         ),
@@ -71,7 +71,7 @@ def _device(device: Device, arguments: str) -> Report:
         rows=tuple(
             (
                 Cell(key),
-                Cell(_value(key, fact.value)),
+                _value(key, fact.value),
                 Cell(f"[{sources.index(fact.source) + 1}]"),
                 Cell(f"unconfirmed: {fact.unconfirmed}" if fact.unconfirmed else ""),
             )
@@ -101,15 +101,22 @@ def _data(device: Device) -> dict[str, Any]:
     return {key: data[key] for key in _SHOWN}
 
 
-def _rate(device: Device, key: str) -> str:
+def _rate(device: Device, key: str) -> Cell:
     fact = device.facts.get(key)
-    return "-" if fact is None else _value(key, fact.value) + (" ?" if fact.unconfirmed else "")
+    if fact is None:
+        return Cell("–")
+    cell = _value(key, fact.value)
+    return Cell(cell.words + " ?", cell.value) if fact.unconfirmed else cell
 
 
-def _value(key: str, value: Value) -> str:
-    """A number with its unit, which its name carries."""
+def _value(key: str, value: Value) -> Cell:
     if isinstance(value, tuple):
-        return ", ".join(format_bytes(int(item)) if item else "0" for item in value)
+        return Cell(", ".join(format_bytes(int(item)) if item else "0" for item in value))
+    return Cell(_with_unit(key, value), float(value))
+
+
+def _with_unit(key: str, value: float) -> str:
+    """A number with the unit that its name ends in."""
     if key.endswith("_bytes"):
         return format_bytes(int(value))
     for suffix, unit in (("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "B/s"), ("_hz", "Hz")):

@@ -1,4 +1,4 @@
-"""Timelines and findings as a Chrome Trace Event file, for Perfetto's page and chrome://tracing.
+"""An analysis as a Chrome Trace Event file, for Perfetto's page and chrome://tracing.
 
 Format: "Trace Event Format" (Google, docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
 """
@@ -12,36 +12,40 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TypeVar
 
-from makeway.decide.analysis.findings import Findings, Matched
+from makeway.decide.analysis.analyze import Analysis
+from makeway.decide.analysis.findings import Matched
 from makeway.show.new_file import new_file
 from makeway.show.tracks import Colour, RankTracks, TrackSpan, interval, lanes, rank_tracks
-from makeway.values.timeline import Span, Timeline
+from makeway.values.errors import InputError
+from makeway.values.timeline import Span
 
 _T = TypeVar("_T", Span, TrackSpan)
 _Event = dict[str, object]
 _Member = tuple[int, int, int]  # of a matched collective: rank, start_ns, end_ns
 
-# Names from chrome://tracing's fixed list of colours; Perfetto's page colours by name instead.
+# From chrome://tracing's fixed list of colours; Perfetto's page colours by name instead.
 _CNAMES: dict[Colour, str] = {"overlapped": "good", "exposed": "terrible"}
 _CAUSE_CNAME = "bad"
 
 
-def write_perfetto(path: Path, timelines: Sequence[Timeline], findings: Findings) -> None:
-    """Writes one process per rank, with a thread for each stream and for each row that analysis adds.
+def write_perfetto(path: Path, analysis: Analysis) -> None:
+    """Write one process per rank, with a thread for each stream and for each row that analysis adds.
 
     A flow joins the ranks of each matched collective, from the first to arrive to the last. Times count from the
     earliest start of all ranks. The file appears whole or not at all.
     """
-    ranks = rank_tracks(timelines, findings.causes)
-    starts = (span.start_ns for timeline in timelines for span in timeline.spans)
+    if not analysis.timelines:
+        raise InputError("a Perfetto trace needs spans: analyse with keep_spans=True")
+    ranks = rank_tracks(analysis.timelines, analysis.causes)
+    starts = (span.start_ns for timeline in analysis.timelines for span in timeline.spans)
     added = (span.start_ns for rank in ranks for track in rank.added for span in track.spans)
     origin_ns = min(chain(starts, added), default=0)
     with new_file(path) as file:
         file.write('{"displayTimeUnit": "ns",\n"otherData": ')
         file.write(json.dumps(_about(ranks, origin_ns)))
         file.write(',\n"traceEvents": [')
-        for place, event in enumerate(_events(ranks, findings.matching.matched, origin_ns)):
-            file.write(",\n" if place else "\n")
+        for number, event in enumerate(_events(ranks, analysis.matching.matched, origin_ns)):
+            file.write(",\n" if number else "\n")
             file.write(json.dumps(event))
         file.write("\n]}\n")
 
@@ -50,13 +54,13 @@ def _about(ranks: Sequence[RankTracks], origin_ns: int) -> dict[str, object]:
     return {
         "written by": "makeway",
         "origin": " and ".join(sorted({rank.origin for rank in ranks})),
-        "times count from, in ns of the record": str(origin_ns),  # over 2**53: as a number it would be rounded
+        "times count from, in ns of the record": str(origin_ns),  # over 2**53: a number would be rounded
         "files": [rank.rank.source for rank in ranks if rank.rank.source],
     }
 
 
 def _events(ranks: Sequence[RankTracks], matched: Sequence[Matched], origin_ns: int) -> Iterator[_Event]:
-    # No number twice: to Perfetto, a thread with its process's number is the main thread, and 0 the idle one.
+    # Every number is unique: Perfetto takes a thread with its process's number for the main thread, and 0 for idle.
     threads = count(len(ranks) + 1)
     homes: dict[_Member, tuple[int, int]] = {}
     for process, rank in enumerate(ranks, start=1):
@@ -74,10 +78,11 @@ def _events(ranks: Sequence[RankTracks], matched: Sequence[Matched], origin_ns: 
             for name, spans in _numbered(f"{stream.name} ({stream.mostly})", stream.lanes):
                 thread = next(threads)
                 yield from _thread(process, thread, name)
-                for one in spans:
-                    yield _complete(process, thread, one.name, interval(one), origin_ns, _span_fields(one))
-                    if one.kind == "comm":
-                        homes[one.rank, one.start_ns, one.end_ns] = process, thread
+                for recorded in spans:
+                    fields = _span_fields(recorded)
+                    yield _complete(process, thread, recorded.name, interval(recorded), origin_ns, fields)
+                    if recorded.kind == "comm":
+                        homes[recorded.rank, recorded.start_ns, recorded.end_ns] = process, thread
     for number, collective in enumerate(matched, start=1):
         yield from _flow(number, collective, homes, origin_ns)
 
@@ -85,15 +90,15 @@ def _events(ranks: Sequence[RankTracks], matched: Sequence[Matched], origin_ns: 
 def _flow(
     number: int, collective: Matched, homes: Mapping[_Member, tuple[int, int]], origin_ns: int
 ) -> Iterator[_Event]:
-    """The ranks of one collective in the order of their arrival; nothing where it cannot hang on a span of each.
+    """The ranks of one collective in order of arrival; empty unless every rank has a span to attach to.
 
-    A flow hangs on the span that is open at its time, and one without duration never is.
+    A flow attaches to the span that is open at its time, and a span without duration never is.
     """
     members = sorted(collective.members, key=lambda member: member[1:])
     if len(members) < 2 or any(start == end or (rank, start, end) not in homes for rank, start, end in members):
         return
-    for place, member in enumerate(members):
-        phase = "s" if place == 0 else "f" if place == len(members) - 1 else "t"
+    for index, member in enumerate(members):
+        phase = "s" if index == 0 else "f" if index == len(members) - 1 else "t"
         process, thread = homes[member]
         head = {"ph": phase, "id": number, "name": "matched", "cat": "makeway", "pid": process, "tid": thread}
         yield head | {"ts": microseconds(member[1] - origin_ns)} | ({"bp": "e"} if phase == "f" else {})
@@ -122,10 +127,10 @@ def _complete(
 
 
 def microseconds(time_ns: int) -> float:
-    """The time as the format wants it, exact to the nanosecond however a reader converts it back.
+    """The time in the format's unit, exact to the nanosecond however a reader converts it back.
 
-    Older versions of Perfetto cut off what is left of `ts * 1000` after the point, and then drop events that seem
-    to overlap by a nanosecond: where 1.001 * 1000 is 1000.9999, the next number up is written.
+    Older versions of Perfetto truncate `ts * 1000`, and then drop events that seem to overlap by a nanosecond. Where
+    1.001 * 1000 is 1000.9999, the next number up is written.
     """
     time_us = time_ns / 1000
     return time_us if int(time_us * 1000) == time_ns else math.nextafter(time_us, math.inf)

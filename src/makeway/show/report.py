@@ -8,16 +8,25 @@ from makeway.show.blocks import Report
 
 # Result type -> the module of this band that shows it. Names, so that showing one result loads no other.
 _SHOWN_BY = {
+    "Analysis": "analysis",
+    "Bench": "bench",
+    "Calibration": "checkup",
+    "Checkup": "checkup",
+    "Demo": "demo",
+    "Device": "devices",
+    "DeviceList": "devices",
+    "DryRun": "run",
+    "Experiments": "experiment",
+    "Export": "export",
+    "Inspection": "inspection",
     "NothingToPlan": "plan",
     "Plan": "plan",
     "PlanDifference": "plan",
     "Prediction": "prediction",
+    "RoomAnswer": "residency",
+    "Run": "run",
     "Sweep": "prediction",
     "Validation": "validation",
-    "RoomAnswer": "residency",
-    "DeviceList": "devices",
-    "Device": "devices",
-    "Inspection": "inspection",
 }
 
 

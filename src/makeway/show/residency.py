@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from makeway.model.residency import Shortage
-from makeway.model.room import Fit, RoomAnswer, sentences, verdict
+from makeway.model.room import Fit, RoomAnswer, sentences
 from makeway.show.blocks import Cell, Column, Headline, Notes, Report, Room, Section, Table, Words
 from makeway.show.data import plain, record
 from makeway.show.numbers import number
@@ -107,7 +107,7 @@ def _data(answer: RoomAnswer) -> dict[str, Any]:
         "binds": plain(answer.binds),
         "short_of": _short_of(answer.short_of),
         "options": plain(answer.options),
-        "verdict": verdict(answer),
+        "explanation": " ".join(sentences(answer)[1:]),
     }
 
 

@@ -1,4 +1,4 @@
-"""The timeline of a page: rows of spans in a compact form that its script draws."""
+"""The timeline of a page: rows of spans in a compact form for its script to draw."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from makeway.show.tracks import RankTracks, TrackSpan, interval, lanes
 from makeway.values.timeline import Span
 from makeway.values.units import format_bytes
 
-MOST_SPANS = 300_000  # drawn, in all rows; more would make the page larger than 6 MB and slow to open
-_MOST_EVIDENCE = 2_000  # causes whose evidence is told; the rest show kind and confidence
+MOST_SPANS = 300_000  # in all rows; more would make the page larger than 6 MB and slow to open
+_MOST_EVIDENCE = 2_000  # causes shown with evidence; the rest show kind and confidence
 _LONGEST_NAME = 300
-_OPEN_RANKS = 8  # drawn at once; the others open at a click
+_OPEN_RANKS = 8  # drawn at first; the others open on a click
 
-# start_ns, end_ns, what it is (an index), launch delay in ns
+# start_ns, end_ns, index of what it is, launch delay in ns
 _Drawn = tuple[int, int, int, int | None]
 _Rows = list[tuple[str, list[_Drawn]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineView:
-    """Markup of a timeline, and where each rank's times count from."""
+    """The markup of a timeline, and the time 0 of each rank."""
 
     html: Html
     origin_ns: Mapping[int, int]
@@ -34,12 +34,12 @@ class TimelineView:
 
 @dataclass(slots=True)
 class _Numbered:
-    """Things in the order in which they first came."""
+    """Values numbered in order of first use."""
 
-    places: dict[object, int] = field(default_factory=dict)
+    numbers: dict[object, int] = field(default_factory=dict)
 
-    def place(self, thing: object) -> int:
-        return self.places.setdefault(thing, len(self.places))
+    def number(self, value: object) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
 
 
 @dataclass(slots=True)
@@ -51,23 +51,23 @@ class _Tables:
 
     def what(self, name: str, kind: str, detail: tuple[tuple[str, str], ...] = ()) -> int:
         shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
-        return self.whats.place((self.names.place(shown), self.kinds.place(kind), self.details.place(detail)))
+        return self.whats.number((self.names.number(shown), self.kinds.number(kind), self.details.number(detail)))
 
 
 def timeline_view(ranks: Sequence[RankTracks], *, name: str = "timeline", most_spans: int = MOST_SPANS) -> TimelineView:
-    """A timeline of all ranks under one time axis, to zoom and to pan."""
-    origins, told = _origins(ranks)
+    """A timeline of all ranks on one time axis, with zoom and pan."""
+    origins, clock_notes = _origins(ranks)
     tables = _Tables()
-    evidence_from_ns, left_out = _evidence_from(ranks)
+    evidence_from_ns, evidence_notes = _evidence_from(ranks)
     rows = [_rows(rank, origin_ns, tables, evidence_from_ns) for rank, origin_ns in zip(ranks, origins, strict=True)]
-    rows, joins = _thinned(rows, tables, most_spans)
+    rows, join_notes = _thinned(rows, tables, most_spans)
     data = {
         "whole": max((spans[-1][1] for own in rows for _, spans in own if spans), default=0),
-        "labels": [short_name(str(name)) for name in tables.names.places],
-        "names": list(tables.names.places),
-        "kinds": list(tables.kinds.places),
-        "details": list(tables.details.places),
-        "whats": list(tables.whats.places),
+        "labels": [short_name(str(name)) for name in tables.names.numbers],
+        "names": list(tables.names.numbers),
+        "kinds": list(tables.kinds.numbers),
+        "details": list(tables.details.numbers),
+        "whats": list(tables.whats.numbers),
         "ranks": [
             {
                 "rank": rank.rank.rank,
@@ -78,9 +78,9 @@ def timeline_view(ranks: Sequence[RankTracks], *, name: str = "timeline", most_s
     }
     body = joined(
         _tools(),
-        legend([(str(kind), str(kind)) for kind in tables.kinds.places]),
-        *(_rank_box(rank, place) for place, rank in enumerate(ranks)),
-        notes([*told, *joins, *left_out]),
+        legend([(str(kind), str(kind)) for kind in tables.kinds.numbers]),
+        *(_rank_box(rank, opened=index < _OPEN_RANKS) for index, rank in enumerate(ranks)),
+        notes([*clock_notes, *join_notes, *evidence_notes]),
         embedded(f"{name}-data", json.dumps(data, separators=(",", ":"), ensure_ascii=False)),
     )
     return TimelineView(
@@ -100,10 +100,10 @@ def _tools() -> Html:
     )
 
 
-def _rank_box(rank: RankTracks, place: int) -> Html:
+def _rank_box(rank: RankTracks, *, opened: bool) -> Html:
     title = escape(f"{rank.title} ({rank.origin})")
     return Html(
-        f'<details class="rank"{" open" if place < _OPEN_RANKS else ""}><summary>{title}</summary>'
+        f'<details class="rank"{" open" if opened else ""}><summary>{title}</summary>'
         f'<canvas tabindex="0" role="application" aria-label="timeline of {title}: arrows pan and choose a row, '
         'plus and minus zoom, shift and arrows go from span to span" height="120"></canvas></details>\n'
     )
@@ -113,13 +113,13 @@ def _rank_box(rank: RankTracks, place: int) -> Html:
 
 
 def _origins(ranks: Sequence[RankTracks]) -> tuple[list[int], tuple[str, ...]]:
-    """Where each rank's times count from: the same moment, unless the ranks have no time in common."""
+    """The time 0 of each rank: the same moment, unless the ranks have no time in common."""
     reach = [_reach(rank) for rank in ranks]
     known = [times for times in reach if times is not None]
     if not known or max(start for start, _ in known) <= min(end for _, end in known):
         return [min((start for start, _ in known), default=0)] * len(ranks), ()
-    words = "The ranks were recorded at different times, or their clocks disagree: each is drawn from its own start."
-    return [times[0] if times is not None else 0 for times in reach], (words,)
+    note = "The ranks were recorded at different times, or their clocks disagree: each is drawn from its own start."
+    return [times[0] if times is not None else 0 for times in reach], (note,)
 
 
 def _reach(rank: RankTracks) -> tuple[int, int] | None:
@@ -152,7 +152,7 @@ def _drawn_track(span: TrackSpan, origin_ns: int, tables: _Tables, evidence_from
 
 
 def _evidence_from(ranks: Sequence[RankTracks]) -> tuple[int, tuple[str, ...]]:
-    """The time from which causes are told with their evidence, and a word about the others."""
+    """The shortest time whose causes show evidence, and a note about the others."""
     times = sorted(
         (span.end_ns - span.start_ns for rank in ranks for track in rank.added for span in track.spans if span.args),
         reverse=True,
@@ -160,56 +160,56 @@ def _evidence_from(ranks: Sequence[RankTracks]) -> tuple[int, tuple[str, ...]]:
     if len(times) <= _MOST_EVIDENCE:
         return 0, ()
     least = times[_MOST_EVIDENCE - 1] + 1
-    words = f"Causes below {least / 1000:,.0f} us are drawn without their evidence, to keep the page small."
-    return least, (words,)
+    note = f"Causes below {least / 1000:,.0f} us are drawn without their evidence, to keep the page small."
+    return least, (note,)
 
 
 def _details(span: Span) -> tuple[tuple[str, str], ...]:
-    told: list[tuple[str, str]] = []
+    details: list[tuple[str, str]] = []
     if span.launch:
-        told.append(("blocks", f"{span.launch.blocks:,} of {span.launch.threads:,} threads"))
+        details.append(("blocks", f"{span.launch.blocks:,} of {span.launch.threads:,} threads"))
         if block := span.launch.resources:
-            told.append(("each thread", f"{block.registers_per_thread} registers"))
-            told.append(("each block", f"{format_bytes(block.smem_bytes)} of shared memory"))
+            details.append(("each thread", f"{block.registers_per_thread} registers"))
+            details.append(("each block", f"{format_bytes(block.smem_bytes)} of shared memory"))
     if exchange := span.exchange:
-        told += [("collective", exchange.kind)] if exchange.kind else []
-        told += [("in", format_bytes(exchange.in_bytes))] if exchange.in_bytes is not None else []
-        told += [("out", format_bytes(exchange.out_bytes))] if exchange.out_bytes is not None else []
-        told += [("group", exchange.group)] if exchange.group else []
+        details += [("collective", exchange.kind)] if exchange.kind else []
+        details += [("in", format_bytes(exchange.in_bytes))] if exchange.in_bytes is not None else []
+        details += [("out", format_bytes(exchange.out_bytes))] if exchange.out_bytes is not None else []
+        details += [("group", exchange.group)] if exchange.group else []
     if span.waiting_ns:
-        told.append(("waiting", f"{span.waiting_ns / 1000:,.1f} us for another rank"))
+        details.append(("waiting", f"{span.waiting_ns / 1000:,.1f} us for another rank"))
     if span.priority is not None:
-        told.append(("priority", str(span.priority)))
-    return tuple(told)
+        details.append(("priority", str(span.priority)))
+    return tuple(details)
 
 
 # --- thinning and packing ------------------------------------------------------------------------
 
 
 def _thinned(ranks: list[_Rows], tables: _Tables, most: int) -> tuple[list[_Rows], tuple[str, ...]]:
-    """The rows with short neighbours joined, as few as it takes; and a word about it."""
+    """The rows with as few short neighbours joined as necessary, and a note about it."""
     rows = [row for rank in ranks for _, row in rank if row]
     spans = left = sum(map(len, rows))
     if spans <= most:
         return ranks, ()
     whole_ns = max(row[-1][1] for row in rows) - min(row[0][0] for row in rows)
-    # A row has at most three spans per cell, so this ends; an eighth of the cell that is surely enough is a start.
+    # A row has at most three spans per cell, so this ends. The first cell is an eighth of one that surely suffices.
     cell_ns = max(whole_ns * len(rows) // (8 * most), 1)
-    kinds = [what[1] for what in tables.whats.places if isinstance(what, tuple)]
-    found = ranks
+    kinds = [what[1] for what in tables.whats.numbers if isinstance(what, tuple)]
+    thinned = ranks
     while left > most and cell_ns <= 2 * whole_ns:
-        found = [[(name, _joined(row, kinds, cell_ns, tables)) for name, row in rank] for rank in ranks]
-        left = sum(len(row) for rank in found for _, row in rank)
+        thinned = [[(name, _joined(row, kinds, cell_ns, tables)) for name, row in rank] for rank in ranks]
+        left = sum(len(row) for rank in thinned for _, row in rank)
         cell_ns *= 2
-    words = (
+    note = (
         f"{spans:,} spans are drawn as {left:,}: neighbours within {cell_ns / 2000:,.1f} us are joined, in the colour "
-        "of the longest of them. The numbers in the tables count every span."
+        "of the longest. The tables count every span."
     )
-    return found, (words,)
+    return thinned, (note,)
 
 
 def _joined(row: list[_Drawn], kinds: Sequence[int], cell_ns: int, tables: _Tables) -> list[_Drawn]:
-    """The row with those spans that lie in one cell of time as one."""
+    """The row with all spans of one cell of time joined."""
     kept: list[_Drawn] = []
     members, cell, longest_ns = 0, -1, 0
     for span in row:
@@ -231,16 +231,16 @@ def _joined(row: list[_Drawn], kinds: Sequence[int], cell_ns: int, tables: _Tabl
 def _name_run(kept: list[_Drawn], members: int, kinds: Sequence[int], tables: _Tables) -> None:
     if members > 1:
         start, end, what, _ = kept[-1]
-        joined_what = (tables.names.place(f"{members} joined"), kinds[what], tables.details.place(()))
-        kept[-1] = (start, end, tables.whats.place(joined_what), None)
+        joined_what = (tables.names.number(f"{members} joined"), kinds[what], tables.details.number(()))
+        kept[-1] = (start, end, tables.whats.number(joined_what), None)
 
 
 def _packed(row: Iterable[_Drawn]) -> str:
-    """Gap, time, what and launch delay of each span, as numbers of 7 bits a byte, lowest first."""
+    """Gap, time, what and launch delay of each span, as numbers of 7 bits per byte, lowest first."""
     packed = bytearray()
     before = 0
     for start, end, what, delay in row:
-        # 0: not recorded; odd: before the start; even: after it, as clocks that disagree may say
+        # 0: not recorded; odd: before the start; even: after it, if clocks disagree
         code = 0 if delay is None else 2 * delay + 1 if delay >= 0 else -2 * delay
         for value in (start - before, end - start, what, code):
             left = value

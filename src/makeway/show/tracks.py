@@ -1,23 +1,23 @@
-"""Ranks as rows of spans: the streams as recorded, and what analysis adds beside them."""
+"""Ranks as rows of spans: the recorded streams, and the rows that analysis adds."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from makeway.decide.analysis.findings import Cause, CauseKind
+from makeway.decide.analysis.intervals import Interval
+from makeway.read.traces.read import natural
 from makeway.values.timeline import Origin, Rank, Span, SpanKind, Timeline, union_ns
 
-Interval = tuple[int, int]  # start_ns, end_ns
 Colour = Literal["overlapped", "exposed"] | CauseKind
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackSpan:
-    """Something analysis says about a stretch of time."""
+    """A stretch of time that analysis marks."""
 
     name: str
     start_ns: int
@@ -28,7 +28,7 @@ class TrackSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """A row that analysis adds to a rank; its spans are in order of their start, and may overlap."""
+    """A row that analysis adds to a rank; its spans are in order of start and may overlap."""
 
     name: str
     spans: tuple[TrackSpan, ...]
@@ -36,7 +36,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """A stream as recorded, in as few lanes as keep its spans apart."""
+    """A recorded stream, in the fewest lanes without overlapping spans."""
 
     name: str
     mostly: SpanKind  # the kind that takes most of its time
@@ -51,7 +51,7 @@ class RankTracks:
     origin: Origin
     added: tuple[Track, ...]
     streams: tuple[Stream, ...]
-    label: str = ""  # instead of the rank's number: "with the plan"
+    label: str = ""  # replaces the rank's number, e.g. "with the plan"
 
     @property
     def title(self) -> str:
@@ -60,11 +60,11 @@ class RankTracks:
 
 
 def rank_tracks(timelines: Sequence[Timeline], causes: Iterable[Cause]) -> tuple[RankTracks, ...]:
-    """The rows of every rank, in the order of the ranks."""
+    """The rows of every rank, in order of rank."""
     by_rank: dict[int, list[Cause]] = {}
     for cause in causes:
         by_rank.setdefault(cause.rank, []).append(cause)
-    found = [
+    tracks = [
         RankTracks(
             rank=rank,
             origin=timeline.origin,
@@ -74,12 +74,12 @@ def rank_tracks(timelines: Sequence[Timeline], causes: Iterable[Cause]) -> tuple
         for timeline in timelines
         for rank, spans in _spans_by_rank(timeline)
     ]
-    return tuple(sorted(found, key=lambda item: item.rank.rank))
+    return tuple(sorted(tracks, key=lambda item: item.rank.rank))
 
 
 def compared_tracks(timelines: Sequence[tuple[str, Timeline]], *, rank: int = 0) -> tuple[RankTracks, ...]:
     """One rank of several timelines, each under its label and from its own start: measured beside predicted."""
-    found = []
+    tracks = []
     for number, (label, timeline) in enumerate(timelines):
         spans = [span for span in timeline.spans if span.rank == rank]
         start_ns = min((span.start_ns for span in spans), default=0)
@@ -92,7 +92,7 @@ def compared_tracks(timelines: Sequence[tuple[str, Timeline]], *, rank: int = 0)
             )
             for span in spans
         ]
-        found.append(
+        tracks.append(
             RankTracks(
                 rank=Rank(rank=number, device=timeline.device),
                 origin=timeline.origin,
@@ -101,7 +101,7 @@ def compared_tracks(timelines: Sequence[tuple[str, Timeline]], *, rank: int = 0)
                 label=label,
             )
         )
-    return tuple(found)
+    return tuple(tracks)
 
 
 def _spans_by_rank(timeline: Timeline) -> list[tuple[Rank, list[Span]]]:
@@ -119,7 +119,7 @@ def streams(spans: Iterable[Span]) -> tuple[Stream, ...]:
         by_stream.setdefault(span.stream, []).append(span)
     return tuple(
         Stream(name=_title(name), mostly=_mostly(by_stream[name]), lanes=lanes(by_stream[name], interval))
-        for name in sorted(by_stream, key=_natural)
+        for name in sorted(by_stream, key=natural)
     )
 
 
@@ -134,14 +134,8 @@ def _mostly(spans: Sequence[Span]) -> SpanKind:
     return max(time_ns, key=lambda kind: time_ns[kind])
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Numbers in a name count as numbers."""
-    parts = (part for part in re.split(r"(\d+)", name) if part)
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
-
-
 def lanes(items: Iterable[_T], when: Callable[[_T], Interval]) -> tuple[tuple[_T, ...], ...]:
-    """The items in as few rows as it takes that no two of a row overlap; each row in order of time."""
+    """The items in the fewest rows without overlap, each row in order of time."""
     rows: list[list[_T]] = []
     ends: list[int] = []
     for (start, end), item in sorted(((when(item), item) for item in items), key=lambda pair: pair[0]):
@@ -157,7 +151,7 @@ def lanes(items: Iterable[_T], when: Callable[[_T], Interval]) -> tuple[tuple[_T
 
 
 def interval(item: Span | TrackSpan) -> Interval:
-    """When it runs."""
+    """Start and end."""
     return item.start_ns, item.end_ns
 
 
@@ -165,7 +159,7 @@ def interval(item: Span | TrackSpan) -> Interval:
 
 
 def added_tracks(spans: Sequence[Span], causes: Iterable[Cause]) -> tuple[Track, ...]:
-    """Three rows for one rank: communication with compute beside it, without, and why it was late or exposed."""
+    """Three rows for one rank: exposed communication, overlapped communication, and causes."""
     comm = union_ns(interval(span) for span in spans if span.kind in ("comm", "copy"))
     compute = union_ns(interval(span) for span in spans if span.kind == "compute")
     overlapped, exposed = _split(comm, compute)
@@ -177,7 +171,7 @@ def added_tracks(spans: Sequence[Span], causes: Iterable[Cause]) -> tuple[Track,
 
 
 def _split(comm: Sequence[Interval], compute: Sequence[Interval]) -> tuple[list[Interval], list[Interval]]:
-    """The parts of `comm` within `compute`, and those outside; both disjoint and in order, without empty ones."""
+    """The non-empty parts of `comm` inside `compute`, and those outside; both disjoint and in order."""
     inside: list[Interval] = []
     outside: list[Interval] = []
     at = 0
@@ -199,7 +193,7 @@ def _stretch(name: Literal["overlapped", "exposed"], piece: Interval) -> TrackSp
 
 
 def _cause_spans(causes: Iterable[Cause]) -> tuple[TrackSpan, ...]:
-    # Slowed kernels are many launches added up: they have no place in time.
+    # A slowed kernel adds up many launches, so it has no place in time.
     placed = sorted((cause for cause in causes if cause.of != "slowed"), key=lambda cause: (cause.at_ns, cause.time_ns))
     return tuple(
         TrackSpan(

@@ -133,7 +133,8 @@ def load_footprint(wanted: str, arch: str) -> CommFootprint:
     return footprint.with_threads(int(value))
 
 
-def _load(library: str) -> dict[str, Any]:
+@cache
+def _load(library: str) -> Mapping[str, Any]:
     known = library_names()
     if library not in known:
         raise UnknownNameError(

@@ -16,7 +16,7 @@ class Receipt:
 
     Applied: something the program does was acted on, and `evidence` or `detail` says what. Refused: the carrier or the
     system turned it down, and nothing changed. No effect: it was set, and nothing the program does reads it. Not seen:
-    nothing was heard from the rank, or nothing the control is about ever ran.
+    no process reported it, or nothing that it applies to ever ran.
     """
 
     control: Control

@@ -1,4 +1,4 @@
-"""What a call of a collective is: its checks, and the header by which ranks find out that their calls differ."""
+"""One call of a collective: its checks, and the header by which ranks notice that their calls differ."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Call:
     sequence: int
     op: Op = "sum"
     root: int = 0
-    place: int = -1  # of a shared tensor that it reads in place; -1: none
+    place: int = -1  # in a shared tensor that it reads in place; -1: none
 
     def header(self, size: int) -> bytes:
-        """What a rank says to a peer before it gives it `size` bytes."""
+        """What a rank sends to a peer before it gives it `size` bytes."""
         kind, op, dtype = KINDS.index(self.kind), OPS.index(self.op), DTYPES.index(self.dtype)
         return _HEADER.pack(kind, op, dtype, self.sequence & 0xFFFFFFFF, size, self.root, self.place)
 
@@ -44,9 +44,9 @@ class Call:
         return f"{self.kind} (call {self.sequence} of this group)"
 
 
-def mismatch(call: Call, peer: int, found: bytes, expected: int) -> str:
+def mismatch(call: Call, peer: int, header: bytes, expected: int) -> str:
     """The message for a rank whose peer called something else."""
-    kind, op, dtype, sequence, size, root, place = _HEADER.unpack(found)
+    kind, op, dtype, sequence, size, root, place = _HEADER.unpack(header)
     return (
         f"{call}: rank {peer} gives {size:,} bytes of {DTYPES[dtype]} by {KINDS[kind]} ({OPS[op]}, root {root}, call "
         f"{sequence}) where this rank expects {expected:,} bytes of {call.dtype} by {call.kind} ({call.op}, root "
@@ -63,7 +63,7 @@ def _places(theirs: int, ours: int) -> str:
 
 
 def flat(what: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in one dimension over the same memory, or the error that says why direct collectives cannot use it."""
+    """The tensor in one dimension over the same memory; raises where direct collectives cannot use it."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         raise InputError(f"{what} must be a dense CPU tensor, got {tensor.layout} on {tensor.device}")
     if not tensor.is_contiguous():
@@ -74,7 +74,7 @@ def flat(what: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_summed(dtype: torch.dtype, op: Op) -> None:
-    """Nothing, or the error for a type that cannot be reduced that way."""
+    """Raise for a type that cannot be reduced that way."""
     if op not in OPS:
         raise InputError(f"unknown reduction {op!r}; known: {', '.join(OPS)}")
     if dtype not in (SUMMED if op == "sum" else FRACTIONS):
@@ -82,14 +82,15 @@ def check_summed(dtype: torch.dtype, op: Op) -> None:
 
 
 def check_same(what: str, given: torch.Tensor, like: torch.Tensor, count: int) -> None:
-    """Nothing, or the error for a tensor of another type or size than the collective needs."""
+    """Raise for a tensor of another type or size than the collective needs."""
     if given.dtype != like.dtype or given.numel() != count:
         raise InputError(f"{what} must hold {count:,} x {like.dtype}, got {given.numel():,} x {given.dtype}")
 
 
-def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+def overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
     """True when two contiguous tensors share memory."""
-    return one.data_ptr() < other.data_ptr() + other.nbytes and other.data_ptr() < one.data_ptr() + one.nbytes
+    starts_before = first.data_ptr() < second.data_ptr() + second.nbytes
+    return starts_before and second.data_ptr() < first.data_ptr() + first.nbytes
 
 
 def split_bytes(what: str, tensor: torch.Tensor, splits: Sequence[int] | None, ranks: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The one thread that runs a group's collectives in the order they were asked for."""
+"""The thread that runs a group's collectives in the order of the calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from makeway.values.errors import MakewayError
 
 
 class Work:
-    """A collective under way. An error of the collective is raised by `wait`."""
+    """A collective under way; `wait` raises its error."""
 
     def __init__(self, result: torch.Tensor) -> None:
         self.started_ns: int | None = None  # time.perf_counter_ns, when a thread took it up
@@ -25,13 +25,13 @@ class Work:
         self._future: torch.futures.Future[torch.Tensor] | None = None
 
     def is_completed(self) -> bool:
-        """True when it has ended, well or not."""
+        """True when it has ended, with or without an error."""
         return self._done.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end; True, or the collective's error."""
+        """Wait for the end; raises the collective's error."""
         if not self._done.wait(timeout_s):
-            raise MakewayError(f"the collective has not ended within {timeout_s:g} s; it goes on")
+            raise MakewayError(f"the collective has not ended within {timeout_s:g} s; it continues")
         if self._error is not None:
             raise self._error
         return True
@@ -46,7 +46,7 @@ class Work:
             return self._future
 
     def finish(self, error: BaseException | None) -> None:
-        """The end, as the communication thread reports it."""
+        """Mark the end; called by the communication thread."""
         self.finished_ns = time.perf_counter_ns()
         with self._lock:
             self._error = error
@@ -87,7 +87,7 @@ class CommThread:
         return work
 
     def call(self, run: Callable[[], None], result: torch.Tensor) -> None:
-        """Run a collective and wait for it; without a change of thread when nothing is queued before it."""
+        """Run a collective and wait for it, on the calling thread when nothing is queued before it."""
         with self._state:
             idle = self._unfinished == 0
             if idle:
@@ -104,7 +104,7 @@ class CommThread:
                 self._unfinished -= 1
 
     def stop(self) -> None:
-        """End after what is queued."""
+        """End once the queue is empty."""
         self._queue.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -122,4 +122,4 @@ class CommThread:
             with self._state:
                 self._unfinished -= 1
             work.finish(error)
-            del task, run, work, error  # the tensors are the caller's: keep none until the next collective
+            del task, run, work, error  # do not keep the caller's tensors alive until the next collective

@@ -1,4 +1,4 @@
-"""Controls on the CPUs of one host: cores for communication, niceness of compute, copies through shared memory."""
+"""Controls on the CPUs of one host: cores for communication, niceness for compute, copies through shared memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TypeVar, assert_never
 
 import torch
 
-from makeway.act.backend import Receipt
-from makeway.act.cpu.cores import Division, divided
+from makeway.act.backend import TORCH_CARRIERS
+from makeway.act.cpu.cores import Division, divided, place_on_host
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.threads import (
     GLOO_NAMES,
@@ -39,8 +39,11 @@ from makeway.values.control import (
     TileChoice,
 )
 from makeway.values.errors import InputError
+from makeway.values.receipt import Receipt
+from makeway.values.support import support
 
 T = TypeVar("T")
+CARRIER = TORCH_CARRIERS["cpu"]
 NICER_BY = 10  # sched(7): each step is worth a factor of about 1.25, so compute weighs a tenth of communication
 SHORT_SLICE_NS = 100_000  # the shortest that Linux grants
 _AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
@@ -50,8 +53,8 @@ class CpuBackend:
     """Controls of this rank's threads; call it from the main thread.
 
     Communication threads are Gloo's, by name, and those of `direct`; every other thread counts as compute. `rank` and
-    `ranks` are this rank's place on the host and the ranks there: by default torchrun's LOCAL_RANK and
-    LOCAL_WORLD_SIZE, else the place in `direct`, whose ranks share a host.
+    `ranks` are this rank's number on the host and the ranks there: by default as the launcher says, else those of
+    `direct`, whose ranks share a host. `no_direct`: why there is no DirectGroup.
     """
 
     name = "cpu"
@@ -63,12 +66,11 @@ class CpuBackend:
         rank: int | None = None,
         ranks: int | None = None,
         cores: Sequence[int] | None = None,
+        no_direct: str | None = None,
     ) -> None:
-        self.direct = direct
-        local = (_number("LOCAL_RANK"), _number("LOCAL_WORLD_SIZE"))
-        if None in local:
-            local = (direct.rank, direct.ranks) if direct is not None else (0, 1)
-        self.rank, self.ranks = _first(rank, local[0]), _first(ranks, local[1])
+        self.direct, self.no_direct = direct, no_direct
+        place = place_on_host() or ((direct.rank, direct.ranks) if direct is not None else (0, 1))
+        self.rank, self.ranks = (rank, ranks) if rank is not None and ranks is not None else place
         if not 0 <= self.rank < self.ranks:
             raise InputError(f"rank {self.rank} is not one of {self.ranks} ranks on this host")
         self.cores = tuple(sorted(cores if cores is not None else os.sched_getaffinity(0)))
@@ -96,12 +98,8 @@ class CpuBackend:
                 return self._no_copies(control)
             case CommBlocks(blocks):
                 return self._no_copiers(blocks)
-            case CommThreads():
-                return "a copier on a CPU is one thread; set their number with comm-blocks beside copy-engine"
-            case SmemPad():
-                return "CPU kernels have no shared memory to pad"
-            case TileChoice():
-                return "the tiles of CPU kernels are inside torch's libraries, which offer no choice"
+            case CommThreads() | SmemPad() | TileChoice():
+                return support(control, "torch on CPU").why_not
             case LaunchOrder() | Chunks():
                 return None  # nothing to set on threads: see `applied`
             case _:
@@ -109,11 +107,9 @@ class CpuBackend:
 
     def _no_partition(self, comm_cores: int) -> str | None:
         if comm_cores == 0:
-            return "communication on a CPU needs a core, even to copy"
+            return "communication on a CPU needs a core, even for copies"
         if self._division(comm_cores) is None:
-            return (
-                f"{comm_cores} cores for communication would leave none for compute: the host gives {len(self.cores)}"
-            )
+            return f"{comm_cores} cores for communication would leave none for compute: the host has {len(self.cores)}"
         return None
 
     def _division(self, comm_cores: int) -> Division | None:
@@ -123,19 +119,17 @@ class CpuBackend:
         if may_be_undone(niceness_of(0)) or slice_ns(0) is not None:
             return None
         return (
-            "compute threads could be made nicer but not brought back: that needs CAP_SYS_NICE or `ulimit -e "
-            f"{20 - niceness_of(0)}`; without it, time slices of their own for threads need Linux 6.12"
+            "compute threads could be made nicer but not restored: that needs CAP_SYS_NICE or `ulimit -e "
+            f"{20 - niceness_of(0)}`; without it, a time slice per thread needs Linux 6.12"
         )
 
     def _no_copies(self, control: CopyEngine) -> str | None:
         if self.direct is None:
-            return "copies through shared memory need a DirectGroup of ranks that share this host"
+            return self.no_direct or "copies through shared memory need a DirectGroup of ranks that share this host"
         if not self.direct.usable:
             return "the DirectGroup is closed or has lost a rank; build a new one"
         if control.variant != "parallel-copy":
-            return (
-                f"{control.variant} is a way of GPU copy engines; on a CPU every rank pulls for itself (parallel-copy)"
-            )
+            return f"{control.variant} is for GPU copy engines; on a CPU every rank pulls for itself (parallel-copy)"
         return "copies on a CPU cannot be launched ahead of their data" if control.prelaunch else None
 
     def _no_copiers(self, threads: int) -> str | None:
@@ -149,17 +143,16 @@ class CpuBackend:
 
     @contextmanager
     def applied(self, controls: Sequence[Control]) -> Iterator[tuple[Receipt, ...]]:
-        """The controls in force inside the block, each read back; all of it undone at the end.
+        """The controls in force inside the block, each read back; all undone at the end.
 
-        The order of launches and the pieces of an operation are for whoever launches: nothing is set for them here.
+        Launch order and chunks belong to the code that launches: nothing is set for them here.
         """
         receipts: dict[Control, Receipt] = {}
         with ExitStack() as stack:
-            for control in sorted(
-                controls, key=lambda one: not isinstance(one, CommBlocks)
-            ):  # new copiers need cores too
+            copiers_first = sorted(controls, key=lambda control: not isinstance(control, CommBlocks))  # they need cores
+            for control in copiers_first:
                 if reason := self.refusal(control):
-                    receipts[control] = Receipt(control=control, status="refused", detail=reason)
+                    receipts[control] = Receipt(control=control, status="refused", detail=reason, carrier=CARRIER)
                 else:
                     receipts[control] = self._apply(control, stack)
             yield tuple(receipts[control] for control in controls)
@@ -175,16 +168,16 @@ class CpuBackend:
             case CopyEngine():
                 self.copying = True
                 stack.callback(setattr, self, "copying", False)
-                return Receipt(control=control, status="applied", detail="collectives go through shared memory")
+                return _read_back(control, True, "collectives go through shared memory")
             case CommBlocks(threads):
                 assert self.direct is not None
                 stack.callback(setattr, self.direct, "copiers", self.direct.copiers)
                 self.direct.copiers = threads
-                found = self.direct.copiers
-                return _read_back(control, found == threads, f"{found} copier threads")
+                return _read_back(control, self.direct.copiers == threads, f"{self.direct.copiers} copier threads")
             case LaunchOrder() | Chunks():
-                detail = "nothing to set on threads: for whoever launches the operations"
-                return Receipt(control=control, status="no effect", detail=detail)
+                return _read_back(
+                    control, False, "nothing to set on threads: for the code that launches the operations"
+                )
             case CommThreads() | SmemPad() | TileChoice():
                 raise AssertionError(f"{control} was refused")
             case _:
@@ -218,7 +211,7 @@ class CpuBackend:
         niceness = min(niceness_of(0) + NICER_BY, 19)
         for thread in compute:
             set_niceness(thread, niceness)
-        held = all(found == niceness for found in readings(compute, niceness_of).values())
+        held = all(value == niceness for value in readings(compute, niceness_of).values())
         less = max(readings(comm, niceness_of).values(), default=niceness)
         grouped = _AUTOGROUP.exists() and _AUTOGROUP.read_text().strip() == "1"
         note = "; counts within a session only, since autogroup is on" if grouped else ""
@@ -237,13 +230,13 @@ class CpuBackend:
         return _read_back(
             control,
             held and bool(comm),
-            f"{len(comm)} communication threads with time slices of {SHORT_SLICE_NS / 1e6:g} ms, so that they run at "
-            "once when they wake (without CAP_SYS_NICE compute threads made nicer could not be brought back)",
+            f"{len(comm)} communication threads with time slices of {SHORT_SLICE_NS / 1e6:g} ms, so that they run as "
+            "soon as they wake (without CAP_SYS_NICE the niceness of compute threads could not be restored)",
         )
 
 
 def _undo_later(stack: ExitStack, read: Callable[[int], T], write: Callable[[int, T], None]) -> None:
-    """Remember every thread's setting for the end; a thread that starts meanwhile gets what the main one had."""
+    """Restore every thread's setting at the end; a thread that starts meanwhile gets that of the main thread."""
     before = readings(thread_ids(), read)
 
     def undo() -> None:
@@ -254,17 +247,8 @@ def _undo_later(stack: ExitStack, read: Callable[[int], T], write: Callable[[int
 
 
 def _read_back(control: Control, held: bool, detail: str) -> Receipt:
-    return Receipt(control=control, status="applied" if held else "no effect", detail=detail)
+    return Receipt(control=control, status="applied" if held else "no effect", detail=detail, carrier=CARRIER)
 
 
 def _list(cores: Sequence[int]) -> str:
     return ",".join(map(str, cores))
-
-
-def _first(*found: int | None) -> int:
-    return next(number for number in found if number is not None)
-
-
-def _number(variable: str) -> int | None:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdigit() else None

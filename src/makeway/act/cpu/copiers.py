@@ -1,4 +1,4 @@
-"""The threads that move bytes: helpers that share a copy, and how many threads a reduction may use."""
+"""Threads that move bytes: helpers that share a copy, and the number of threads for a reduction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Copiers:
         return tuple(helper.native_id for helper in self._helpers if helper.native_id is not None)
 
     def resize(self, threads: int) -> None:
-        """So many threads from now on; call it while nothing is copied."""
+        """Change the number of threads; call it while nothing is copied."""
         for _ in self._helpers:
             self._tasks.put(None)
         for helper in self._helpers:
@@ -70,9 +70,9 @@ def _copy_tasks(tasks: queue.SimpleQueue[_Task | None]) -> None:
 
 @contextmanager
 def reducing_with(threads: int) -> Iterator[None]:
-    """The calling thread's own tensor arithmetic on so many threads.
+    """The calling thread's own tensor arithmetic on that many threads.
 
-    torch.set_num_threads would also change MKL's number for every other thread; OpenMP's own setting is per thread.
+    torch.set_num_threads would also change MKL's number for every other thread; OpenMP's setting is per thread.
     """
     openmp = _openmp()
     if openmp is None:

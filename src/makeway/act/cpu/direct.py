@@ -1,7 +1,7 @@
 """Direct collectives: the ranks of one host read each other's shared memory, without sockets or a ring.
 
-The one-step algorithms of ConCCL (arXiv 2412.14335), with a thread where a GPU has a copy engine: every rank pulls its
-part straight from the segment of each peer. Reductions add in order of rank, so that all ranks get the same bits.
+The one-step algorithms of ConCCL (arXiv 2412.14335), with a thread in place of a copy engine: every rank pulls its part
+straight from the segment of each peer. Reductions add in rank order, so that all ranks get the same bits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -26,24 +26,24 @@ from makeway.act.cpu.links import COMMON, PAIR, Links, LostRankError
 from makeway.act.cpu.pieces import Pieces
 from makeway.act.cpu.rendezvous import adopt, meet, share
 from makeway.act.cpu.segments import SHM
-from makeway.act.cpu.shared import Shared, SharedTensor, add_up, found_in, pull
+from makeway.act.cpu.shared import Shared, SharedTensor, add_up, pull, shared_part
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.units import KIB, MIB, ceil_to
 
-PIECE_BYTES = 2 * MIB  # below 1 MiB slower, no difference found above: benchmarks/bench_direct.py --windows
+PIECE_BYTES = 2 * MIB  # slower below 1 MiB, no difference above: benchmarks/bench_direct.py --windows
 SLOTS = 4
-ONE_STEP_BYTES = 64 * KIB  # an all-reduce up to this size: every rank adds everything, one meeting instead of two
-FORKED = "this group belongs to the parent process; build one of its own in the child"
+ONE_STEP_BYTES = 64 * KIB  # up to this size every rank adds everything: one meeting instead of two
+FORKED = "this group belongs to the parent process; build another one in the child"
 
-_Sizes = Mapping[int, tuple[int | None, int | None]]  # by peer: bytes given to and taken from it; None: not one word
+_Sizes = Mapping[int, tuple[int | None, int | None]]  # by peer: bytes given to and taken from it; None: no message
 
 
 class DirectGroup:
     """Collectives among the ranks of a process group that share a host; `with` closes it.
 
     Every rank must make the same calls in the same order. With `async_op=True` a call returns a Work at once and one
-    thread runs the calls in order; the tensors must not be touched until `wait`. After a lost rank the group is of no
-    further use: build a new one. `timeout_s` bounds every wait for a peer.
+    thread runs the calls in order; do not touch the tensors until `wait`. After a lost rank the group is unusable:
+    build a new one. `timeout_s` bounds every wait for a peer.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class DirectGroup:
 
     @property
     def thread_ids(self) -> tuple[int, ...]:
-        """The threads that move this group's bytes, as in /proc/self/task (a waiting caller moves them itself)."""
+        """Threads that move this group's bytes, as in /proc/self/task (a waiting caller moves them itself)."""
         return (self._thread.native_id, *self._pieces.copiers.helper_ids)
 
     @property
@@ -105,7 +105,7 @@ class DirectGroup:
         return self._unusable is None
 
     def close(self, *, abort: bool = False) -> None:
-        """Finish what is queued (or, with `abort`, fail it) and give the memory back; harmless when done twice."""
+        """Finish what is queued (or, with `abort`, fail it) and release the memory; harmless when repeated."""
         if self._at_exit.detach() is None or self._unusable == FORKED:
             return
         if abort:
@@ -126,10 +126,10 @@ class DirectGroup:
         self.close(abort=kind is not None)
 
     def shared_tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """A tensor of zeros that every rank sees; all ranks must ask for the same, in the same order.
+        """A tensor of zeros that every rank sees; all ranks must make the same ones in the same order.
 
-        Collectives that read it skip the copy into a segment when every rank gives the same part of it. It lives as
-        long as the group.
+        Collectives skip the copy into a segment when every rank gives the same part of it. It lives as long as the
+        group.
         """
         self._refuse_unusable()
         size = math.prod(shape) * dtype.itemsize
@@ -140,7 +140,7 @@ class DirectGroup:
         return segments[self.rank].view(0, size, dtype).view(shape)
 
     def adopt(self, tensor: torch.Tensor) -> None:
-        """Make a tensor that exists a shared one, and with it all that share its storage; same rules, same life."""
+        """Turn an existing tensor, and all that share its storage, into a shared one; the same rules hold."""
         self._refuse_unusable()
         storage = tensor.untyped_storage()
         segments = adopt(self._group, storage, self._directory)
@@ -151,7 +151,7 @@ class DirectGroup:
     def all_gather_into_tensor(
         self, output: torch.Tensor, given: torch.Tensor, *, async_op: bool = False
     ) -> Work | None:
-        """Every rank's `given`, one after the other; `given` may be this rank's part of `output`."""
+        """Every rank's `given`, in rank order; `given` may be this rank's part of `output`."""
         source, into = flat("input", given), flat("output", output)
         check_same("output", into, source, source.numel() * self.ranks)
         parts = _parts(into, self.ranks)
@@ -175,7 +175,7 @@ class DirectGroup:
         self, source: torch.Tensor, parts: list[torch.Tensor], result: torch.Tensor, async_op: bool
     ) -> Work | None:
         pieces = self._pieces
-        if shared := found_in(self._shared, source):
+        if shared := shared_part(self._shared, source):
 
             def gather() -> None:
                 for peer in pieces.peers:
@@ -205,13 +205,13 @@ class DirectGroup:
         source, into = flat("input", given).view(torch.uint8), flat("output", output).view(torch.uint8)
         if given.dtype != output.dtype or gives[self.rank] != takes[self.rank]:
             raise InputError(
-                f"input and output must be of one type and agree on this rank's own part, got {gives[self.rank]:,} "
+                f"input and output must have one type and agree on this rank's own part, got {gives[self.rank]:,} "
                 f"bytes of {given.dtype} and {takes[self.rank]:,} bytes of {output.dtype}"
             )
         if overlap(source, into):
             raise InputError("input and output overlap; all_to_all_single needs two buffers")
         pieces, sources, parts = self._pieces, torch.split(source, gives), torch.split(into, takes)
-        if (shared := found_in(self._shared, source)) and len({*gives, *takes}) == 1:
+        if (shared := shared_part(self._shared, source)) and len({*gives, *takes}) == 1:
             each = gives[0]
 
             def exchange() -> None:
@@ -252,7 +252,7 @@ class DirectGroup:
         """The sum of every rank's tensor, in place; "avg" divides each part first, as DistributedDataParallel does."""
         part, pieces = flat("tensor", tensor), self._pieces
         check_summed(part.dtype, op)
-        if self.ranks > 1 and part.nbytes > ONE_STEP_BYTES and (shared := found_in(self._shared, part)):
+        if self.ranks > 1 and part.nbytes > ONE_STEP_BYTES and (shared := shared_part(self._shared, part)):
             return self._all_reduce_shared(part, shared, op, tensor, async_op)
         if self.ranks == 1:
             steps = []
@@ -269,7 +269,7 @@ class DirectGroup:
     def _all_reduce_shared(
         self, part: torch.Tensor, shared: Shared, op: Op, result: torch.Tensor, async_op: bool
     ) -> Work | None:
-        """Each rank adds up its slice where it lies; then each pulls the other slices."""
+        """Each rank adds up its slice in place; then each pulls the other slices."""
         each = ceil_to(-(-part.numel() // self.ranks), ALIGNMENT // part.itemsize)
         slices = [part[rank * each : (rank + 1) * each] for rank in range(self.ranks)]
         starts = [rank * each * part.itemsize for rank in range(self.ranks)]
@@ -317,13 +317,8 @@ class DirectGroup:
         op: Op = "sum",
         root: int = 0,
     ) -> Work | None:
-        self._refuse_unusable()
-        call = Call(kind=kind, dtype=dtype, sequence=self._sequence, op=op, root=root)
-        self._sequence += 1
-        if async_op:
-            return self._thread.submit(lambda: self._collect(call, steps, sizes), result)
-        self._thread.call(lambda: self._collect(call, steps, sizes), result)
-        return None
+        call = self._next_call(kind=kind, dtype=dtype, op=op, root=root)
+        return self._queue(lambda: self._collect(call, steps, sizes), result, async_op)
 
     def _run_shared(
         self,
@@ -338,10 +333,8 @@ class DirectGroup:
         *,
         op: Op = "sum",
     ) -> Work | None:
-        """Phases that read the peers' memory in place; between them, and at the end, all ranks agree to go on."""
-        self._refuse_unusable()
-        call = Call(kind=kind, dtype=given.dtype, sequence=self._sequence, op=op, place=shared.place)
-        self._sequence += 1
+        """Phases that read the peers' memory in place; all ranks meet after each."""
+        call = self._next_call(kind=kind, dtype=given.dtype, op=op, place=shared.place)
 
         def collect() -> None:
             header = call.header(size)
@@ -351,6 +344,14 @@ class DirectGroup:
                     phase()
                     self._engine.agree(str(call))
 
+        return self._queue(collect, result, async_op)
+
+    def _next_call(self, **facts: Any) -> Call:
+        self._refuse_unusable()
+        self._sequence += 1
+        return Call(sequence=self._sequence - 1, **facts)
+
+    def _queue(self, collect: Callable[[], None], result: torch.Tensor, async_op: bool) -> Work | None:
         if async_op:
             return self._thread.submit(collect, result)
         self._thread.call(collect, result)
@@ -366,24 +367,24 @@ class DirectGroup:
 
     @contextmanager
     def _guarded(self, call: Call, expected: Mapping[int, int]) -> Iterator[None]:
-        """Whatever goes wrong in a collective, the group is of no further use and the peers learn of it."""
+        """After any error in a collective the group is unusable, and the peers learn of it."""
         self._refuse_unusable()
         try:
             with reducing_with(self._pieces.copiers.threads):
                 yield
         except MismatchedCallError as error:
-            message = mismatch(call, error.peer, error.found, expected[error.peer])
+            message = mismatch(call, error.peer, error.header, expected[error.peer])
             self._give_up(message)
             raise InputError(message) from None
         except BaseException as error:
             if isinstance(error, LostRankError):
-                self._links.tell_failure(error.rank)
+                self._links.send_failure(error.rank)
             self._give_up(str(error) or type(error).__name__)
             raise
 
     def _give_up(self, reason: str) -> None:
-        """After a failure nobody knows which pieces are where: hang up, so that the peers learn of it at once."""
-        self._unusable = f"the group is of no further use after an error: {reason}"
+        """Hang up after a failure: nobody knows which pieces are where, and the peers learn of it at once."""
+        self._unusable = f"the group is unusable after an error: {reason}"
         self._links.close()
 
     def _refuse_unusable(self) -> None:
@@ -391,7 +392,7 @@ class DirectGroup:
             raise MakewayError(self._unusable)
 
     def _forget(self) -> None:
-        """In a forked child: drop the copies of the sockets, or the peers would not see the parent's death."""
+        """In a forked child, close the copies of the sockets: they would hide the parent's death from the peers."""
         self._unusable = FORKED
         self._at_exit.detach()
         self._links.close()
@@ -403,7 +404,7 @@ def _parts(tensor: torch.Tensor, ranks: int) -> list[torch.Tensor]:
 
 
 def _abandon(links: Links, thread: CommThread) -> None:
-    """When the last reference goes or the interpreter ends: nobody waits for the queue any more."""
+    """Called when the last reference goes or the interpreter ends: nobody waits for the queue."""
     links.abort()
     thread.stop()
     links.close()

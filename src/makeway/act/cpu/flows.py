@@ -1,8 +1,8 @@
 """The engine of direct collectives: pieces that flow through the segments of the ranks, window by window.
 
-A step takes a piece from some peers' segments, does its work, and gives a piece to some peers through its own segment.
-Copying in has no sources, pulling has no receivers, reducing one's slice and passing the result on has both. Steps of
-one collective take turns piece by piece, so that copy-in, reduction and copy-out overlap and stay in cache.
+A step takes a piece from some peers' segments, works on it, and gives a piece to some peers through its own segment.
+Copying in has no sources, pulling has no receivers, reducing a slice and passing it on has both. Steps of one
+collective take turns piece by piece, so that copy-in, reduction and copy-out overlap and stay in cache.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from makeway.values.units import KIB, ceil_to
 
 ALIGNMENT = 64  # bytes: a cache line, and a multiple of every type's size
 _SMALLEST_PIECE = 256 * KIB  # below this a token costs more than the overlap gains
-_PIECES = 8  # a buffer is cut into at least so many, if they are not too small, so that small ones overlap too
+_PIECES = 8  # per buffer, at least, unless they get too small: small buffers overlap, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How a segment is laid out: for each peer and once for all, `slots` pieces of at most `piece_bytes`."""
+    """The layout of a segment: per peer, and once for all peers, `slots` pieces of at most `piece_bytes`."""
 
     ranks: int
     piece_bytes: int
@@ -39,13 +39,13 @@ class Window:
         return (lane * self.slots + piece % self.slots) * self.piece_bytes
 
     def piece_for(self, size: int) -> int:
-        """Bytes of each piece but the last of a buffer: giver and receiver find the same."""
+        """Bytes of each piece but the last of a buffer, the same for giver and receiver."""
         return min(self.piece_bytes, max(_SMALLEST_PIECE, ceil_to(-(-size // _PIECES), ALIGNMENT)))
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A piece's place in a segment."""
+    """Where a piece lies in a segment."""
 
     segment: Segment
     offset: int
@@ -85,14 +85,14 @@ class Step:
 class MismatchedCallError(Exception):
     """A peer's header differs from what this rank's own call implies."""
 
-    def __init__(self, peer: int, found: bytes) -> None:
+    def __init__(self, peer: int, header: bytes) -> None:
         super().__init__(f"rank {peer} called something else")
         self.peer = peer
-        self.found = found
+        self.header = header
 
 
 class Engine:
-    """Runs the steps of one collective after another."""
+    """Runs the steps of collectives, in order."""
 
     def __init__(self, links: Links, segments: Sequence[Segment], window: Window) -> None:
         self.links = links
@@ -100,11 +100,13 @@ class Engine:
         self._segments = segments
 
     def run(self, steps: Sequence[Step], headers: Mapping[int, tuple[bytes | None, bytes | None]], what: str) -> None:
-        """One collective. `headers`: by peer, what to tell it and what it must tell us, so that ranks that call
-        different collectives find out instead of mixing their bytes; None where nothing is said."""
+        """Run one collective. `headers`: by peer, what to send and what to expect; None for nothing.
+
+        Ranks that call different collectives notice it this way instead of mixing their bytes.
+        """
         links = self.links
         while late := [peer for peer in links.peers if any(links.untaken[peer])]:
-            links.wait(late, what)  # the last collective's pieces must be taken before their slots are used again
+            links.wait(late, what)  # pieces of the last collective must be taken before their slots are reused
         for peer, (ours, _) in headers.items():
             if ours is not None:
                 links.say(peer, b"h" + ours)
@@ -130,7 +132,7 @@ class Engine:
     def meet(self, headers: Mapping[int, tuple[bytes, bytes]], what: str, meanwhile: Callable[[], None]) -> None:
         """Wait until every peer has called the same collective; its shared tensors may be read from then on.
 
-        `meanwhile` is work that needs no peer: it is done while theirs may still be on their way.
+        `meanwhile` is work that needs no peer.
         """
         links = self.links
         while late := [peer for peer in links.peers if any(links.untaken[peer])]:
@@ -159,11 +161,11 @@ class Engine:
 
     def _check_headers(self, unheard: dict[int, bytes]) -> None:
         for peer in [peer for peer in unheard if self.links.headers[peer]]:
-            if (found := self.links.headers[peer].popleft()) != unheard.pop(peer):
-                raise MismatchedCallError(peer, found)
+            if (header := self.links.headers[peer].popleft()) != unheard.pop(peer):
+                raise MismatchedCallError(peer, header)
 
     def _blockers(self, step: Step, unheard: Mapping[int, bytes]) -> list[int]:
-        """The peers that a step waits for: those that gave no piece yet, and those that took none of a full window."""
+        """The peers that a step waits for: those without a piece for us, and those with a full window of ours."""
         ready, untaken, slots = self.links.ready, self.links.untaken, self.window.slots
         late = [peer for peer in step.sources if peer in unheard or not ready[peer][step.source_channel]]
         return late + [peer for peer in step.receivers if untaken[peer][step.channel] >= slots]
@@ -187,5 +189,5 @@ class Engine:
         for peer in step.receivers:
             links.untaken[peer][step.channel] += 1
             links.say(peer, READY[step.channel])
-        if step.receivers:  # that a piece was taken can wait for the next word to its giver: every word wakes a sleeper
+        if step.receivers:  # "taken" can wait for the next message: every message wakes a sleeping peer
             links.flush()

@@ -28,11 +28,11 @@ class SharedBuckets:
 
     def __init__(self, group: DirectGroup) -> None:
         self.group = group
-        self.why_not: str | None = None  # buckets stay where they are, if so
+        self.why_not: str | None = None  # why buckets stay where they are
         self._calls: dict[int, int] = {}  # by bucket
 
     def notice(self, bucket: GradBucket) -> None:
-        """Move a bucket to shared memory when it has settled; every rank does so at the same call."""
+        """Move a settled bucket to shared memory; every rank does so at the same call."""
         index = bucket.index()
         self._calls[index] = self._calls.get(index, 0) + 1
         if self._calls[index] == _SETTLED and self.why_not is None:

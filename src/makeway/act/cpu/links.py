@@ -1,7 +1,7 @@
-"""Tokens between the ranks of one host: who has put a piece into shared memory, who has taken it, who is gone.
+"""Tokens between the ranks of one host: which pieces are in shared memory, which were taken, which ranks are gone.
 
 One Unix socket per pair of ranks. A waiting rank sleeps in the kernel, a dead one hangs up, and the kernel orders a
-token after the bytes it speaks of on every processor, which plain flags in shared memory would not.
+token after the bytes it announces on every processor, which plain flags in shared memory would not.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ PAIR, COMMON = 0, 1  # the two channels of a segment: for one peer, for all peer
 READY, TAKEN = (b"r", b"R"), (b"t", b"T")  # by channel
 HEADER_BYTES = 32
 FAILED = struct.Struct("<cH")
-_CONNECT_S = 20.0  # for ranks that have all just answered: far beyond any scheduling delay
+_CONNECT_S = 20.0  # all ranks have just answered: far beyond any scheduling delay
 
 
 class LostRankError(RankError):
-    """A rank ended, left or did not come; `rank` is its number in the group."""
+    """A rank ended, left or is late; `rank` is its number in the group."""
 
     def __init__(self, message: str, rank: int) -> None:
         super().__init__(message)
@@ -35,13 +35,13 @@ class LostRankError(RankError):
 
 
 class Links:
-    """The sockets of one rank to all others, and what came in through them."""
+    """The sockets of one rank to all others, and what arrived through them."""
 
     def __init__(self, rank: int, sockets: dict[int, socket.socket], timeout_s: float) -> None:
         self.rank = rank
         self.peers = tuple(sorted(sockets))
         self.timeout_s = timeout_s
-        self.ready = {peer: [0, 0] for peer in self.peers}  # by channel: pieces that came and were not yet taken
+        self.ready = {peer: [0, 0] for peer in self.peers}  # by channel: pieces that arrived and were not yet taken
         self.untaken = {peer: [0, 0] for peer in self.peers}  # by channel: pieces given and not yet taken
         self.headers: dict[int, deque[bytes]] = {peer: deque() for peer in self.peers}
         self._sockets = sockets
@@ -58,11 +58,11 @@ class Links:
             self._poll.register(descriptor, select.POLLIN)
 
     def say(self, peer: int, message: bytes) -> None:
-        """Keep a message for a peer until `flush`."""
+        """Queue a message for a peer until `flush`."""
         self._unsent[peer] += message
 
     def flush(self) -> None:
-        """Send what was kept. A peer that is gone shows when something is wanted of it, not here."""
+        """Send what is queued. A peer that is gone is noticed in `wait`, not here."""
         for peer, message in self._unsent.items():
             if message:
                 with suppress(BrokenPipeError, ConnectionResetError):
@@ -70,7 +70,7 @@ class Links:
                 message.clear()
 
     def look(self, timeout_ms: int = 0) -> bool:
-        """Take in what has come, waiting at most so long for the first message."""
+        """Read what has arrived, waiting at most `timeout_ms` for the first message."""
         events = self._poll.poll(timeout_ms)
         for descriptor, _ in events:
             if descriptor == self._alarm:
@@ -109,7 +109,7 @@ class Links:
         self._unread[peer] = message[at:]
 
     def wait(self, blockers: Collection[int], what: str) -> None:
-        """Sleep until something comes; an error that names the rank when one of `blockers` is gone or late."""
+        """Sleep until something arrives; raises, naming the rank, when one of `blockers` is gone or late."""
         self.flush()
         deadline = time.monotonic() + self.timeout_s
         while True:
@@ -125,25 +125,25 @@ class Links:
             if time.monotonic() >= deadline:
                 names = ", ".join(map(str, sorted(blockers)))
                 raise LostRankError(
-                    f"{what}: rank {names} did not come within {self.timeout_s:g} s; see whether it still runs and "
+                    f"{what}: rank {names} did not answer within {self.timeout_s:g} s; see whether it still runs and "
                     "calls the same collectives, or allow more with timeout_s=",
                     min(blockers),
                 )
 
-    def tell_failure(self, lost: int) -> None:
-        """Let every peer know which rank was lost, so that nobody blames the messenger."""
+    def send_failure(self, lost: int) -> None:
+        """Name the lost rank to every peer, so that nobody blames this one."""
         for peer in self.peers:
             self.say(peer, FAILED.pack(b"f", lost))
         self.flush()
 
     def abort(self) -> None:
-        """Wake a thread that waits here, with an error."""
-        with self._closing:  # the thread that waits here may hang up at the same moment
+        """Wake a thread in `wait` with an error."""
+        with self._closing:  # that thread may close the links at the same moment
             if self._alarm >= 0:
                 os.eventfd_write(self._alarm, 1)
 
     def close(self) -> None:
-        """Hang up; harmless when done twice. In a forked child this closes the child's copies only."""
+        """Hang up; harmless when repeated. A forked child closes its own copies only."""
         for sock in self._sockets.values():
             sock.close()
         with self._closing:
@@ -156,7 +156,7 @@ class Links:
 
 
 def listen(path: Path) -> socket.socket:
-    """A socket at which the other ranks of this user can call."""
+    """A socket to which the other ranks of this user can connect."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(path))
@@ -171,7 +171,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def connect(rank: int, paths: list[Path], listener: socket.socket) -> dict[int, socket.socket]:
-    """One socket to every other rank: calls the lower ones, answers the higher ones."""
+    """One socket to every other rank: connects to lower ranks, accepts higher ones."""
     sockets: dict[int, socket.socket] = {}
     try:
         for peer in range(rank):
@@ -197,7 +197,7 @@ def connect(rank: int, paths: list[Path], listener: socket.socket) -> dict[int, 
 
 
 def _caller(sock: socket.socket) -> int | None:
-    """The rank that calls; None when another user does."""
+    """The rank that connected; None when it is another user's process."""
     _, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    word = sock.recv(2, socket.MSG_WAITALL)
-    return struct.unpack("<H", word)[0] if user == os.geteuid() and len(word) == 2 else None
+    rank = sock.recv(2, socket.MSG_WAITALL)
+    return struct.unpack("<H", rank)[0] if user == os.geteuid() and len(rank) == 2 else None

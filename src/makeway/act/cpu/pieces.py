@@ -1,4 +1,4 @@
-"""The work on one piece: into this rank's segment, out of a peer's, or added up in order of rank."""
+"""The work on one piece: into this rank's segment, out of a peer's, or summed in rank order."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Pieces:
         return Step(size=part.nbytes, work=work, sources=(peer,), source_channel=channel)
 
     def give(self, part: torch.Tensor, peer: int, op: Op = "sum") -> Step:
-        """`part` to one peer; for an average, divided on the way."""
+        """`part` to one peer; an average divides it while copying."""
         return Step(size=part.nbytes, work=lambda piece: self.fill(part, piece, op), receivers=(peer,), channel=PAIR)
 
     def give_all(self, part: torch.Tensor, op: Op = "sum", *, keep: torch.Tensor | None = None) -> Step:
-        """`part` to all peers at once, and to `keep` while it is in cache."""
+        """`part` to all peers, and to `keep` while it is in cache."""
 
         def work(piece: Piece) -> None:
             self.fill(part, piece, op)
@@ -57,7 +57,7 @@ class Pieces:
         return Step(size=part.nbytes, work=work)
 
     def reduce(self, part: torch.Tensor, into: torch.Tensor, op: Op, *, channel: int) -> Step:
-        """`into`: the sum of this rank's `part` and the peers' pieces, which stay here."""
+        """`into`: the sum of this rank's `part` and the peers' pieces."""
 
         def work(piece: Piece) -> None:
             self._combine(piece_of(part, piece), piece.sources, piece_of(into, piece), op)
@@ -89,7 +89,7 @@ class Pieces:
         if op == "avg":
             own = torch.div(own, self.ranks, out=scratch)
         elif self.rank > 1 and own.data_ptr() == into.data_ptr():
-            own = scratch.copy_(own)  # the sum of the ranks before this one would overwrite it
+            own = scratch.copy_(own)  # the sum of the lower ranks would overwrite it
         parts = [own if rank == self.rank else sources[rank].view(own.nbytes, own.dtype) for rank in range(self.ranks)]
         if len(parts) == 1:
             into.copy_(own)

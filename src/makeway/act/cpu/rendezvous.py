@@ -1,4 +1,4 @@
-"""How the ranks of a process group find each other's segments and sockets, all or none of them."""
+"""How the ranks of a process group open each other's segments and sockets, all of them or none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from makeway.act.cpu.segments import Segment, remove_stale
 from makeway.values.errors import MakewayError, UnsupportedError
 
 T = TypeVar("T")
-_WORD_BYTES = 4096
+_MESSAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,18 +33,18 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Word:
-    """What a rank tells the others: its host, where its segment is, its layout; or why it cannot go on."""
+class _Message:
+    """What a rank sends to the others: its host, its segment and layout, or why it cannot go on."""
 
     host: Host
     path: str
     window: Window
     error: str | None
-    inode: int | None = None  # of memory without a name, which `path` leads to
+    inode: int | None = None  # of unnamed memory, which `path` leads to
 
 
 def this_host(directory: Path) -> Host:
-    """The host of this process and the mount it would share."""
+    """The host of this process and the mount that it would share."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return Host(boot_id=boot_id, shm_device=directory.stat().st_dev, name=os.uname().nodename)
 
@@ -60,39 +60,17 @@ def why_apart(hosts: list[Host]) -> str | None:
 
 
 def meet(group: dist.ProcessGroup, window: Window, directory: Path, timeout_s: float) -> tuple[list[Segment], Links]:
-    """The segments of all ranks, in order of rank, and the links to them; no name is left in the file system.
-
-    Every rank learns of every other's trouble before it waits for anything, so that all raise or none does.
-    """
-    rank = dist.get_rank(group)
-    segment, listener = None, None
-    segments: list[Segment] = []
-    sockets: dict[int, socket.socket] = {}
-    error: str | None = None
+    """The segments of all ranks, in order of rank, and the links to them; no name is left in the file system."""
+    remove_stale(directory)
+    segment, error = _trying(lambda: Segment.create(window.segment_bytes, directory))
+    listener = None
     try:
-        remove_stale(directory)
-        segment, error = _trying(lambda: Segment.create(window.segment_bytes, directory))
         if segment is not None:
             socket_path = _socket_path(segment.path)
             listener, error = _trying(lambda: listen(socket_path))
-        path = str(segment.path) if segment is not None else ""
-        words = _tell(group, _Word(host=this_host(directory), path=path, window=window, error=error))
-        _refuse(words)
-        assert segment is not None
-        assert listener is not None
-        segments, error = _open_all(words, segment, rank)
-        if error is None:
-            paths = [_socket_path(Path(word.path)) for word in words]
-            found, error = _trying(lambda: connect(rank, paths, listener))
-            sockets = found or {}
-        _refuse(_tell(group, _Word(host=words[rank].host, path=path, window=window, error=error)))
-        return segments, Links(rank, sockets, timeout_s)
-    except BaseException:
-        for sock in sockets.values():
-            sock.close()
-        for opened in (*segments, *([segment] if segment is not None else [])):
-            opened.close()
-        raise
+        message = _message(segment, window, directory, error)
+        segments, sockets = _opened(group, segment, message, listener)
+        return segments, Links(dist.get_rank(group), sockets, timeout_s)
     finally:
         if listener is not None:
             listener.close()
@@ -102,64 +80,51 @@ def meet(group: dist.ProcessGroup, window: Window, directory: Path, timeout_s: f
 
 
 def share(group: dist.ProcessGroup, size: int, directory: Path) -> list[Segment]:
-    """One segment of `size` bytes of every rank, each open in all of them; the names are gone when it returns."""
-    rank = dist.get_rank(group)
-    window = Window(ranks=1, piece_bytes=size, slots=1)
+    """A segment of `size` bytes from every rank, each open in all of them; no name is left."""
     segment, error = _trying(lambda: Segment.create(size, directory))
-    segments: list[Segment] = []
     try:
-        path = str(segment.path) if segment is not None else ""
-        words = _tell(group, _Word(host=this_host(directory), path=path, window=window, error=error))
-        _refuse(words)
-        assert segment is not None
-        segments, error = _open_all(words, segment, rank)
-        _refuse(_tell(group, _Word(host=words[rank].host, path=path, window=window, error=error)))
-        return segments
-    except BaseException:
-        for opened in (*segments, *([segment] if segment is not None else [])):
-            opened.close()
-        raise
+        return _opened(group, segment, _message(segment, _whole(size), directory, error))[0]
     finally:
         if segment is not None:
             segment.unlink()
 
 
 def adopt(group: dist.ProcessGroup, storage: torch.UntypedStorage, directory: Path) -> list[Segment]:
-    """The memory of a tensor of every rank, open in all of them; tensors over it stay what they are.
+    """The memory of every rank's tensor, open in all of them; tensors over it keep their contents.
 
-    torch moves it to shared memory: a file of this user alone that has no name any more. Every rank's must be as large.
+    torch moves it to shared memory: an unnamed file of this user. Every rank's must have the same size.
     """
-    rank = dist.get_rank(group)
     size = storage.nbytes()
-    descriptor, error = _trying(lambda: _moved(storage, directory))
-    path = f"/proc/{os.getpid()}/fd/{descriptor}"
-    inode = None if descriptor is None else os.fstat(descriptor).st_ino
-    window = Window(ranks=1, piece_bytes=size, slots=1)
-    word = _Word(host=this_host(directory), path=path, window=window, error=error, inode=inode)
-    words = _tell(group, word)
-    _refuse(words)
-    own, error = _trying(lambda: Segment.of_descriptor(Path(path), size, inode or 0))
-    segments: list[Segment] = []
-    if own is not None:
-        segments, error = _open_all(words, own, rank)
-    try:
-        _refuse(_tell(group, replace(word, error=error)))
-    except BaseException:
-        for opened in {*segments, *([own] if own is not None else [])}:
-            opened.close()
-        raise
-    return segments
+    inode = None
+
+    def own() -> Segment:
+        nonlocal inode
+        descriptor = _moved(storage, directory)
+        inode = os.fstat(descriptor).st_ino
+        return Segment.of_descriptor(Path(f"/proc/{os.getpid()}/fd/{descriptor}"), size, inode)
+
+    segment, error = _trying(own)
+    return _opened(group, segment, replace(_message(segment, _whole(size), directory, error), inode=inode))[0]
 
 
 def _moved(storage: torch.UntypedStorage, directory: Path) -> int:
-    room = os.statvfs(directory)
-    if storage.nbytes() > room.f_bavail * room.f_frsize:
-        raise UnsupportedError(f"no room for {storage.nbytes():,} bytes of shared memory in {directory}")
+    space = os.statvfs(directory)
+    if storage.nbytes() > space.f_bavail * space.f_frsize:
+        raise UnsupportedError(f"{directory} has no space for {storage.nbytes():,} bytes of shared memory")
     try:
         descriptor: int = storage._share_fd_cpu_()[0]  # stays open as long as the storage lives
     except RuntimeError as error:
         raise UnsupportedError(f"torch cannot move a tensor to shared memory: {error}") from error
     return descriptor
+
+
+def _whole(size: int) -> Window:
+    return Window(ranks=1, piece_bytes=size, slots=1)
+
+
+def _message(segment: Segment | None, window: Window, directory: Path, error: str | None) -> _Message:
+    path = str(segment.path) if segment is not None else ""
+    return _Message(host=this_host(directory), path=path, window=window, error=error)
 
 
 def _socket_path(segment: Path) -> Path:
@@ -173,33 +138,63 @@ def _trying(act: Callable[[], T]) -> tuple[T | None, str | None]:
         return None, str(error)
 
 
-def _tell(group: dist.ProcessGroup, word: _Word) -> list[_Word]:
-    """Every rank's word. As bytes in tensors: torch's own exchange of objects needs numpy."""
-    text = msgspec.json.encode(word).ljust(_WORD_BYTES)
-    given = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    words = [torch.empty_like(given) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(words, given, group=group)
-    return [msgspec.json.decode(bytes(found.tolist()), type=_Word) for found in words]
+def _opened(
+    group: dist.ProcessGroup, own: Segment | None, message: _Message, listener: socket.socket | None = None
+) -> tuple[list[Segment], dict[int, socket.socket]]:
+    """The segments of all ranks, in order of rank, and with a listener a socket to each.
+
+    Every rank learns of every other's error before it waits for anything, so that all raise or none does.
+    """
+    rank = dist.get_rank(group)
+    segments: list[Segment] = []
+    sockets: dict[int, socket.socket] = {}
+    try:
+        messages = _exchanged(group, message)
+        _refuse(messages)
+        assert own is not None
+        segments, error = _open_all(messages, own, rank)
+        if error is None and listener is not None:
+            paths = [_socket_path(Path(theirs.path)) for theirs in messages]
+            connected, error = _trying(partial(connect, rank, paths, listener))
+            sockets = connected or {}
+        _refuse(_exchanged(group, replace(message, error=error)))
+        return segments, sockets
+    except BaseException:
+        for sock in sockets.values():
+            sock.close()
+        for segment in (*segments, *([own] if own is not None else [])):
+            segment.close()
+        raise
 
 
-def _refuse(words: list[_Word]) -> None:
-    for rank, word in enumerate(words):
-        if word.error is not None:
-            raise UnsupportedError(f"rank {rank} cannot take part in direct collectives: {word.error}")
-        if word.window != words[0].window:
-            raise UnsupportedError(f"ranks 0 and {rank} asked for different windows: {words[0].window}, {word.window}")
-    if reason := why_apart([word.host for word in words]):
+def _exchanged(group: dist.ProcessGroup, message: _Message) -> list[_Message]:
+    """Every rank's message. As bytes in tensors: torch's own exchange of objects needs numpy."""
+    encoded = msgspec.json.encode(message).ljust(_MESSAGE_BYTES)
+    given = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+    received = [torch.empty_like(given) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(received, given, group=group)
+    return [msgspec.json.decode(bytes(tensor.tolist()), type=_Message) for tensor in received]
+
+
+def _refuse(messages: list[_Message]) -> None:
+    first = messages[0]
+    for rank, message in enumerate(messages):
+        if message.error is not None:
+            raise UnsupportedError(f"rank {rank} cannot take part in direct collectives: {message.error}")
+        if message.window != first.window:
+            raise UnsupportedError(f"ranks 0 and {rank} use different windows: {first.window}, {message.window}")
+    if reason := why_apart([message.host for message in messages]):
         raise UnsupportedError(f"direct collectives need ranks that share a host: {reason}; use Gloo between hosts")
 
 
-def _open_all(words: list[_Word], own: Segment, rank: int) -> tuple[list[Segment], str | None]:
+def _open_all(messages: list[_Message], own: Segment, rank: int) -> tuple[list[Segment], str | None]:
     segments: list[Segment] = []
-    for peer, word in enumerate(words):
+    for peer, message in enumerate(messages):
         if peer == rank:
             segments.append(own)
             continue
-        way_in = Segment.open if word.inode is None else partial(Segment.of_descriptor, inode=word.inode)
-        opened, error = _trying(partial(way_in, Path(word.path), word.window.segment_bytes))
+        open_it = Segment.open if message.inode is None else partial(Segment.of_descriptor, inode=message.inode)
+        opened, error = _trying(partial(open_it, Path(message.path), message.window.segment_bytes))
         if opened is None:
             return segments, error
         segments.append(opened)

@@ -1,6 +1,6 @@
 """Shared memory between the ranks of one host: private files in /dev/shm that leave no trace.
 
-A segment's name says which process made it, so that what a killed run left is recognised and removed by the next one.
+A segment's name says which process made it, so that the next run recognises and removes what a killed run left.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _NAME = re.compile(r"makeway-(\d+)-(\d+)-(\d+)-[0-9a-f]{32}(\.sock)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The process that made a segment; a process id alone would be reused one day."""
+    """The process that made a segment; a process id alone may be reused."""
 
     pid_namespace: int
     pid: int
     start_ticks: int
 
     def new_name(self) -> str:
-        """A name for one segment that nobody can guess."""
+        """An unguessable name for one segment."""
         return f"makeway-{self.pid_namespace}-{self.pid}-{self.start_ticks}-{secrets.token_hex(16)}"
 
 
@@ -57,24 +57,24 @@ def _pid_namespace() -> int:
 
 
 def owner_of(name: str) -> Owner | None:
-    """The process that a file name in /dev/shm speaks of; None when the file is not ours."""
-    found = _NAME.fullmatch(name)
-    if not found:
+    """The process that a file name in /dev/shm names; None when the file is not ours."""
+    match = _NAME.fullmatch(name)
+    if not match:
         return None
-    return Owner(pid_namespace=int(found[1]), pid=int(found[2]), start_ticks=int(found[3]))
+    return Owner(pid_namespace=int(match[1]), pid=int(match[2]), start_ticks=int(match[3]))
 
 
 def remove_stale(directory: Path = SHM) -> tuple[str, ...]:
     """Remove what dead processes of this user left, and return the names.
 
-    A process of another pid namespace cannot be seen from here, so its files stay.
+    Processes of other pid namespaces are invisible here, so their files stay.
     """
     removed = []
     for path in directory.glob("makeway-*"):
         owner = owner_of(path.name)
         if owner is None or owner.pid_namespace != _pid_namespace() or start_ticks(owner.pid) == owner.start_ticks:
             continue
-        with suppress(FileNotFoundError):  # another rank was quicker
+        with suppress(FileNotFoundError):  # another rank removed it first
             if path.lstat().st_uid == os.geteuid():
                 path.unlink()
                 removed.append(path.name)
@@ -82,7 +82,7 @@ def remove_stale(directory: Path = SHM) -> tuple[str, ...]:
 
 
 class Segment:
-    """A mapped file in shared memory. Unlinking takes the name away; the memory lives until the last rank closes."""
+    """A mapped file in shared memory. Unlinking removes the name; the memory lives until the last rank closes it."""
 
     def __init__(self, path: Path, descriptor: int, size: int) -> None:
         self.path = path
@@ -92,7 +92,7 @@ class Segment:
 
     @classmethod
     def create(cls, size: int, directory: Path = SHM) -> Segment:
-        """A new segment that only this user can open, with every page already paid for."""
+        """A new segment that only this user can open, with every page allocated."""
         path = directory / this_process().new_name()
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -106,7 +106,7 @@ class Segment:
             return cls(path, descriptor, size)
         except OSError as error:
             path.unlink(missing_ok=True)
-            raise UnsupportedError(_no_room(size, directory, error)) from error
+            raise UnsupportedError(_too_little_memory(size, directory, error)) from error
         finally:
             os.close(descriptor)
 
@@ -121,15 +121,15 @@ class Segment:
                 "ranks of one user on one host with the same /dev/shm"
             ) from error
         try:
-            if (found := os.fstat(descriptor).st_size) != size:
-                raise UnsupportedError(f"{path} holds {found:,} bytes where {size:,} were agreed")
+            if (held := os.fstat(descriptor).st_size) != size:
+                raise UnsupportedError(f"{path} holds {held:,} bytes where {size:,} were agreed")
             return cls(path, descriptor, size)
         finally:
             os.close(descriptor)
 
     @classmethod
     def of_descriptor(cls, path: Path, size: int, inode: int) -> Segment:
-        """Memory that a process of this user has open at /proc/PROCESS/fd/NUMBER and that has no name any more."""
+        """Unnamed memory that a process of this user has open at /proc/PROCESS/fd/NUMBER."""
         try:
             descriptor = os.open(path, os.O_RDWR)
         except OSError as error:
@@ -138,36 +138,36 @@ class Segment:
                 "one user that see each other's processes"
             ) from error
         try:
-            found = os.fstat(descriptor)
-            if (found.st_size, found.st_ino, found.st_uid) != (size, inode, os.geteuid()):
-                raise UnsupportedError(f"{path} is not the memory that was agreed: other ranks' processes are not seen")
+            facts = os.fstat(descriptor)
+            if (facts.st_size, facts.st_ino, facts.st_uid) != (size, inode, os.geteuid()):
+                raise UnsupportedError(f"{path} is not the agreed memory: other ranks' processes are not visible here")
             return cls(path, descriptor, size)
         finally:
             os.close(descriptor)
 
     def view(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """`count` bytes from `offset` on as a tensor over the shared memory itself."""
+        """`count` bytes from `offset` as a tensor over the shared memory itself."""
         assert self._bytes is not None
         return self._bytes[offset : offset + count].view(dtype)
 
     def unlink(self) -> None:
-        """Take the name away: from now on the memory ends with its last user, however that one ends."""
+        """Remove the name: from now on the memory ends with its last user, even a killed one."""
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Unmap; harmless when done twice."""
+        """Unmap; harmless when repeated."""
         self._bytes = None
         if self._map is not None:
-            with suppress(BufferError):  # somebody still holds a view; the mapping ends with it
+            with suppress(BufferError):  # a view still exists; the mapping ends with it
                 self._map.close()
             self._map = None
 
 
-def _no_room(size: int, directory: Path, error: OSError) -> str:
-    room = os.statvfs(directory)
-    free = room.f_bavail * room.f_frsize
+def _too_little_memory(size: int, directory: Path, error: OSError) -> str:
+    space = os.statvfs(directory)
+    free = space.f_bavail * space.f_frsize
     return (
         f"cannot set aside {format_bytes(size)} of shared memory in {directory} ({error.strerror}): "
-        f"{format_bytes(free)} are free of {format_bytes(room.f_blocks * room.f_frsize)}; "
+        f"{format_bytes(free)} are free of {format_bytes(space.f_blocks * space.f_frsize)}; "
         "make it larger (docker run --shm-size, mount -o remount,size=) or use smaller pieces (piece_bytes=)"
     )

@@ -1,7 +1,7 @@
-"""Tensors in memory that every rank of a group sees: collectives that read them need no copy into a segment.
+"""Tensors in memory that every rank of a group sees: collectives read them without a copy into a segment.
 
 A shared tensor is symmetric: every rank makes one of the same size, in the same order of calls. A collective reads it
-in place when every rank calls it on the same part of the same shared tensor; pulling is then one copy per peer.
+in place when every rank passes the same part of the same shared tensor; pulling is then one copy per peer.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class SharedTensor:
     segments: tuple[Segment, ...]
     size: int
     rank: int
-    adopted: torch.UntypedStorage | None = None  # a tensor's own, which stays: nothing else may come to its address
+    adopted: torch.UntypedStorage | None = None  # kept alive, so that its address is not reused
 
     def offset_of(self, tensor: torch.Tensor) -> int | None:
-        """Where in this rank's segment a tensor lies; None when it does not."""
+        """Where a tensor lies in this rank's segment; None when it lies elsewhere."""
         home = self.segments[self.rank].address if self.adopted is None else self.adopted.data_ptr()
         offset = tensor.data_ptr() - home
         return offset if offset >= 0 and offset + tensor.nbytes <= self.size else None
@@ -47,15 +47,15 @@ class Shared:
         return self.number << _PLACE_BITS | self.offset
 
     def of(self, rank: int, start: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """`count` bytes from `start` on of that part, in the memory of a rank."""
+        """`count` bytes of that part from `start`, in the memory of a rank."""
         return self.tensor.segments[rank].view(self.offset + start, count, dtype)
 
     def address(self, rank: int, start: int = 0) -> int:
         return self.tensor.segments[rank].address + self.offset + start
 
 
-def found_in(tensors: Sequence[SharedTensor], part: torch.Tensor) -> Shared | None:
-    """The shared tensor that holds `part`; None when none does."""
+def shared_part(tensors: Sequence[SharedTensor], part: torch.Tensor) -> Shared | None:
+    """`part` as a part of a shared tensor; None when none holds it."""
     for number, tensor in enumerate(tensors):
         offset = tensor.offset_of(part)
         if offset is not None and part.nbytes:
@@ -64,14 +64,14 @@ def found_in(tensors: Sequence[SharedTensor], part: torch.Tensor) -> Shared | No
 
 
 def add_up(shared: Shared, ranks: int, start: int, into: torch.Tensor, op: Op, piece_bytes: int) -> None:
-    """`into`: the sum over all ranks of their memory from `start` on, in order of rank; pieces stay in cache."""
+    """Sum all ranks' memory from `start` into `into`, in rank order; pieces stay in cache."""
     step = max(piece_bytes // into.itemsize, 1)
     scratch = torch.empty(min(step, into.numel()), dtype=into.dtype) if op == "avg" and ranks == 2 else None
     for at in range(0, into.numel(), step):
         target = into[at : at + step]
         count = target.nbytes
         parts = [shared.of(rank, start + at * into.itemsize, count, into.dtype) for rank in range(ranks)]
-        if scratch is not None:  # new memory for every piece would cost more than the sum
+        if scratch is not None:  # allocating for every piece would cost more than the sum
             first = torch.div(parts[0], ranks, out=scratch[: target.numel()])
             torch.add(first, torch.div(parts[1], ranks, out=target), out=target)
             continue
@@ -85,5 +85,5 @@ def add_up(shared: Shared, ranks: int, start: int, into: torch.Tensor, op: Op, p
 
 
 def pull(copiers: Copiers, into: torch.Tensor, shared: Shared, rank: int, start: int) -> None:
-    """`into` from the memory of a rank, in one copy."""
+    """Fill `into` from the memory of a rank, in one copy."""
     copiers.copy(into.data_ptr(), shared.address(rank, start), into.nbytes)

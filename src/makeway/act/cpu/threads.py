@@ -1,4 +1,4 @@
-"""Threads of this process as Linux sees them: which ones communicate, their cores, their niceness, their time slice."""
+"""Threads of this process as Linux sees them: which ones communicate, their cores, niceness and time slices."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def thread_ids() -> frozenset[int]:
 
 
 def threads_named(names: Iterable[str]) -> frozenset[int]:
-    """The threads of this process that bear one of these names."""
-    wanted, found = set(names), set()
+    """The threads of this process with one of these names."""
+    wanted, matches = set(names), set()
     for thread in thread_ids():
         with suppress(FileNotFoundError, ProcessLookupError):
             if Path(f"/proc/self/task/{thread}/comm").read_text().strip() in wanted:
-                found.add(thread)
-    return frozenset(found)
+                matches.add(thread)
+    return frozenset(matches)
 
 
 def readings(threads: Iterable[int], read: Callable[[int], T]) -> dict[int, T]:
-    """What is read of each thread; one that has ended meanwhile is left out."""
-    found: dict[int, T] = {}
+    """`read` of each thread; one that has ended meanwhile is left out."""
+    values: dict[int, T] = {}
     for thread in threads:
         with suppress(ProcessLookupError):
-            found[thread] = read(thread)
-    return found
+            values[thread] = read(thread)
+    return values
 
 
 def cores_of(thread: int) -> frozenset[int]:
@@ -60,9 +60,9 @@ def set_niceness(thread: int, niceness: int) -> None:
 
 
 def may_be_undone(niceness: int) -> bool:
-    """True when a thread that was made nicer may be brought back to `niceness`; tried on a thread made for it.
+    """True when a thread that was made nicer may return to `niceness`; tried on a thread made for it.
 
-    setpriority(2) asks for CAP_SYS_NICE (in the first user namespace: root of another one lacks it) or for a soft
+    setpriority(2) needs CAP_SYS_NICE (in the first user namespace: root of another one lacks it) or a soft
     RLIMIT_NICE of at least 20 - niceness.
     """
     allowed = []
@@ -95,13 +95,13 @@ class _Attributes(ctypes.Structure):
 
 
 def slice_ns(thread: int) -> int | None:
-    """A thread's time slice; None before Linux 6.12, which first let ordinary threads have one of their own."""
-    found = _attributes(thread)
-    return found.runtime_ns or None if found is not None else None
+    """A thread's time slice; None before Linux 6.12, the first with one per ordinary thread."""
+    attributes = _attributes(thread)
+    return attributes.runtime_ns or None if attributes is not None else None
 
 
 def set_slice(thread: int, duration_ns: int) -> None:
-    """Another time slice: among ordinary threads, a waking one with a shorter slice runs sooner; no right needed."""
+    """Set the time slice: a waking thread with a shorter slice runs sooner; needs no privilege."""
     attributes = _attributes(thread)
     if attributes is not None:
         attributes.runtime_ns = duration_ns
@@ -109,8 +109,9 @@ def set_slice(thread: int, duration_ns: int) -> None:
 
 
 def _attributes(thread: int) -> _Attributes | None:
-    found = _Attributes()
-    return found if _syscall(1, thread, ctypes.byref(found), ctypes.sizeof(found), 0) else None
+    attributes = _Attributes()
+    size = ctypes.sizeof(attributes)
+    return attributes if _syscall(1, thread, ctypes.byref(attributes), size, 0) else None
 
 
 def _syscall(which: int, *arguments: object) -> bool:

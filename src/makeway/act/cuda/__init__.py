@@ -1,1 +1,1 @@
-"""Controls on NVIDIA GPUs through torch. Not yet run on hardware. Loads no torch until a GPU is looked for."""
+"""Controls on NVIDIA GPUs through torch. Not yet run on hardware. Loads torch only to look for a GPU."""

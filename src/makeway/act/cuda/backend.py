@@ -1,7 +1,7 @@
 """Controls on one rank's NVIDIA GPU. Not yet run on hardware.
 
-Some are options of a process group, so that `applied` makes a new group for them; some confine a stream; some belong to
-our own GEMM. What they gave is in `session` while the `with` block runs: the bench launches through it.
+Some controls are options of a process group, so `applied` creates a group with them; some confine a stream; some belong
+to our own GEMM. `session` holds the results while the `with` block runs: the bench launches through it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, assert_never
 
-from makeway.act.backend import Receipt
 from makeway.act.cuda.machine import GpuMachine, load_torch, look, require
 from makeway.act.cuda.options import (
     environment_receipt,
@@ -23,7 +22,7 @@ from makeway.act.cuda.options import (
     read_back,
 )
 from makeway.act.cuda.streams import ConfinedStream, compute_sms, green_stream, prioritised_stream
-from makeway.act.export.nccl import no_zero_cta, too_many_blocks
+from makeway.act.export.nccl import too_many_blocks
 from makeway.act.export.values import Library
 from makeway.act.triton.config import KERNEL_NAME, GemmConfig, controlled, launch_bytes
 from makeway.values.control import (
@@ -40,17 +39,17 @@ from makeway.values.control import (
 )
 from makeway.values.errors import MakewayError
 from makeway.values.plan import Plan
-
-BY_CALLER = "nothing to set on the device: for whoever launches the operations"
+from makeway.values.receipt import Receipt, Status
+from makeway.values.support import Platform, support
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What the controls gave; the fields of controls that were not asked for are as without makeway."""
+    """What the controls in force provide; a field that none of them sets keeps torch's default."""
 
-    controls: tuple[Control, ...]  # those in force
+    controls: tuple[Control, ...]
     options: Any  # of a process group
-    group: Any | None  # made with the options; None: none needed, or torch.distributed is not initialised yet
+    group: Any | None  # created with the options; None: none needed, or torch.distributed is not initialised yet
     compute_stream: Any | None  # None: the current one
     comm_stream: Any | None  # for copies of our own; NCCL has its own streams
     copy_engine: bool  # all-gather and all-to-all through makeway.act.cuda.copies
@@ -64,12 +63,17 @@ class CudaBackend:
     torch: Any | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     gemm: GemmConfig = field(default_factory=GemmConfig)
-    name: str = "cuda"
+    name: Platform = "cuda"
     session: Session | None = field(default=None, init=False)
     machine: GpuMachine = field(init=False)
 
     def __post_init__(self) -> None:
         self.machine = look("nvidia", self.torch)
+
+    @property
+    def carrier(self) -> str:
+        """The name in the support table."""
+        return "torch on CUDA" if self.name == "cuda" else "torch on ROCm"
 
     @property
     def library(self) -> Library:
@@ -79,6 +83,12 @@ class CudaBackend:
         return self.machine.missing or self._refusal(control)
 
     def _refusal(self, control: Control) -> str | None:
+        if isinstance(control, LaunchOrder | Chunks):
+            return None  # nothing to set on the device: see `_apply`
+        reason = support(control, self.carrier).refusal(self.name, self.library.version)
+        return reason or self._machine_refusal(control)
+
+    def _machine_refusal(self, control: Control) -> str | None:
         match control:
             case CommBlocks(blocks):
                 return self._without_nccl() or too_many_blocks(blocks, self.library)
@@ -87,25 +97,21 @@ class CudaBackend:
             case CommThreads():
                 receipt = environment_receipt(control, self.environ, self.library)
                 return receipt.detail if receipt.status == "refused" else None
-            case CopyEngine():
-                if not self.machine.symmetric_memory:
-                    return "this torch has no symmetric memory, through which peers' buffers are copied"
-                return None
+            case CopyEngine() if not self.machine.symmetric_memory:
+                return "this torch has no symmetric memory, which copies between peers need"
             case SmPartition(comm_sms):
                 return self._partition_refusal(comm_sms)
             case SmemPad() | TileChoice():
                 return self._own_gemm_refusal(control)
-            case LaunchOrder() | Chunks():
-                return None
             case _:
-                assert_never(control)
+                return None
 
     def _without_nccl(self) -> str | None:
         return None if self.machine.nccl is not None else f"torch {self.machine.torch} was built without NCCL"
 
     def _own_gemm_refusal(self, control: SmemPad | TileChoice) -> str | None:
         if not fnmatchcase(KERNEL_NAME, control.kernel):
-            return f"only our own GEMM ({KERNEL_NAME}) can be set from here, not kernels named {control.kernel!r}"
+            return f"only our own GEMM ({KERNEL_NAME}) can be set here, not kernels named {control.kernel!r}"
         if not self.machine.triton:
             return "our own GEMM needs Triton: pip install 'makeway[triton]'"
         try:
@@ -134,22 +140,22 @@ class CudaBackend:
     @contextmanager
     def applied(self, controls: Sequence[Control]) -> Iterator[tuple[Receipt, ...]]:
         """The controls in force inside the block; without a GPU an error that says what is missing."""
-        Plan(controls=tuple(controls))  # controls that cannot hold together are an error
+        Plan(controls=tuple(controls))  # contradictory controls are an error
         require(self.machine, f"the {self.name} backend")
         torch = self.torch or load_torch()
         refused = {control: reason for control in controls if (reason := self._refusal(control)) is not None}
         able = tuple(control for control in controls if control not in refused)
         with ExitStack() as stack:
             receipts = self._apply(torch, able, stack)
+            receipts |= {control: self._receipt(control, reason, "refused") for control, reason in refused.items()}
             try:
-                yield tuple(
-                    Receipt(control=control, status="refused", detail=refused[control])
-                    if control in refused
-                    else receipts[control]
-                    for control in controls
-                )
+                kept = [receipts[control] for control in controls]
+                yield tuple(replace(receipt, carrier=receipt.carrier or self.carrier) for receipt in kept)
             finally:
                 self.session = None
+
+    def _receipt(self, control: Control, detail: str, status: Status = "applied") -> Receipt:
+        return Receipt(control=control, status=status, detail=detail, carrier=self.carrier)
 
     def _apply(self, torch: Any, controls: tuple[Control, ...], stack: ExitStack) -> dict[Control, Receipt]:
         device = torch.cuda.current_device()
@@ -160,7 +166,7 @@ class CudaBackend:
             match control:
                 case SmPartition(comm_sms):
                     confined = stack.enter_context(self._partition(torch, device, comm_sms))
-                    receipts[control] = Receipt(control=control, status="applied", detail=confined.detail)
+                    receipts[control] = self._receipt(control, confined.detail)
                 case CommPriority():
                     comm_stream = prioritised_stream(torch, device)
                     receipts[control] = _with_stream(receipts[control], comm_stream)
@@ -171,11 +177,13 @@ class CudaBackend:
                 case SmemPad() | TileChoice():
                     tile = "x".join(map(str, gemm.tile))
                     detail = f"our GEMM takes tile {tile} and a pad of {gemm.pad_bytes:,} bytes; no other kernel does"
-                    receipts[control] = Receipt(control=control, status="applied", detail=detail)
+                    receipts[control] = self._receipt(control, detail)
                 case LaunchOrder() | Chunks():
-                    receipts[control] = Receipt(control=control, status="no effect", detail=BY_CALLER)
+                    row = support(control, self.carrier)
+                    detail = f"nothing to set on the device: {row.how or row.why_not}"
+                    receipts[control] = self._receipt(control, detail, "no effect")
                 case CommBlocks():
-                    pass  # its receipt is that of the options
+                    pass  # the options' receipt
                 case _:
                     assert_never(control)
         self.session = Session(
@@ -192,7 +200,7 @@ class CudaBackend:
     def _grouped(
         self, torch: Any, device: int, controls: tuple[Control, ...], stack: ExitStack
     ) -> tuple[Any, Any | None, dict[Control, Receipt]]:
-        """Options of a process group, a group with them where torch.distributed runs, and receipts for both."""
+        """Process-group options, a group with them where torch.distributed runs, and receipts for both."""
         nccl = getattr(torch.distributed, "ProcessGroupNCCL", None)
         if nccl is None:
             return None, None, {}
@@ -206,20 +214,21 @@ class CudaBackend:
             real = group._get_backend(torch.device("cuda", device)).options
             receipts |= {control: read_back(nccl, real, control, "in a new process group") for control in set_ones}
         for control in set_ones:
-            if words := overriding(control, self.environ, self.library):
-                receipts[control] = Receipt(control=control, status="no effect", detail=words)
+            if variable := overriding(control, self.environ, self.library):
+                receipts[control] = self._receipt(control, variable, "no effect")
         return made.options, group, receipts
 
     def _copies_receipt(self, control: CopyEngine, policy: Receipt | None) -> Receipt:
         """Our own copies need no policy; where NCCL has one, it is set too."""
         detail = "all-gather and all-to-all by copies of our own, one stream per peer"
-        if policy is None or policy.status != "applied" or no_zero_cta(self.library):
-            return Receipt(control=control, status="applied", detail=detail)
-        return Receipt(control=control, status="applied", detail=f"{detail}; NCCL: {policy.detail}")
+        no_policy = support(control, "NCCL environment").refusal(self.name, self.library.version)
+        if policy is not None and policy.status == "applied" and no_policy is None:
+            detail += f"; NCCL: {policy.detail}"
+        return self._receipt(control, detail)
 
 
 def _with_stream(receipt: Receipt, stream: Any) -> Receipt:
     if receipt.status != "applied":
         return receipt
     detail = f"{receipt.detail}; our own comm stream has priority {stream.priority}"
-    return Receipt(control=receipt.control, status="applied" if stream.priority < 0 else "no effect", detail=detail)
+    return replace(receipt, status="applied" if stream.priority < 0 else "no effect", detail=detail)

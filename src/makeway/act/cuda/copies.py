@@ -1,8 +1,8 @@
-"""All-gather and all-to-all by copies between peers, on copy engines and without a block. Not yet run on hardware.
+"""All-gather and all-to-all by peer copies on copy engines, without a block. Not yet run on hardware.
 
-ConCCL's one-step algorithm (arXiv 2412.14335): every rank pulls from every peer at once, one stream and so one copy
-engine per peer. Peers' memory is reached through symmetric memory, whose plain copies torch documents as free of SMs
-(torch 2.13, torch/distributed/_symmetric_memory, `_low_contention_all_gather`). Nothing here adds: no all-reduce.
+ConCCL's one-step algorithm (arXiv 2412.14335): every rank pulls from every peer at once, with one stream, and so one
+copy engine, per peer. Copies go through symmetric memory, and torch documents that they use no SM (torch 2.13,
+torch/distributed/_symmetric_memory, `_low_contention_all_gather`). Copies cannot add, so there is no all-reduce.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from makeway.values.errors import InputError, UnsupportedError
 
 
 class Peers(Protocol):
-    """What we use of torch's symmetric-memory handle."""
+    """The part of torch's symmetric-memory handle that we use."""
 
     @property
     def rank(self) -> int: ...
@@ -28,7 +28,7 @@ class Peers(Protocol):
 
 
 class Streams(Protocol):
-    """What we use of torch.cuda."""
+    """The part of torch.cuda that we use."""
 
     def Stream(self, *, priority: int = 0) -> Any: ...  # noqa: N802 (torch's name)
     def current_stream(self) -> Any: ...
@@ -36,16 +36,16 @@ class Streams(Protocol):
 
 
 def pull_order(rank: int, ranks: int) -> tuple[int, ...]:
-    """The peers of a rank, each rank starting with another, so that no peer is asked by all at once."""
+    """The peers of a rank; every rank starts with a different one, so that no peer serves all at once."""
     return tuple((rank - step) % ranks for step in range(1, ranks))
 
 
 @dataclass
 class CopyGroup:
-    """Collectives of one symmetric buffer: what each rank put there is what its peers pull.
+    """Collectives over one symmetric buffer: each rank fills it, and its peers pull from it.
 
-    Work is ordered after the current stream and the current stream after the work, as collectives of torch are. Until
-    all ranks have passed the second barrier, which the current stream waits for, nobody may write the buffer again.
+    Ordering is that of torch's collectives: work waits for the current stream, which then waits for the work. The
+    buffer may be written again once every rank has passed the second barrier, which the current stream waits for.
     """
 
     peers: Peers
@@ -53,7 +53,7 @@ class CopyGroup:
     _side: list[Any] = field(default_factory=list)  # one per peer
 
     def all_gather(self, shard: Any, *, out: Any | None = None) -> Any:
-        """Every rank's shard, in order of ranks. `shard` is this rank's buffer in symmetric memory."""
+        """Every rank's shard, in rank order. `shard` is this rank's buffer in symmetric memory."""
         ranks = self.peers.world_size
         gathered = (ranks * shard.shape[0], *shard.shape[1:])
         result = shard.new_empty(gathered) if out is None else out
@@ -67,7 +67,7 @@ class CopyGroup:
         return result
 
     def all_to_all(self, sent: Any, *, out: Any | None = None) -> Any:
-        """From every rank the piece meant for this one. `sent` is this rank's buffer: equal pieces, one per rank."""
+        """The pieces that all ranks send to this one. `sent` is this rank's buffer: equal pieces, one per rank."""
         ranks, rank = self.peers.world_size, self.peers.rank
         if sent.shape[0] % ranks:
             raise InputError(f"{sent.shape[0]} rows cannot be divided among {ranks} ranks")
@@ -101,8 +101,8 @@ class CopyGroup:
 
 
 def symmetric_group(torch: Any, buffer: Any, group: Any) -> CopyGroup:
-    """The copy group of a buffer made by torch.distributed._symmetric_memory.empty; a collective call."""
+    """The copy group of a buffer from torch.distributed._symmetric_memory.empty; a collective call."""
     module = symmetric_memory(torch)
     if module is None:
-        raise UnsupportedError("this torch has no symmetric memory, through which peers' buffers are copied.")
+        raise UnsupportedError("this torch has no symmetric memory, which copies between peers need.")
     return CopyGroup(peers=module.rendezvous(buffer, group), streams=torch.cuda)

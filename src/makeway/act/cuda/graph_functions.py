@@ -1,6 +1,6 @@
-"""The functions behind kernel nodes: what a plan asks of each, and its limit of dynamic shared memory.
+"""The functions behind kernel nodes: the control for each, and its limit of dynamic shared memory.
 
-Ten thousand nodes have few functions: names are matched and limits raised once per function. Not yet run on hardware.
+Thousands of nodes share few functions: names are matched and limits raised once per function. Not yet run on hardware.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from makeway.values.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """One function, and what the plan asks of its nodes."""
+    """One function, and the control for its nodes."""
 
     key: tuple[int, int]  # handles: (CUfunction, CUkernel)
     name: str
@@ -30,8 +30,8 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitReceipt:
-    """A function's limit of dynamic shared memory that was raised, as read back."""
+class LimitChange:
+    """A function's raised limit of dynamic shared memory, as read back."""
 
     kernel: str
     before_bytes: int
@@ -44,12 +44,12 @@ class _Limit:
     kernel: str
     before_bytes: int
     now_bytes: int
-    refused_bytes: int | None = None  # the least that was refused
+    refused_bytes: int | None = None  # the smallest refused
     refusal: str = ""
 
 
 class Functions:
-    """The functions of one graph under one plan. The first pad whose pattern matches counts; comm is never padded."""
+    """The functions of one graph under one plan. The first matching pad wins; comm is never padded."""
 
     def __init__(self, calls: GraphDriver, plan: Plan) -> None:
         rules = rules_of(plan)
@@ -83,9 +83,9 @@ class Functions:
         return Function(key=key, name=name, comm=comm, control=control)
 
     def notes(self) -> tuple[str, ...]:
-        """Patterns that a graph cannot answer: it knows names, not code objects."""
+        """Patterns that a graph cannot match: it knows names, not code objects."""
         return tuple(
-            f"{rule.pattern}: a graph tells no code objects, only names; the launch shim can"
+            f"{rule.pattern}: a graph gives kernel names, not code; the launch shim matches code"
             for rule, _ in self._pads
             if rule.pattern.startswith("code:")
         )
@@ -95,14 +95,14 @@ class Functions:
         if self._greatest is None:
             least, greatest = self._calls.priorities()
             if least == greatest:
-                raise UnsupportedError("this device knows one priority only")
+                raise UnsupportedError("this device has a single priority")
             self._greatest = greatest
         return self._greatest
 
     # --- limits --------------------------------------------------------------------------------
 
     def permit(self, function: Function, params: Any, smem_bytes: int) -> None:
-        """See that launches of the function may ask for so much, or say why they may not."""
+        """Raise the function's limit to that size if needed, or say why it cannot be raised."""
         func = self._loaded.get(function.key)
         if func is None:
             func = self._loaded[function.key] = self._calls.loaded(function.key, int(params.ctx))
@@ -120,7 +120,7 @@ class Functions:
     def _raise(self, func: int, limit: _Limit, smem_bytes: int) -> None:
         try:
             if smem_bytes > LARGEST_SMEM_BYTES:
-                raise UnsupportedError(f"a limit holds at most {LARGEST_SMEM_BYTES:,}")
+                raise UnsupportedError(f"a limit is at most {LARGEST_SMEM_BYTES:,}")
             self._calls.set_limit(func, smem_bytes)
             limit.now_bytes = self._calls.limit_bytes(func)
             answer = f"the limit stayed at {limit.now_bytes:,}"
@@ -131,18 +131,18 @@ class Functions:
             limit.refusal = f"{smem_bytes:,} bytes of dynamic shared memory: {answer}{self._allowed(func)}"
 
     def _allowed(self, func: int) -> str:
-        """What the device allows, where the driver tells."""
+        """What the device allows, where the driver reports it."""
         try:
             allowed = self._calls.block_bytes() - self._calls.static_bytes(func)
         except UnsupportedError:
             return ""
         return f"; the device allows this kernel {allowed:,}"
 
-    def settle(self, in_use: Collection[tuple[int, int]]) -> tuple[LimitReceipt, ...]:
-        """Receipts of the limits that were raised; those raised for nothing are put back."""
+    def settle(self, in_use: Collection[tuple[int, int]]) -> tuple[LimitChange, ...]:
+        """The limits that were raised; those raised for nothing are lowered again."""
         used = {self._loaded[key] for key in in_use if key in self._loaded}
         raised = [
-            LimitReceipt(
+            LimitChange(
                 kernel=limit.kernel, before_bytes=limit.before_bytes, after_bytes=limit.now_bytes, function=func
             )
             for func, limit in self._limits.items()
@@ -152,12 +152,12 @@ class Functions:
         return tuple(limit for limit in settled if limit.after_bytes != limit.before_bytes or limit.function in used)
 
 
-def lowered(calls: GraphDriver, limit: LimitReceipt) -> LimitReceipt:
-    """Put a limit back where nobody has set it since; what it is then."""
+def lowered(calls: GraphDriver, limit: LimitChange) -> LimitChange:
+    """Lower a limit again unless somebody has set it since, and read it back."""
     if calls.limit_bytes(limit.function) == limit.after_bytes:
-        with suppress(UnsupportedError):  # what is read back tells
+        with suppress(UnsupportedError):  # the value read back shows it
             calls.set_limit(limit.function, limit.before_bytes)
-    return LimitReceipt(
+    return LimitChange(
         kernel=limit.kernel,
         before_bytes=limit.before_bytes,
         after_bytes=calls.limit_bytes(limit.function),

@@ -1,8 +1,8 @@
-"""Kernel nodes of a CUDA graph through the driver API: found, read, set. Not yet run on hardware.
+"""Kernel nodes of a CUDA graph through the driver API: listed, read, set. Not yet run on hardware.
 
-The driver is `cuda.bindings.driver`, or a stand-in with the same names. What it refuses is an `UnsupportedError` that
-names the call and its answer. `kernelParams` and `extra` of a node that was read belong to the node: they are passed on
-as they are and never written (NVIDIA's documentation of cuGraphKernelNodeGetParams; ggml-org/llama.cpp#12152).
+The driver is `cuda.bindings.driver`, or a stand-in with the same names. A refusal is an `UnsupportedError` that names
+the call and its result. `kernelParams` and `extra` of a node belong to the node: they are passed on unchanged
+(NVIDIA's documentation of cuGraphKernelNodeGetParams; ggml-org/llama.cpp#12152).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 from makeway.values.errors import MissingExtraError, UnsupportedError
 
-# What a node carries beside its parameters; read before and after to prove that only what was meant changed.
-# The rest of the programmatic launch is in the graph's edges, which nothing here touches.
+# What a node carries besides its parameters, read before and after to prove that nothing else changed.
+# The rest of a programmatic launch is in the graph's edges, which nothing here touches.
 ATTRIBUTES = ("PRIORITY", "COOPERATIVE", "CLUSTER_DIMENSION", "PROGRAMMATIC_STREAM_SERIALIZATION")
 ATTRIBUTE_BYTES = 64  # cuda.h, CUlaunchAttributeValue
 LARGEST_SMEM_BYTES = 2**31 - 1  # function attributes are signed 32-bit numbers
 
-# Of a node: its priority, unless this driver does not tell it, and the bytes of all ATTRIBUTES but the first.
+# A node's priority (None where the driver does not report it), and the bytes of the other ATTRIBUTES.
 ReadAttributes = Callable[[Any], tuple[int | None, bytes]]
 
 _shape = attrgetter("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ")
@@ -33,23 +33,23 @@ _shape = attrgetter("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY"
 def load_driver() -> Any:
     """The module `cuda.bindings.driver`, or the error that names the extra."""
     try:
-        found = importlib.util.find_spec("cuda.bindings.driver")
+        spec = importlib.util.find_spec("cuda.bindings.driver")
     except ModuleNotFoundError:
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         raise MissingExtraError("shaping CUDA graphs needs cuda-bindings, which is not installed.", "cuda")
     return importlib.import_module("cuda.bindings.driver")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """What can be read of a kernel node; attributes, and so the priority, of a node that stays as it is are not."""
+    """A kernel node as read; attributes and priority are not read where the plan asks nothing of it."""
 
     smem_bytes: int  # dynamic, per block
     priority: int | None = None  # lower goes first
     shape: tuple[int, ...] = field(repr=False)  # grid and block
     function: tuple[int, int] = field(repr=False)  # handles: (CUfunction, CUkernel), one of which may be 0
-    attributes: bytes | None = field(default=None, repr=False)  # ATTRIBUTES but the priority, one after the other
+    attributes: bytes | None = field(default=None, repr=False)  # ATTRIBUTES after the priority, concatenated
 
     @property
     def cooperative(self) -> bool:
@@ -64,7 +64,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelNode:
-    """A kernel node and the way to it."""
+    """A kernel node and its path."""
 
     path: tuple[int, ...]  # its number in the graph; inside child graphs, theirs come first
     handle: Any
@@ -77,11 +77,11 @@ class GraphNodes:
 
     kernels: tuple[KernelNode, ...]
     children: dict[int, tuple[Any, Any]]  # outermost child-graph nodes by number: (node, graph in it)
-    conditionals: int  # nodes whose bodies were not looked into
+    conditionals: int  # nodes whose bodies were not inspected
 
 
 class GraphDriver:
-    """The calls that are needed, each with its answer checked."""
+    """The driver calls, each with its result checked."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
@@ -93,12 +93,12 @@ class GraphDriver:
 
     def _ask(self, call: str, *arguments: Any) -> Any:
         try:
-            status, *found = getattr(self.driver, call)(*arguments)
+            status, *values = getattr(self.driver, call)(*arguments)
         except RuntimeError as error:  # cuda-bindings: this driver has no such function
             raise UnsupportedError(f"{call}: {error}") from None
         if status:
-            raise UnsupportedError(f"{call} answered {status.name}")
-        return found[0] if len(found) == 1 else tuple(found)
+            raise UnsupportedError(f"{call} returned {status.name}")
+        return values[0] if len(values) == 1 else tuple(values)
 
     # --- nodes ---------------------------------------------------------------------------------
 
@@ -130,19 +130,19 @@ class GraphDriver:
         _, count = self._ask("cuGraphGetNodes", graph)
         if not count:
             return ()
-        found, count = self._ask("cuGraphGetNodes", graph, count)
-        listed: Sequence[Any] = found[:count]
+        nodes, count = self._ask("cuGraphGetNodes", graph, count)
+        listed: Sequence[Any] = nodes[:count]
         return listed
 
     def params(self, node: Any) -> Any:
-        """The parameters: our own copy of the structure, which points to arrays of the node."""
-        status, found = self.driver.cuGraphKernelNodeGetParams(node)
+        """The parameters: our copy of the structure, which points to the node's arrays."""
+        status, params = self.driver.cuGraphKernelNodeGetParams(node)
         if status:
-            raise UnsupportedError(f"cuGraphKernelNodeGetParams answered {status.name}")
-        return found
+            raise UnsupportedError(f"cuGraphKernelNodeGetParams returned {status.name}")
+        return params
 
     def state(self, node: Any, params: Any, *, attributes: bool) -> NodeState:
-        """What the node is now; its parameters were read already."""
+        """The node as it is now; `params` were just read."""
         priority, others = self._read_attributes(node) if attributes else (None, None)
         return NodeState(
             smem_bytes=params.sharedMemBytes,
@@ -153,11 +153,11 @@ class GraphDriver:
         )
 
     def set_smem(self, node: Any, params: Any, smem_bytes: int) -> None:
-        """Set the dynamic shared memory; `params` were read since the node was last set, and are useless afterwards."""
+        """Set the dynamic shared memory; `params` must be newer than the last change, and are stale afterwards."""
         params.sharedMemBytes = smem_bytes
         (status,) = self.driver.cuGraphKernelNodeSetParams(node, params)
         if status:
-            raise UnsupportedError(f"cuGraphKernelNodeSetParams answered {status.name}")
+            raise UnsupportedError(f"cuGraphKernelNodeSetParams returned {status.name}")
 
     def set_priority(self, node: Any, priority: int) -> None:
         value = self.driver.CUkernelNodeAttrValue()
@@ -171,19 +171,19 @@ class GraphDriver:
         self._ask_nothing("cuGraphExecChildGraphNodeSetParams", executable, node, graph)
 
     def _ask_nothing(self, call: str, *arguments: Any) -> None:
-        answered = self._ask(call, *arguments)
-        assert answered == ()
+        values = self._ask(call, *arguments)
+        assert values == ()
 
     # --- functions and the device ---------------------------------------------------------------
 
     def name(self, function: tuple[int, int]) -> str:
-        """The kernel's name as the driver knows it, which for C++ is the mangled one."""
+        """The kernel's name in the driver, mangled for C++."""
         func, kern = function
-        found: bytes = self._ask("cuFuncGetName", func) if func else self._ask("cuKernelGetName", kern)
-        return found.decode(errors="replace")
+        name: bytes = self._ask("cuFuncGetName", func) if func else self._ask("cuKernelGetName", kern)
+        return name.decode(errors="replace")
 
     def loaded(self, function: tuple[int, int], context: int) -> int:
-        """The CUfunction whose limits hold for a node.
+        """The CUfunction whose limits apply to a node.
 
         A CUkernel has one per context; limits set on it override those of the CUkernel, whenever they were set
         (NVIDIA's documentation of cuKernelSetAttribute).
@@ -221,29 +221,29 @@ class GraphDriver:
 
 
 def _attribute_reader(driver: Any, ids: Sequence[Any]) -> ReadAttributes:
-    """Reads ATTRIBUTES of a node, priority first; what this driver does not have on nodes reads as zero.
+    """A reader of a node's ATTRIBUTES, priority first; an attribute that this driver lacks reads as zero.
 
-    cuda-bindings makes an object of twenty views for every value, which takes longer than all the rest. The driver's
-    own entry point, which it hands out too, fills a buffer of ours.
+    cuda-bindings builds an object of twenty views for every value, which takes longer than all the rest. So we call
+    the driver's entry point directly and let it fill a buffer.
     """
     if not hasattr(driver, "cuGetProcAddress"):
         return _slow_reader(driver, ids)
     status, address, *_ = driver.cuGetProcAddress(b"cuGraphKernelNodeGetAttribute", 12000, 0)  # CUDA 12.0
     if status:
-        raise UnsupportedError(f"cuGetProcAddress of cuGraphKernelNodeGetAttribute answered {status.name}")
+        raise UnsupportedError(f"cuGetProcAddress of cuGraphKernelNodeGetAttribute returned {status.name}")
     call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(int(address))
-    # Each attribute has a place of its own: the driver writes one member of the union, so that the rest stays zero.
+    # Each attribute has its own slot: the driver writes one member of the union, and the rest stays zero.
     buffer = ctypes.create_string_buffer(ATTRIBUTE_BYTES * len(ids))
     start = ctypes.addressof(buffer)
     priority, *others = [(int(attribute), start + ATTRIBUTE_BYTES * at) for at, attribute in enumerate(ids)]
 
     def read(node: Any) -> tuple[int | None, bytes]:
         handle = int(node)
-        untold = call(handle, *priority)
-        for attribute, place in others:
-            call(handle, attribute, place)
-        found = buffer.raw
-        return None if untold else _number(found), found[ATTRIBUTE_BYTES:]
+        missing = call(handle, *priority)
+        for attribute, slot in others:
+            call(handle, attribute, slot)
+        content = buffer.raw
+        return None if missing else _number(content), content[ATTRIBUTE_BYTES:]
 
     return read
 

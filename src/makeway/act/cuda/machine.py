@@ -1,13 +1,13 @@
-"""What torch and its GPUs offer here, as a value, and what is missing. Not yet run on hardware.
+"""What torch and its GPUs offer here, as one value, and what is missing. Not yet run on hardware.
 
-torch is handed in as a namespace or imported when asked, so that a machine without it can be looked at too.
+torch is passed in as a namespace or imported on demand, so that this works on a machine without it.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from makeway.values.errors import MissingExtraError, UnsupportedError
@@ -23,17 +23,17 @@ _GPUS: dict[Vendor, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMachine:
-    """What was found of one vendor's GPUs; None where there is nothing to ask."""
+    """One vendor's GPUs as torch sees them; None where that is not known."""
 
     vendor: Vendor
     torch: str | None = None  # its version
-    built: str | None = None  # the CUDA or ROCm version that torch was built with
+    built: str | None = None  # the CUDA or ROCm version of torch's build
     devices: int = 0
-    device: str | None = None  # name of the current one
-    sms: int | None = None  # of the current one; CUs on AMD
+    device: str | None = None  # the current device's name
+    sms: int | None = None  # CUs on AMD
     arch: str | None = None  # sm_90, gfx942
-    smem_block_bytes: int | None = None  # the most that one block may ask for
-    nccl: tuple[int, ...] | None = None  # RCCL answers with NCCL's number too
+    smem_block_bytes: int | None = None  # the most that one block may request
+    nccl: tuple[int, ...] | None = None  # RCCL reports NCCL's number too
     green_contexts: bool = False
     symmetric_memory: bool = False
     triton: bool = False
@@ -52,7 +52,7 @@ class GpuMachine:
 
 
 def load_torch() -> Any:
-    """The torch package, or the error that names the extra."""
+    """The torch package, or an error that names the extra."""
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError("controls on a GPU need torch, which is not installed.", "torch")
     return importlib.import_module("torch")
@@ -66,23 +66,20 @@ def look(vendor: Vendor, torch: Any | None = None) -> GpuMachine:
         torch = load_torch()
     built = getattr(torch.version, _BUILDS[vendor][0], None)
     devices = torch.cuda.device_count() if built is not None else 0
-    found = GpuMachine(vendor=vendor, torch=str(torch.__version__), built=built, devices=devices)
-    return _described(found, torch) if devices else found
+    machine = GpuMachine(vendor=vendor, torch=str(torch.__version__), built=built, devices=devices)
+    return _described(machine, torch) if devices else machine
 
 
-def _described(found: GpuMachine, torch: Any) -> GpuMachine:
+def _described(machine: GpuMachine, torch: Any) -> GpuMachine:
     current = torch.cuda.current_device()
     facts = torch.cuda.get_device_properties(current)
-    amd = found.vendor == "amd"
-    return GpuMachine(
-        vendor=found.vendor,
-        torch=found.torch,
-        built=found.built,
-        devices=found.devices,
+    amd = machine.vendor == "amd"
+    return replace(
+        machine,
         device=facts.name,
         sms=facts.multi_processor_count,
         arch=facts.gcnArchName.partition(":")[0] if amd else f"sm_{facts.major}{facts.minor}",
-        # HIP has no opt-in beyond the plain limit; torch's type file does not list CUDA's.
+        # HIP has no opt-in limit; torch's type file does not list CUDA's.
         smem_block_bytes=facts.shared_memory_per_block
         if amd
         else getattr(facts, "shared_memory_per_block_optin", None),
@@ -94,11 +91,11 @@ def _described(found: GpuMachine, torch: Any) -> GpuMachine:
 
 
 def _green_contexts(torch: Any) -> bool:
-    return hasattr(torch._C, "_CUDAGreenContext")  # as torch/cuda/green_contexts.py asks (torch 2.13)
+    return hasattr(torch._C, "_CUDAGreenContext")  # as torch/cuda/green_contexts.py checks (torch 2.13)
 
 
 def symmetric_memory(torch: Any) -> Any | None:
-    """torch.distributed._symmetric_memory, which torch does not load by itself; None where there is none."""
+    """torch.distributed._symmetric_memory, which torch does not load itself; None where there is none."""
     if hasattr(torch.distributed, "_symmetric_memory") or getattr(torch, "__spec__", None) is None:
         return getattr(torch.distributed, "_symmetric_memory", None)
     try:
@@ -108,7 +105,7 @@ def symmetric_memory(torch: Any) -> Any | None:
 
 
 def require(machine: GpuMachine, what: str) -> None:
-    """Nothing, or the error that says what was asked for and what is missing."""
+    """Raise an error that says what is missing where no GPU is ready."""
     if reason := machine.missing:
         raise UnsupportedError(
             f"{what} was asked for, but {reason}. `makeway doctor` lists what works here; "

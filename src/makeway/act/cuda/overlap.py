@@ -1,8 +1,8 @@
-"""GEMMs and collectives of one rank on a real GPU, in turn or beside each other. Not yet run on hardware.
+"""GEMMs and collectives of one rank on a real GPU, sequential or overlapped. Not yet run on hardware.
 
-As in arXiv 2606.09200, section 3.2: collective i waits for GEMM i; GEMM i + 1 waits for no collective, and with several
-compute streams for no other GEMM either (the number of streams is not given there and is ours to set). Where the two
-are independent (ConCCL, arXiv 2412.14335) a collective waits for the one before it alone. Events order the work.
+As in arXiv 2606.09200, section 3.2: collective i waits for GEMM i; GEMM i + 1 waits for no collective and, with several
+compute streams, for no other GEMM (the paper does not give the number of streams). Where the two are independent
+(ConCCL, arXiv 2412.14335), a collective waits only for the previous one. Events order the work.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from makeway.values.errors import InputError, UnsupportedError
 
 
 class Handle(Protocol):
-    """A collective under way: `wait` makes the current stream wait for it."""
+    """A running collective: `wait` makes the current stream wait for it."""
 
     def wait(self) -> object: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """What each iteration launches on the current stream, and how many there are."""
+    """What each iteration launches on the current stream, and the number of iterations."""
 
-    gemm: Callable[[int], object]  # of an iteration
+    gemm: Callable[[int], object]  # by iteration
     collective: Callable[[int], Handle]
     iterations: int
     in_flight: int = 1  # compute streams
     dependent: bool = True  # collective i must wait for GEMM i
-    comm_first: bool = False  # collective i is launched before GEMM i; only where it does not depend on it
+    comm_first: bool = False  # launch collective i before GEMM i; only where it does not depend on it
 
     def __post_init__(self) -> None:
         if self.iterations < 1 or self.in_flight < 1:
@@ -42,7 +42,7 @@ class Loop:
 
 
 def run_compute(torch: Any, loop: Loop, session: Session | None = None) -> None:
-    """The GEMMs alone, on the streams that they have beside collectives."""
+    """The GEMMs alone, on the same streams as beside collectives."""
     main, streams = torch.cuda.current_stream(), _compute_streams(torch, loop, session)
     _after(streams, main)
     for index in range(loop.iterations):
@@ -52,22 +52,22 @@ def run_compute(torch: Any, loop: Loop, session: Session | None = None) -> None:
 
 
 def run_comm(loop: Loop) -> None:
-    """The collectives alone, one after the other."""
+    """The collectives alone, sequential."""
     for index in range(loop.iterations):
         loop.collective(index).wait()
 
 
 def run_sequential(loop: Loop) -> None:
-    """Every GEMM and every collective one after the other, on the current stream."""
+    """GEMMs and collectives sequential on the current stream."""
     for index in range(loop.iterations):
         loop.gemm(index)
         loop.collective(index).wait()
 
 
 def run_overlapped(torch: Any, loop: Loop, session: Session | None = None) -> None:
-    """The loop with compute and communication on streams of their own; the current stream waits for all of it.
+    """The loop with compute and communication on separate streams; the current stream waits for all of it.
 
-    A compute stream that a control confined takes every GEMM: a green context's streams would not be confined alike.
+    A confined compute stream takes every GEMM, since further streams would not be confined.
     """
     main, compute = torch.cuda.current_stream(), _compute_streams(torch, loop, session)
     comm = session.comm_stream if session and session.comm_stream is not None else torch.cuda.Stream()
@@ -110,7 +110,7 @@ def _join(main: Any, streams: Sequence[Any]) -> None:
 
 
 def timed_ns(torch: Any, run: Callable[[], None]) -> float:
-    """How long the device takes for what `run` launches, by events around it on the current stream."""
+    """Device time of what `run` launches, from events around it on the current stream."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start.record()
@@ -120,12 +120,12 @@ def timed_ns(torch: Any, run: Callable[[], None]) -> float:
     return float(start.elapsed_time(end)) * 1e6
 
 
-# --- collectives as a session has them -----------------------------------------------------------
+# --- collectives of a session --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _OnStream:
-    """Copies are ordered by the stream they were given to: there is nothing more to wait for."""
+    """Copies are ordered by their stream: there is nothing else to wait for."""
 
     def wait(self) -> None:
         return None
@@ -134,7 +134,7 @@ class _OnStream:
 def collective(
     torch: Any, session: Session | None, kind: CollectiveKind, sent: Any, received: Any
 ) -> Callable[[], Handle]:
-    """A launch of one collective by the session's process group; an all-reduce works in `received` alone."""
+    """A launch of one collective on the session's process group; an all-reduce uses `received` only."""
     dist, group = torch.distributed, session.group if session else None
     match kind:
         case "all-reduce":
@@ -144,11 +144,11 @@ def collective(
         case "all-to-all":
             return lambda: dist.all_to_all_single(received, sent, group=group, async_op=True)
         case _:
-            raise UnsupportedError(f"no loop on a GPU runs a {kind}; it runs all-reduce, all-gather and all-to-all")
+            raise UnsupportedError(f"a loop on a GPU runs all-reduce, all-gather or all-to-all, not {kind}")
 
 
 def copied(torch: Any, session: Session, kind: CollectiveKind, sent: Any, received: Any) -> Callable[[], Handle]:
-    """The same by copies between peers; `sent` is in symmetric memory. Making it is a collective call."""
+    """The same by peer copies; `sent` is in symmetric memory. Creating it is a collective call."""
     group = session.group if session.group is not None else torch.distributed.group.WORLD
     copies = symmetric_group(torch, sent, group)
     pulls = {"all-gather": copies.all_gather, "all-to-all": copies.all_to_all}

@@ -1,6 +1,6 @@
-"""Streams with priority, and a compute stream that is confined to some of the SMs. Not yet run on hardware.
+"""Streams with priority, and a compute stream confined to some SMs. Not yet run on hardware.
 
-Priority only orders blocks that wait; blocks that run are not moved (CUDA driver API, cuStreamCreateWithPriority).
+Priority orders waiting blocks only; running blocks stay (CUDA driver API, cuStreamCreateWithPriority).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 from makeway.values.errors import InputError
 from makeway.values.units import floor_to
 
-# The least SMs of a green context, and what their number must divide by, by major compute capability: CUDA driver
-# API, "Green Contexts", guideline for each architecture. The driver rounds up; we round down, so that comm loses none.
+# Smallest green context and its granularity in SMs, by major compute capability: CUDA driver API, "Green Contexts",
+# guideline for each architecture. The driver rounds up; we round down, so that communication loses no SM.
 _GREEN_UNITS = {6: (1, 1), 7: (2, 2), 8: (4, 2)}
 _GREEN_UNITS_FROM_9 = (8, 8)
 
 
 def prioritised_stream(torch: Any, device: int) -> Any:
-    """A stream of the highest priority that the device knows (the lowest number)."""
+    """A stream of the device's highest priority (the lowest number)."""
     return torch.cuda.Stream(device=device, priority=min(torch.cuda.Stream(device=device).priority_range()))
 
 
 def compute_sms(sms: int, comm_sms: int, major: int) -> int:
-    """The SMs that compute may have when communication gets at least `comm_sms`, in numbers that CUDA can cut."""
+    """The SMs left to compute when communication gets at least `comm_sms`, rounded to CUDA's granularity."""
     least, unit = _GREEN_UNITS.get(major, _GREEN_UNITS_FROM_9)
     left = floor_to(sms - comm_sms, unit)
     if comm_sms < 1 or left < least:
@@ -38,7 +38,7 @@ def compute_sms(sms: int, comm_sms: int, major: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfinedStream:
-    """A stream whose kernels stay on some SMs, and what was read back about it."""
+    """A stream whose kernels stay on some SMs, and what was read back."""
 
     stream: Any
     sms: int  # or CUs
@@ -49,28 +49,28 @@ class ConfinedStream:
 def green_stream(torch: Any, device: int, comm_sms: int) -> Iterator[ConfinedStream]:
     """A compute stream in a green context of all but `comm_sms` SMs.
 
-    Only what is launched on it is confined; communication may still use every SM. torch has no call that tells how
-    many SMs the driver gave, so that the number asked for is reported, after the driver's own rounding rule.
+    Only what is launched on it is confined; communication may still use every SM. torch cannot read back how many SMs
+    the driver granted, so `sms` is the number requested, which follows the driver's granularity.
     """
     facts = torch.cuda.get_device_properties(device)
     wanted = compute_sms(facts.multi_processor_count, comm_sms, facts.major)
     context = torch.cuda.green_contexts.GreenContext.create(num_sms=wanted, device_id=device)
     try:
         detail = (
-            f"compute stream in a green context of {wanted} of {facts.multi_processor_count} SMs (as asked: torch "
+            f"compute stream in a green context of {wanted} of {facts.multi_processor_count} SMs (requested: torch "
             "cannot read it back); only kernels on that stream are confined"
         )
         yield ConfinedStream(stream=context.Stream(), sms=wanted, detail=detail)
     finally:
-        torch.cuda.synchronize(device)  # nothing may run in a context that goes
+        torch.cuda.synchronize(device)  # nothing may run in a context that is destroyed
         del context
 
 
 @contextmanager
 def carved_out(torch: Any, sms: int) -> Iterator[int | None]:
-    """Kernels that obey torch's experimental carve-out leave `sms` SMs free; gives what was read back.
+    """Kernels that honour torch's experimental carve-out leave `sms` SMs free; yields the value read back.
 
-    Which kernels obey is up to torch (in 2.13 few do): a weaker stand-in for a green context.
+    Few kernels of torch 2.13 honour it: a weaker substitute for a green context.
     """
     before = torch._C._get_sm_carveout_experimental()
     torch._C._set_sm_carveout_experimental(sms)

@@ -1,4 +1,4 @@
-"""What the control group of this process leaves it of the host (Linux kernel, admin-guide/cgroup-v2 and cgroup-v1)."""
+"""The limits of this process's control group (Linux kernel, admin-guide/cgroup-v2 and cgroup-v1)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path, PurePosixPath
 
 from makeway.act.doctor.gpus import text, whole
 
-_UNLIMITED_V1_BYTES = 2**60  # version 1 writes the largest multiple of a page where there is no limit
+_UNLIMITED_V1_BYTES = 2**60  # version 1 writes the largest multiple of a page for "no limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The tightest limit on the way from the process to the root; None: none set, or none to be seen."""
+    """The tightest limits between the process and the root group; None: not set, or not readable."""
 
-    cpus: float | None = None  # processor time per time: 1.5 is one and a half cores
+    cpus: float | None = None  # in cores: 1.5 is one and a half cores' time
     cpuset: str | None = None  # such as "0-3,8"
     memory_bytes: int | None = None
 
 
 def cgroup_limits(root: Path = Path("/")) -> Limits:
-    """The limits of both versions of control groups, whichever of them are mounted where they usually are."""
+    """The limits of both control-group versions, where they are mounted in their usual places."""
     mount = root / "sys/fs/cgroup"
     paths = dict(_memberships(text(root / "proc/self/cgroup")))
     unified = [*_upwards(mount, paths.get("", "/")), *_upwards(mount / "unified", paths.get("", "/"))]
@@ -39,14 +39,14 @@ def cgroup_limits(root: Path = Path("/")) -> Limits:
         *(text(place / "cpuset.cpus").strip() for place in cpuset),
     ]
     return Limits(
-        cpus=min((found for found in cpus if found is not None), default=None),
-        cpuset=next((found for found in sets if found), None),
+        cpus=min((quota for quota in cpus if quota is not None), default=None),
+        cpuset=next(filter(None, sets), None),
         memory_bytes=min((size for size in sizes if size is not None and size < _UNLIMITED_V1_BYTES), default=None),
     )
 
 
 def _memberships(listing: str) -> Iterator[tuple[str, str]]:
-    """Controller (version 2: "") and path of every line of /proc/self/cgroup."""
+    """Controller ("" in version 2) and path of each line of /proc/self/cgroup."""
     for line in listing.splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         for controller in controllers.split(","):
@@ -54,7 +54,7 @@ def _memberships(listing: str) -> Iterator[tuple[str, str]]:
 
 
 def _upwards(mount: Path, path: str) -> Iterator[Path]:
-    """The group's directory and every one above it; a container's own group is at the mount itself."""
+    """The group's directory and all above it; a container's own group is at the mount itself."""
     parts = [part for part in PurePosixPath(path).parts if part not in ("/", "..")]
     for depth in range(len(parts), -1, -1):
         yield mount.joinpath(*parts[:depth])
@@ -66,5 +66,5 @@ def _two(line: str) -> tuple[str, str]:
 
 
 def _quota(quota: str, period: str) -> float | None:
-    allowed, out_of = whole(quota), whole(period)
-    return allowed / out_of if allowed and out_of else None
+    quota_us, period_us = whole(quota), whole(period)
+    return quota_us / period_us if quota_us and period_us else None

@@ -1,4 +1,4 @@
-"""Processes that measure for the self-test: started, read line by line, ended in time."""
+"""Child processes that measure for the self-test: started, read line by line, killed after a time limit."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import msgspec
 
 from makeway.act.doctor.samples import Line
 
-_LAST_WORDS = 300
+_LONGEST_ERROR = 300  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a process said, and how it ended if that was not well."""
+class Output:
+    """What a process printed, and how it failed if it did."""
 
     lines: tuple[Line, ...]
     trouble: str | None = None
 
     def outcome(self, check: str) -> Line | None:
-        """What a check gave; None where it did not get so far."""
+        """The result of a check; None where the process did not get that far."""
         return next((line for line in self.lines if line.check == check and not line.begins), None)
 
     def began(self, check: str) -> bool:
@@ -34,14 +34,14 @@ class Told:
 
 def run_children(
     module: str, arguments: Sequence[Sequence[str]], *, timeout_s: float, environ: Mapping[str, str] | None = None
-) -> tuple[Told, ...]:
-    """`python -m module ARGUMENTS`, one process for each list of arguments, all at once."""
+) -> tuple[Output, ...]:
+    """Run `python -m module ARGUMENTS`, one process per list of arguments, all at once."""
     started: list[subprocess.Popen[str]] = []
     try:
-        for words in arguments:
+        for each in arguments:
             started.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", module, *words],
+                    [sys.executable, "-m", module, *each],
                     env=dict(os.environ if environ is None else environ),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
@@ -50,34 +50,34 @@ def run_children(
                     start_new_session=True,
                 )
             )
-        return tuple(_told(child, timeout_s) for child in started)
+        return tuple(_output(child, timeout_s) for child in started)
     finally:
         for child in started:
             _end(child)
 
 
-def _told(child: subprocess.Popen[str], timeout_s: float) -> Told:
+def _output(child: subprocess.Popen[str], timeout_s: float) -> Output:
     try:
         out, errors = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         _end(child)
         out, _ = child.communicate()
-        return Told(lines=read_lines(out), trouble=f"it did not end within {timeout_s:g} s")
+        return Output(lines=read_lines(out), trouble=f"it did not finish within {timeout_s:g} s")
     if child.returncode == 0:
-        return Told(lines=read_lines(out))
+        return Output(lines=read_lines(out))
     code = child.returncode
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")
-    return Told(lines=read_lines(out), trouble=": ".join(filter(None, (how, last[:_LAST_WORDS]))))
+    return Output(lines=read_lines(out), trouble=": ".join(filter(None, (how, last[:_LONGEST_ERROR]))))
 
 
 def read_lines(out: str) -> tuple[Line, ...]:
-    """The lines that are ours; torch and drivers may print others between them."""
-    found = []
+    """Our own lines; torch and drivers may print others between them."""
+    lines = []
     for text in out.splitlines():
         with suppress(msgspec.DecodeError):
-            found.append(msgspec.json.decode(text.encode(), type=Line))
-    return tuple(found)
+            lines.append(msgspec.json.decode(text.encode(), type=Line))
+    return tuple(lines)
 
 
 def _end(child: subprocess.Popen[str]) -> None:

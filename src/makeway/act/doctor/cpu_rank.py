@@ -1,6 +1,6 @@
-"""One of the ranks on which the self-test tries the controls of a CPU host; prints what it saw as one line of JSON.
+"""One rank of the self-test of CPU controls; prints its observations as one line of JSON.
 
-python -m makeway.act.doctor.cpu_rank RANK RANKS FILE, where FILE is how the ranks find one another.
+python -m makeway.act.doctor.cpu_rank RANK RANKS FILE, where FILE is the ranks' rendezvous.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ with warnings.catch_warnings():
     import torch
     import torch.distributed as dist
 
-from makeway.act.backend import Receipt
 from makeway.act.cpu.controls import CpuBackend
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.threads import slice_ns
@@ -30,7 +29,7 @@ from makeway.values.units import MIB
 TIMEOUT_S = 30.0
 SIZE_BYTES = 4 * MIB
 CONTROLS: tuple[Control, ...] = (SmPartition(1), CommPriority())
-_NICENESS = 16  # in /proc/PID/task/TID/stat, counted behind the name: proc(5) has it as field 19
+_NICENESS = 16  # index after the name in /proc/PID/task/TID/stat; field 19 in proc(5)
 
 
 def main(rank: int, ranks: int, meeting: str) -> None:
@@ -40,8 +39,8 @@ def main(rank: int, ranks: int, meeting: str) -> None:
     try:
         with DirectGroup(timeout_s=TIMEOUT_S) as group:
             backend = CpuBackend(group, rank=rank, ranks=ranks)
-            direct = measure_direct(backend, group)  # first: Gloo starts its threads when they are needed
-            found = RankRun(
+            direct = measure_direct(backend, group)  # first: Gloo starts its threads on demand
+            observed = RankRun(
                 rank=rank,
                 ranks=ranks,
                 controls=tuple(measure_control(backend, control) for control in CONTROLS),
@@ -50,11 +49,11 @@ def main(rank: int, ranks: int, meeting: str) -> None:
             group.barrier()
     finally:
         dist.destroy_process_group()
-    sys.stdout.write(msgspec.json.encode(Line(check="ranks", rank=found)).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(Line(check="ranks", rank=observed)).decode() + "\n")
 
 
 def measure_control(backend: CpuBackend, control: Control) -> ControlRun:
-    """The control in force for a moment, and what Linux says of every thread meanwhile."""
+    """Every thread as Linux shows it before, under and after the control."""
     before = thread_states(backend)
     with backend.applied((control,)) as (receipt,):
         during = thread_states(backend)
@@ -69,17 +68,17 @@ def measure_control(backend: CpuBackend, control: Control) -> ControlRun:
 
 
 def thread_states(backend: CpuBackend) -> dict[str, ThreadState]:
-    """Every thread of this process as /proc shows it, which is not where the controls read back."""
+    """Every thread of this process from /proc, a source that the controls' own read-back does not use."""
     comm = backend.comm_threads()
-    found = {}
+    states = {}
     for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # a thread may end while it is looked at
+        with suppress(OSError):  # a thread may end meanwhile
             niceness = int((task / "stat").read_text().rpartition(")")[2].split()[_NICENESS])
             cores = _cores((task / "status").read_text())
-            found[task.name] = ThreadState(
+            states[task.name] = ThreadState(
                 comm=int(task.name) in comm, cores=cores, niceness=niceness, slice_ns=slice_ns(int(task.name))
             )
-    return found
+    return states
 
 
 def _cores(status: str) -> tuple[int, ...]:
@@ -89,19 +88,18 @@ def _cores(status: str) -> tuple[int, ...]:
 
 
 def measure_direct(backend: CpuBackend, group: DirectGroup) -> DirectRun:
-    """One sum through shared memory and the same through Gloo, of numbers whose sum is exact in any order."""
+    """One sum through shared memory and one through Gloo, of numbers whose sum is exact in any order."""
     ours = torch.arange(SIZE_BYTES // 4, dtype=torch.float32) % 1024 + backend.rank
     theirs = ours.clone()
     dist.all_reduce(theirs)
-    receipts: tuple[Receipt, ...]
-    with backend.applied((CopyEngine(),)) as receipts:
+    with backend.applied((CopyEngine(),)) as (receipt,):
         if backend.copying:
             group.all_reduce(ours)
     return DirectRun(
         size_bytes=SIZE_BYTES,
         equal=torch.equal(ours, theirs),
-        receipt=receipts[0].status,
-        detail=receipts[0].detail,
+        receipt=receipt.status,
+        detail=receipt.detail,
     )
 
 

@@ -1,4 +1,4 @@
-"""What this machine offers, as one value. Reads files and package lists; loads no torch and runs no tool."""
+"""The machine as one value, from files and package lists; loads no torch and runs no tool."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torch:
-    """An installed torch, as its own version file describes it; it was not loaded."""
+    """An installed torch as its version file describes it; it is not loaded."""
 
     version: str
-    cuda: str | None = None  # the CUDA version that it was built with
+    cuda: str | None = None  # the CUDA version of the build
     hip: str | None = None
-    green_contexts: bool = False  # has the module; whether the build can is known when it is loaded
+    green_contexts: bool = False  # the module exists; whether the build supports it shows when it is loaded
     symmetric_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What was found; None where there is nothing, or nothing that we may read."""
+    """The machine's facts; None where there is nothing, or nothing readable."""
 
     kernel: str
     python: str
     cores: int
     cgroup: Limits
     shm_free_bytes: int | None
-    no_user_namespaces: str | None  # why not; None when they seem allowed
-    missing_link_tools: tuple[str, ...]  # of those that pace a link
+    no_user_namespaces: str | None  # why not; None: they seem allowed
+    missing_link_tools: tuple[str, ...]  # needed to pace a link
     compiler: str | None
-    priority_by: PriorityBy | None  # how communication threads can be preferred
+    priority_by: PriorityBy | None  # how communication threads can get priority
     nvidia: Gpus
     amd: Gpus
     mps: str | None  # the daemon's pipe
     torch: Torch | None
-    nccl: str | None  # of its own package, which torch's CUDA builds use
+    nccl: str | None  # of its package, which torch's CUDA builds use
     rccl: str | None
     triton: str | None
     cuda_bindings: str | None
@@ -88,7 +88,7 @@ def look_around(
         amd=amd_gpus(root),
         mps=mps_pipe(environ, root),
         torch=_torch(version),
-        nccl=next((found for package in _NCCL_PACKAGES if (found := version(package))), None),
+        nccl=next(filter(None, map(version, _NCCL_PACKAGES)), None),
         rccl=_rccl(root),
         triton=version("triton"),
         cuda_bindings=version("cuda-bindings"),
@@ -96,24 +96,23 @@ def look_around(
     )
 
 
-def _compiler(asked: str, which: Callable[[str], str | None]) -> str | None:
-    """What compiles the launch shim: CC where it is set, and then nothing else."""
-    names = asked.split()[:1] or _COMPILERS
-    return next((found for name in names if (found := which(name))), None)
+def _compiler(cc: str, which: Callable[[str], str | None]) -> str | None:
+    """The compiler of the launch shim: CC alone where it is set."""
+    return next(filter(None, map(which, cc.split()[:1] or _COMPILERS)), None)
 
 
 def installed(package: str) -> str | None:
     """The version of an installed package, without loading it; damaged records count as none."""
     try:
         return str(metadata.version(package))
-    except Exception:  # whatever a damaged installation raises: we only look
+    except Exception:  # whatever a damaged installation raises
         return None
 
 
 def _torch(version: Callable[[str], str | None]) -> Torch | None:
-    """Torch by its version.py, read as text: loading it takes seconds, and may fail."""
-    found = version("torch")
-    if found is None:
+    """Torch from its version.py, read as text: loading it takes seconds, and may fail."""
+    installed_version = version("torch")
+    if installed_version is None:
         return None
     source, package = "", None
     with suppress(Exception):  # a damaged installation
@@ -122,7 +121,7 @@ def _torch(version: Callable[[str], str | None]) -> Torch | None:
     if package is not None:
         source = text(package / "version.py")
     return Torch(
-        version=_assigned(source, "__version__") or found,
+        version=_assigned(source, "__version__") or installed_version,
         cuda=_assigned(source, "cuda"),
         hip=_assigned(source, "hip"),
         green_contexts=package is not None and (package / "cuda/green_contexts.py").exists(),
@@ -131,8 +130,8 @@ def _torch(version: Callable[[str], str | None]) -> Torch | None:
 
 
 def _assigned(source: str, name: str) -> str | None:
-    found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", source, re.M)
-    return found[1] if found else None
+    match = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", source, re.M)
+    return match[1] if match else None
 
 
 def _rccl(root: Path) -> str | None:
@@ -172,27 +171,23 @@ def _priority_by() -> PriorityBy | None:
 
 
 def cautions(machine: Machine) -> tuple[str, ...]:
-    """What stands in the way of overlap whatever the plan says."""
+    """What prevents overlap whatever the plan says."""
     variables = dict(machine.variables)
-    found = []
+    warnings = []
     if variables.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
-        found.append(
-            "CUDA_LAUNCH_BLOCKING is set: every launch waits for its kernel, so that nothing overlaps; unset it"
-        )
+        warnings.append("CUDA_LAUNCH_BLOCKING is set: every launch waits for its kernel, so nothing overlaps; unset it")
     if variables.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
-        found.append(
-            "CUDA_DEVICE_MAX_CONNECTIONS=1: all streams share one queue, work starts in the order of its launch"
-        )
+        warnings.append("CUDA_DEVICE_MAX_CONNECTIONS=1: all streams share one queue, so work starts in launch order")
     if machine.nvidia.mig_instances:
-        found.append(
-            f"{machine.nvidia.mig_instances} MIG instances: no peer copies between them (MIG User Guide), so that "
+        warnings.append(
+            f"{machine.nvidia.mig_instances} MIG instances: no peer copies between them (MIG User Guide), so "
             "collectives do not leave an instance"
         )
     if machine.mps is not None:
-        found.append(f"MPS seems to run ({machine.mps}): other programs may share the SMs while you measure")
+        warnings.append(f"MPS seems to run ({machine.mps}): other programs may share the SMs while you measure")
     if machine.cgroup.cpus is not None and machine.cgroup.cpus < machine.cores:
-        found.append(
-            f"the control group allows {machine.cgroup.cpus:g} of {machine.cores} cores: threads are stopped when "
+        warnings.append(
+            f"the control group allows {machine.cgroup.cpus:g} of {machine.cores} cores: threads stop when "
             "their time is used up, whatever their priority"
         )
-    return tuple(found)
+    return tuple(warnings)

@@ -1,7 +1,7 @@
 """The measurements of the self-test on the first NVIDIA GPU, as lines of JSON. Not yet run on hardware.
 
-python -m makeway.act.doctor.gpu_probe CHECK... in a process of its own: what a check does to the driver ends with
-it. Every function here only measures; makeway.act.doctor.verdicts judges.
+python -m makeway.act.doctor.gpu_probe CHECK... runs in a process of its own, so that what a check does to the driver
+ends with it. The functions here only measure; makeway.act.doctor.verdicts judges.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from makeway.values.kernel import KernelResources
 from makeway.values.plan import Plan
 from makeway.values.units import MIB
 
-HOLD_NS = 2_000_000  # long against the microseconds that it takes to fill a device
+HOLD_NS = 2_000_000  # much longer than the microseconds it takes to fill a device
 WAVE_NS = 300_000
-LONG_HOLD_NS = 200_000_000  # long against a copy of COPY_BYTES over PCIe
+LONG_HOLD_NS = 200_000_000  # much longer than a copy of COPY_BYTES over PCIe
 COPY_BYTES = 16 * MIB
 WAVES = 8
 COMM_SMS = 16
@@ -51,21 +51,21 @@ def main(checks: Sequence[str]) -> None:
         "copies": lambda: Line(check="copies", copy=measure_copy()),
     }
     for check in checks:
-        _tell(Line(check=check))
+        _write(Line(check=check))
         try:
             line = measures[check]()
         except MakewayError as error:
             line = Line(check=check, refused=" ".join(str(error).split()))
-        _tell(line)
+        _write(line)
 
 
-def _tell(line: Line) -> None:
+def _write(line: Line) -> None:
     sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
     sys.stdout.flush()
 
 
 def loaded_versions() -> dict[str, str]:
-    """Of what this process has loaded, which package lists may not tell."""
+    """Versions of the libraries that this process loaded; package lists may differ."""
     nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
     return {
         "device": torch.cuda.get_device_name(0),
@@ -92,12 +92,12 @@ def _kernel(rows: Any, hold_ns: int) -> Any:
 
 
 def _resources(kernel: Any) -> KernelResources:
-    (found,) = cubin_kernels(parse_elf(kernel.asm["cubin"]))
-    return found.resources(threads=WARPS * 32, smem_dynamic_bytes=kernel.metadata.shared)
+    (compiled,) = cubin_kernels(parse_elf(kernel.asm["cubin"]))
+    return compiled.resources(threads=WARPS * 32, smem_dynamic_bytes=kernel.metadata.shared)
 
 
 def _hold(rows: Any, hold_ns: int, pad_bytes: int = 0) -> None:
-    """Launch on the current stream: one block for each row."""
+    """Launch on the current stream, one block per row."""
     grid = (rows.shape[0], 1, 1)
     if pad_bytes:
         padded(_kernel(rows, hold_ns), pad_bytes)[grid](rows, hold_ns)
@@ -111,7 +111,7 @@ def _blocks(rows: Any) -> tuple[Block, ...]:
 
 
 def _capacity(pad_bytes: int = 0) -> int:
-    """Blocks of the kernel that the whole device holds, by makeway's residency."""
+    """Blocks of the kernel that fit on the whole device, by makeway's residency."""
     device, block = _device(), _resources(_kernel(_rows(1), HOLD_NS))
     return device.sms * resident_blocks(device, block.padded(pad_bytes))
 
@@ -120,14 +120,14 @@ def _capacity(pad_bytes: int = 0) -> int:
 
 
 def measure_residency() -> tuple[PaddedRun, ...]:
-    """The kernel without a pad, and with the smallest pad for each of some residencies."""
+    """The kernel without a pad, and with the smallest pad for each target residency."""
     device, block = _device(), _resources(_kernel(_rows(1), HOLD_NS))
     ranges = (pad_range(device, block, target) for target in TARGETS)
-    return tuple(measure_pad(pad) for pad in (0, *(found.smallest_bytes for found in ranges if found)))
+    return tuple(measure_pad(pad) for pad in (0, *(pads.smallest_bytes for pads in ranges if pads)))
 
 
 def measure_pad(pad_bytes: int) -> PaddedRun:
-    """One padded launch of twice the blocks that fit. A pad that somebody else adds on the way is not in the result."""
+    """One padded launch of twice the blocks that fit; the result does not include a pad that the shim adds."""
     rows = _rows(2 * _capacity(pad_bytes))
     _hold(rows, HOLD_NS, pad_bytes)
     torch.cuda.synchronize()  # the first launch loads the code
@@ -141,7 +141,7 @@ def _padded_run(rows: Any, pad_bytes: int) -> PaddedRun:
 
 
 def measure_graph() -> PaddedRun:
-    """The kernel captured without a pad, its graph shaped to one block per SM, and replayed."""
+    """The kernel captured without a pad, shaped to one block per SM, and replayed."""
     device, block = _device(), _resources(_kernel(_rows(1), HOLD_NS))
     wanted = pad_range(device, block, 1)
     if wanted is None:
@@ -158,7 +158,7 @@ def measure_graph() -> PaddedRun:
 
 
 def measure_priority() -> PriorityRun:
-    """The short kernel behind many waves of the long one, at the highest priority and at the usual one."""
+    """The short kernel behind many waves of the long one, at the highest and at the default priority."""
     long_high, high = _behind(prioritised_stream(torch, 0))
     long_equal, equal = _behind(_CUDA.Stream())
     return PriorityRun(long_beside_high=long_high, high=high, long_beside_equal=long_equal, equal=equal)
@@ -185,12 +185,12 @@ def measure_partition() -> PartitionRun:
     with green_stream(torch, 0, COMM_SMS) as confined:
         with torch.cuda.stream(confined.stream):
             _hold(rows, HOLD_NS)
-        found = _blocks(rows)
-    return PartitionRun(given_sms=confined.sms, device_sms=_device().sms, blocks=found)
+        blocks = _blocks(rows)
+    return PartitionRun(given_sms=confined.sms, device_sms=_device().sms, blocks=blocks)
 
 
 def measure_copy() -> CopyRun:
-    """A copy beside a kernel that holds every SM: between two GPUs where there are two, else from pinned memory."""
+    """A copy beside a kernel that holds every SM: between GPUs where there are two, else from pinned memory."""
     rows = _rows(_capacity())
     peer = torch.cuda.device_count() > 1
     source = torch.arange(COPY_BYTES // 4, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""GPUs and their drivers as the kernel lists them: no driver library is loaded and no tool is run.
+"""GPUs and drivers as the Linux kernel lists them; loads no driver library and runs no tool.
 
 NVIDIA: /proc/driver/nvidia (driver README, chapter "Using the /proc File System Interface"; MIG User Guide, "Device
 Nodes and Capabilities"). AMD: /sys/class/kfd/kfd/topology (Linux kernel, drivers/gpu/drm/amd/amdkfd/kfd_topology.c).
@@ -18,15 +18,15 @@ _DEFAULT_PIPES = "tmp/nvidia-mps"  # Multi-Process Service, CUDA_MPS_PIPE_DIRECT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpus:
-    """The GPUs of one vendor; which of them a program sees is for the program's variables to say."""
+    """The GPUs of one vendor; a program's variables decide which of them it sees."""
 
     names: tuple[str, ...] = ()
-    driver: str | None = None  # None: no driver, or one that does not tell
+    driver: str | None = None  # None: no driver, or its version is not readable
     mig_instances: int = 0  # NVIDIA only
 
 
 def nvidia_gpus(root: Path = Path("/")) -> Gpus:
-    """NVIDIA's GPUs, by name where the driver's files can be read, else by their device nodes."""
+    """NVIDIA's GPUs, by name where the driver's files are readable, else by device node."""
     driver = root / "proc/driver/nvidia"
     names = [_model(text(path / "information")) for path in entries(driver / "gpus")]
     if not names:
@@ -55,12 +55,12 @@ def amd_gpus(root: Path = Path("/")) -> Gpus:
 
 
 def gfx_name(version: int) -> str:
-    """The architecture that KFD writes as a number: 90402 is gfx942, 90010 is gfx90a."""
+    """The architecture behind KFD's number: 90402 is gfx942, 90010 is gfx90a."""
     return f"gfx{version // 10_000}{version // 100 % 100:x}{version % 100:x}"
 
 
 def mps_pipe(environ: Mapping[str, str], root: Path = Path("/")) -> str | None:
-    """The pipe of a Multi-Process Service daemon, where one has left it; it may have died since."""
+    """The pipe of a Multi-Process Service daemon, if there is one; the daemon may have died since."""
     named = environ.get("CUDA_MPS_PIPE_DIRECTORY")
     pipe = (Path(named) if named else root / _DEFAULT_PIPES) / "control"
     with suppress(OSError):
@@ -68,24 +68,24 @@ def mps_pipe(environ: Mapping[str, str], root: Path = Path("/")) -> str | None:
     return None
 
 
-# --- files that may not be there, or not for us -------------------------------------------------
+# --- files that may be missing or unreadable ----------------------------------------------------
 
 
 def text(path: Path) -> str:
-    """The content of a file, "" where it cannot be read."""
+    """The content of a file, "" where it is not readable."""
     try:
         return path.read_text(errors="replace")
-    except (OSError, ValueError):  # ValueError: a path that no file can have
+    except (OSError, ValueError):  # ValueError: not a valid path
         return ""
 
 
 def whole(word: str) -> int | None:
-    """The number that a file holds, None where it holds something else."""
+    """The number in a word, None where it is something else."""
     return int(word) if re.fullmatch(r"\s*[0-9]{1,20}\s*", word) else None
 
 
 def entries(path: Path) -> Iterator[Path]:
-    """What is in a directory, in order; nothing where it cannot be read."""
+    """The sorted entries of a directory; none where it is not readable."""
     with suppress(OSError):
         yield from sorted(path.iterdir())
 
@@ -95,5 +95,5 @@ def _first_line(path: Path) -> str:
 
 
 def _model(information: str) -> str:
-    found = re.search(r"^Model:\s*(\S.*?)\s*$", information, re.M)
-    return found[1] if found else _UNNAMED
+    match = re.search(r"^Model:\s*(\S.*?)\s*$", information, re.M)
+    return match[1] if match else _UNNAMED

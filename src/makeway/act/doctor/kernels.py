@@ -1,7 +1,6 @@
-"""The micro-kernel of the self-test: every block notes its SM and its time there. Not yet run on hardware.
+"""The micro-kernel of the self-test: every block records its SM and its times. Not yet run on hardware.
 
-%smid and %globaltimer: PTX ISA, "Special Registers". Compiled for GPUs that are not there by
-tests/oracle/test_doctor_kernels.py.
+%smid and %globaltimer: PTX ISA, "Special Registers". tests/oracle/test_doctor_kernels.py compiles it without a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ COLUMNS = 3  # SM, start, end
 
 @triton.jit
 def makeway_hold(rows, hold_ns):  # type: ignore[no-untyped-def]
-    """Each block stays for `hold_ns` and writes one row."""
+    """Each block runs for `hold_ns` and writes one row."""
     start = globaltimer()
     now = start
     while now - start < hold_ns:

@@ -1,4 +1,4 @@
-"""What a self-test measured, before anybody judged it; travels as JSON from the process that measured."""
+"""Samples of the self-test before they are judged; the measuring process sends them as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from makeway.values.kernel import KernelResources
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of a kernel that holds its SM for a while, on the GPU's own clock."""
+    """One block of a kernel that holds its SM for a while, on the GPU's clock."""
 
     sm: int
     start_ns: int
@@ -18,9 +18,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddedRun:
-    """A kernel launched with a pad, enough blocks to fill the device twice."""
+    """A kernel launched with a pad, with enough blocks to fill the device twice."""
 
-    device: str  # as the driver names it
+    device: str  # its name in the driver
     block: KernelResources  # without the pad
     pad_bytes: int
     blocks: tuple[Block, ...]
@@ -28,7 +28,7 @@ class PaddedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorityRun:
-    """A long kernel and, launched after it, a short one: at a higher priority, and again at the same."""
+    """A long kernel and a short one launched after it, at a higher priority and at the same."""
 
     long_beside_high: tuple[Block, ...]
     high: tuple[Block, ...]
@@ -38,7 +38,7 @@ class PriorityRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRun:
-    """A kernel that would fill the device, on a stream that was given some of the SMs."""
+    """A kernel that would fill the device, on a stream confined to some SMs."""
 
     given_sms: int
     device_sms: int
@@ -59,7 +59,7 @@ class CopyRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadState:
-    """What Linux says of one thread."""
+    """One thread as Linux shows it."""
 
     comm: bool
     cores: tuple[int, ...]
@@ -81,7 +81,7 @@ class ControlRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectRun:
-    """A sum over the ranks through shared memory, and the same through Gloo."""
+    """A sum over the ranks through shared memory, compared with Gloo's."""
 
     size_bytes: int
     equal: bool
@@ -91,7 +91,7 @@ class DirectRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRun:
-    """What one rank saw."""
+    """The observations of one rank."""
 
     rank: int
     ranks: int
@@ -101,7 +101,7 @@ class RankRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of a measuring process: which check begins, or what it gave."""
+    """One line of a measuring process: which check begins, or its result."""
 
     check: str
     refused: str | None = None  # why it could not be measured
@@ -110,10 +110,10 @@ class Line:
     partition: PartitionRun | None = None
     copy: CopyRun | None = None
     rank: RankRun | None = None
-    versions: dict[str, str] | None = None  # as the loaded libraries tell them
+    versions: dict[str, str] | None = None  # of the loaded libraries
 
     @property
     def begins(self) -> bool:
-        """True where there is no outcome yet."""
-        found = (self.refused, self.padded, self.priority, self.partition, self.copy, self.rank, self.versions)
-        return all(one is None for one in found)
+        """True where there is no result yet."""
+        results = (self.refused, self.padded, self.priority, self.partition, self.copy, self.rank, self.versions)
+        return all(result is None for result in results)

@@ -1,6 +1,6 @@
-"""The self-test: every control that can be tried here is tried, and the rest says why it was not.
+"""The self-test: tries every control that can be tried here, and says why the rest was not.
 
-Measuring happens in processes of their own, judging here, by makeway.act.doctor.verdicts.
+Child processes measure; makeway.act.doctor.verdicts judges.
 """
 
 from __future__ import annotations
@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from makeway import __version__
-from makeway.act.doctor.children import Told, run_children
+from makeway.act.doctor.children import Output, run_children
 from makeway.act.doctor.facts import Machine
 from makeway.act.doctor.samples import Line, PaddedRun
 from makeway.act.doctor.verdicts import (
@@ -43,19 +41,19 @@ TIMEOUT_S = 120.0
 SHIM_BLOCKS = 2  # per SM, under the shim
 
 CPU_CHECKS = (
-    Check(name="partition=1", platform="cpu", control="SmPartition", way="python"),
-    Check(name="priority", platform="cpu", control="CommPriority", way="python"),
-    Check(name="direct copies", platform="cpu", control="CopyEngine", way="python"),
+    Check(name="partition=1", platform="cpu", control="partition", route="python"),
+    Check(name="priority", platform="cpu", control="priority", route="python"),
+    Check(name="direct copies", platform="cpu", control="copy-engine", route="python"),
 )
 GPU_CHECKS = (
-    Check(name="residency", platform="cuda", control="SmemPad", way="python"),
-    Check(name="graph", platform="cuda", control="SmemPad", way="graph"),
-    Check(name="shim", platform="cuda", control="SmemPad", way="launcher"),
-    Check(name="priority", platform="cuda", control="CommPriority", way="python"),
-    Check(name="partition", platform="cuda", control="SmPartition", way="python"),
-    Check(name="copies", platform="cuda", control="CopyEngine", way="python"),
+    Check(name="residency", platform="cuda", control="pad", route="python"),
+    Check(name="graph", platform="cuda", control="pad", route="graph"),
+    Check(name="shim", platform="cuda", control="pad", route="run"),
+    Check(name="priority", platform="cuda", control="priority", route="python"),
+    Check(name="partition", platform="cuda", control="partition", route="python"),
+    Check(name="copies", platform="cuda", control="copy-engine", route="python"),
 )
-ROCM_CHECK = Check(name="all", platform="rocm", control="*", way="*")
+ROCM_CHECK = Check(name="all", platform="rocm", control="*", route="*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,47 +73,32 @@ class SelfTest:
         return any(verdict.status == "failed" for verdict in self.verdicts)
 
 
-def self_test(machine: Machine, *, progress: Callable[[str], None] = lambda stage: None) -> SelfTest:
-    """Try everything; takes some seconds on a CPU host, and a few more on a GPU."""
+def run_self_test(machine: Machine, *, progress: Callable[[str], None] = lambda stage: None) -> SelfTest:
+    """Try everything: some seconds on a CPU host, a few more on a GPU."""
     progress("CPU ranks")
     verdicts = list(cpu_verdicts(machine))
     progress("GPU")
-    told = _gpu_told(machine)
-    verdicts += gpu_verdicts(machine, told)
-    rocm = absent(machine, "rocm") or "the self-test's kernel reads registers that only NVIDIA's GPUs have"
+    outputs = _gpu_outputs(machine)
+    verdicts += gpu_verdicts(machine, outputs)
+    rocm = absent(machine, "rocm") or "the self-test's kernel reads registers that only NVIDIA GPUs have"
     verdicts.append(ROCM_CHECK.untested(rocm))
-    versions = next((line.versions for one in told.values() for line in one.lines if line.versions), {})
+    progress("")
+    versions = next((line.versions for output in outputs.values() for line in output.lines if line.versions), {})
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return SelfTest(date=date, verdicts=tuple(verdicts), versions=versions)
 
 
-def certificate(machine: Machine, found: SelfTest) -> dict[str, Any]:
-    """The proof as a document: what ran, on what, with which versions, when."""
-    return {
-        "makeway": __version__,
-        "date": found.date,
-        "device": (*machine.nvidia.names, *machine.amd.names) or ("CPU host",),
-        "driver": machine.nvidia.driver or machine.amd.driver,
-        "versions": dict(found.versions),
-        "machine": asdict(machine),
-        "results": [asdict(verdict) for verdict in found.verdicts],
-    }
-
-
-def proof(found: SelfTest | None, machine: Machine, platform: str, control: str, way: str) -> str:
-    """What stands behind a control on a platform: this run's proof, or that there is none."""
+def proof(tested: SelfTest | None, machine: Machine, platform: str, control: str, route: str) -> str:
+    """The proof of a control on a platform: this run's, or that there is none."""
     gpu = platform != "cpu"
     where = (machine.nvidia.names[:1] or ("",))[0] if gpu else "this host"
-    mine = [
-        verdict
-        for verdict in (found.verdicts if found else ())
-        if (verdict.platform, verdict.control, verdict.way) == (platform, control, way)
-        and verdict.status != "not tested"
-    ]
-    if found and mine:
-        if all(verdict.status == "proved" for verdict in mine):
-            return f"proved here on {where}, {found.date}"
-        return f"FAILED here on {where}, {found.date}"
+    statuses = {
+        verdict.status
+        for verdict in (tested.verdicts if tested else ())
+        if (verdict.platform, verdict.control, verdict.route) == (platform, control, route)
+    } - {"not tested"}
+    if tested and statuses:
+        return f"{'FAILED' if 'failed' in statuses else 'proved'} here on {where}, {tested.date}"
     return "not yet run on hardware" if gpu else "not tested in this run"
 
 
@@ -128,21 +111,19 @@ def cpu_verdicts(machine: Machine) -> tuple[Verdict, ...]:
         return tuple(check.untested(reason) for check in CPU_CHECKS)
     with tempfile.TemporaryDirectory(prefix="makeway-") as place:
         meeting = str(Path(place) / "meeting")
-        words = [(str(rank), str(RANKS), meeting) for rank in range(RANKS)]
-        told = run_children("makeway.act.doctor.cpu_rank", words, timeout_s=TIMEOUT_S, environ=_alone(os.environ))
-    if trouble := next((one.trouble for one in told if one.trouble), None):
-        return tuple(check.broken(f"a rank failed, {trouble}") for check in CPU_CHECKS)
-    ranks = [line.rank for one in told for line in one.lines if line.rank is not None]
+        arguments = [(str(rank), str(RANKS), meeting) for rank in range(RANKS)]
+        outputs = run_children(
+            "makeway.act.doctor.cpu_rank", arguments, timeout_s=TIMEOUT_S, environ=_alone(os.environ)
+        )
+    if trouble := next((output.trouble for output in outputs if output.trouble), None):
+        return tuple(check.broken(f"a rank failed: {trouble}") for check in CPU_CHECKS)
+    ranks = [line.rank for output in outputs for line in output.lines if line.rank is not None]
     partition, priority, direct = CPU_CHECKS
-    return (
-        judge_threads(partition, partition.name, ranks),
-        judge_threads(priority, priority.name, ranks),
-        judge_direct(direct, ranks),
-    )
+    return judge_threads(partition, ranks), judge_threads(priority, ranks), judge_direct(direct, ranks)
 
 
 def _alone(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what would make a child part of another job, or apply a plan to it."""
+    """The environment without the variables that tie a child to another job or apply a plan to it."""
     job = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LD_PRELOAD")
     return {name: value for name, value in environ.items() if name not in job and not name.startswith("MAKEWAY_")}
 
@@ -150,30 +131,32 @@ def _alone(environ: Mapping[str, str]) -> dict[str, str]:
 # --- the GPU -------------------------------------------------------------------------------------
 
 
-def _gpu_told(machine: Machine) -> dict[str, Told]:
-    """What the measuring processes say, one for each check: an error of the driver stays with a process.
+def _gpu_outputs(machine: Machine) -> dict[str, Output]:
+    """The output of one measuring process per check, so that a driver error stays in its process.
 
-    None is started where there is no use in it, or after the first one could not even tell its versions.
+    None is started where that is pointless, or after the first one could not even report its versions.
     """
-    found: dict[str, Told] = {}
+    outputs: dict[str, Output] = {}
     if _no_gpu_test(machine):
-        return found
+        return outputs
     for check in ("versions", *(check.name for check in GPU_CHECKS if check.name != "shim")):
-        (found[check],) = run_children(_PROBE, ((check,),), timeout_s=TIMEOUT_S, environ=_alone(os.environ))
-        if found["versions"].trouble:
+        (outputs[check],) = run_children(_PROBE, ((check,),), timeout_s=TIMEOUT_S, environ=_alone(os.environ))
+        if outputs["versions"].trouble:
             break
-    return found
+    return outputs
 
 
-def gpu_verdicts(machine: Machine, told: Mapping[str, Told]) -> tuple[Verdict, ...]:
+def gpu_verdicts(machine: Machine, outputs: Mapping[str, Output]) -> tuple[Verdict, ...]:
     """The checks on the first NVIDIA GPU, by what was measured there."""
     reason = _no_gpu_test(machine)
-    if reason is None and (trouble := told["versions"].trouble):
+    if reason is None and (trouble := outputs["versions"].trouble):
         reason = f"torch cannot use the GPU: {trouble}"
     if reason is not None:
         return tuple(check.untested(reason) for check in GPU_CHECKS)
     return tuple(
-        _shim_verdict(check, machine, told["residency"]) if check.name == "shim" else judged(check, told[check.name])
+        _shim_verdict(check, machine, outputs["residency"])
+        if check.name == "shim"
+        else judged(check, outputs[check.name])
         for check in GPU_CHECKS
     )
 
@@ -190,14 +173,14 @@ def _no_gpu_test(machine: Machine) -> str | None:
     return None
 
 
-def judged(check: Check, told: Told) -> Verdict:
-    """The verdict on what the measuring process said of a check, or on its silence."""
-    line = told.outcome(check.name)
+def judged(check: Check, output: Output) -> Verdict:
+    """The verdict on what the measuring process printed for a check, or on its silence."""
+    line = output.outcome(check.name)
     if line is None:
-        ended = told.trouble or "it said nothing"
-        if told.began(check.name):
-            return check.broken(f"the measuring process ended in this check, {ended}")
-        return check.untested(f"the measuring process ended before this check, {ended}")
+        ended = output.trouble or "it printed nothing"
+        if output.began(check.name):
+            return check.broken(f"the measuring process ended during this check: {ended}")
+        return check.untested(f"the measuring process ended before this check: {ended}")
     return _judged_line(check, line)
 
 
@@ -214,9 +197,9 @@ def _judged_line(check: Check, line: Line) -> Verdict:
     return judge_copy(check, line.copy)
 
 
-def _shim_verdict(check: Check, machine: Machine, told: Told) -> Verdict:
+def _shim_verdict(check: Check, machine: Machine, output: Output) -> Verdict:
     """The unpadded kernel in a child under the shim, against the shim's receipts and the residency model."""
-    line = told.outcome("residency")
+    line = output.outcome("residency")
     if line is None or not line.padded:
         return check.untested("the kernel could not be measured without the shim")
     if machine.compiler is None:
@@ -245,7 +228,7 @@ def _under_shim(check: Check, plain: PaddedRun) -> Verdict:
             "MAKEWAY_RULES": str(rules),
             "MAKEWAY_RECEIPTS": str(receipts),
         }
-        (told,) = run_children(_PROBE, (("as launched",),), timeout_s=TIMEOUT_S, environ=environ)
+        (output,) = run_children(_PROBE, (("as launched",),), timeout_s=TIMEOUT_S, environ=environ)
         counts = [
             ShimCounts(
                 seen=kernel.seen,
@@ -253,11 +236,11 @@ def _under_shim(check: Check, plain: PaddedRun) -> Verdict:
                 pad_bytes=kernel.given_bytes - kernel.asked_bytes,
                 reason=kernel.reason,
             )
-            for one in read_receipts(receipts)
-            for kernel in one.kernels
+            for process in read_receipts(receipts)
+            for kernel in process.kernels
             if kernel.kernel == KERNEL
         ]
-    line = told.outcome("as launched")
+    line = output.outcome("as launched")
     if line is None or not line.padded:
-        return check.broken(f"the child under the shim failed, {told.trouble or (line and line.refused)}")
+        return check.broken(f"the child under the shim failed: {output.trouble or (line and line.refused)}")
     return judge_shim(check, replace(line.padded[0], pad_bytes=pad), counts[0] if counts else None)

@@ -1,9 +1,10 @@
-"""From samples to verdicts: what was expected, what was measured, whether that proves the control."""
+"""Verdicts on samples: what was expected, what was measured, and whether that proves the control."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import median
 from typing import Literal
 
@@ -24,7 +25,7 @@ from makeway.values.units import format_bytes
 
 Status = Literal["proved", "failed", "not tested"]
 
-LEAST_OVERTAKEN = 0.5  # of the long kernel's blocks: it has many waves, of which the first is under way
+LEAST_OVERTAKEN = 0.5  # of the long kernel's blocks: it has many waves, and the first one is running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +34,8 @@ class Verdict:
 
     check: str
     platform: str  # cpu, cuda, rocm
-    control: str  # the kind that it proves
-    way: str  # the way in that it proves
+    control: str  # the name of the control that it proves
+    route: str  # the route that it proves
     status: Status
     expected: str = ""
     measured: str = ""
@@ -43,30 +44,29 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What is checked, and of which control that is the proof."""
+    """One check, and the control and route that it proves."""
 
     name: str
     platform: str
     control: str
-    way: str
+    route: str
 
     def verdict(self, *, held: bool, expected: str, measured: str, detail: str = "") -> Verdict:
-        status: Status = "proved" if held else "failed"
-        return self._said(status, expected, measured, detail)
+        return self._verdict("proved" if held else "failed", detail, expected, measured)
 
     def untested(self, reason: str) -> Verdict:
-        return self._said("not tested", "", "", reason)
+        return self._verdict("not tested", reason)
 
     def broken(self, reason: str) -> Verdict:
-        """It began and came to no end: that is a failure, not a gap."""
-        return self._said("failed", "", "", reason)
+        """It began and did not finish: a failure, not a gap."""
+        return self._verdict("failed", reason)
 
-    def _said(self, status: Status, expected: str, measured: str, detail: str) -> Verdict:
+    def _verdict(self, status: Status, detail: str, expected: str = "", measured: str = "") -> Verdict:
         return Verdict(
             check=self.name,
             platform=self.platform,
             control=self.control,
-            way=self.way,
+            route=self.route,
             status=status,
             expected=expected,
             measured=measured,
@@ -78,26 +78,18 @@ class Check:
 
 
 def peaks(blocks: Iterable[Block]) -> dict[int, int]:
-    """For every SM, the most blocks that were there at one time.
+    """The most blocks that each SM held at one time.
 
-    A block that starts in the tick in which another ends takes its place: the clock ticks once a microsecond on some
-    devices.
+    A block that starts in the tick in which another ends takes its place: some clocks tick once a microsecond.
     """
     by_sm: dict[int, list[tuple[int, int]]] = {}
     for block in blocks:
         by_sm.setdefault(block.sm, []).extend(((block.start_ns, 1), (block.end_ns, -1)))
-    found = {}
-    for sm, changes in by_sm.items():
-        here = most = 0
-        for _, change in sorted(changes):
-            here += change
-            most = max(most, here)
-        found[sm] = most
-    return found
+    return {sm: max(accumulate(change for _, change in sorted(changes))) for sm, changes in by_sm.items()}
 
 
 def judge_residency(check: Check, runs: Sequence[PaddedRun]) -> Verdict:
-    """Proved when, for every pad, neither the fullest SM nor the usual one differs from makeway's residency."""
+    """Proved when, for every pad, the fullest SM and the median SM hold what makeway's residency says."""
     if not runs:
         return check.untested("no pad was tried")
     try:
@@ -106,10 +98,10 @@ def judge_residency(check: Check, runs: Sequence[PaddedRun]) -> Verdict:
         return check.untested(str(error).splitlines()[0])
     expected, measured, held = [], [], True
     for run in runs:
-        wanted, found = resident_blocks(device, run.block.padded(run.pad_bytes)), list(peaks(run.blocks).values())
-        held &= bool(found) and max(found) == wanted == median(found)
+        wanted, counts = resident_blocks(device, run.block.padded(run.pad_bytes)), list(peaks(run.blocks).values())
+        held &= bool(counts) and max(counts) == wanted == median(counts)
         expected.append(f"{wanted} at +{format_bytes(run.pad_bytes)}")
-        measured.append(f"{max(found, default=0)} at +{format_bytes(run.pad_bytes)}")
+        measured.append(f"{max(counts, default=0)} at +{format_bytes(run.pad_bytes)}")
     detail = (
         f"blocks per SM of {device.name}; {len(runs)} pads, {sum(len(run.blocks) for run in runs):,} blocks sampled"
     )
@@ -128,7 +120,7 @@ def overtaken(long: Sequence[Block], short: Sequence[Block]) -> float:
 
 
 def judge_priority(check: Check, run: PriorityRun) -> Verdict:
-    """Proved when the later kernel overtakes most waiting blocks, and more of them than it does without priority."""
+    """Proved when the later kernel overtakes most waiting blocks, and more than at equal priority."""
     high, equal = overtaken(run.long_beside_high, run.high), overtaken(run.long_beside_equal, run.equal)
     return check.verdict(
         held=high >= LEAST_OVERTAKEN and high > equal,
@@ -139,26 +131,26 @@ def judge_priority(check: Check, run: PriorityRun) -> Verdict:
 
 
 def judge_partition(check: Check, run: PartitionRun) -> Verdict:
-    """Proved when the kernel was on as many SMs as the stream was given: no more, and no fewer."""
-    found = len({block.sm for block in run.blocks})
-    detail = "the stream was not confined" if found == run.device_sms > run.given_sms else ""
+    """Proved when the kernel ran on exactly as many SMs as the stream was given."""
+    sms = len({block.sm for block in run.blocks})
+    detail = "the stream was not confined" if sms == run.device_sms > run.given_sms else ""
     return check.verdict(
-        held=found == run.given_sms,
+        held=sms == run.given_sms,
         expected=f"{run.given_sms} of {run.device_sms} SMs",
-        measured=f"{found} SMs",
+        measured=f"{sms} SMs",
         detail=detail,
     )
 
 
 def judge_copy(check: Check, run: CopyRun) -> Verdict:
-    """Proved when the copy ended, whole, after every SM was full and before the first one was free again."""
+    """Proved when the copy finished intact while every SM was held."""
     if run.copy_end_ns <= run.held_from_ns:
-        return check.untested("the copy was over before every SM was held; nothing follows from that")
+        return check.untested("the copy finished before every SM was held, which proves nothing")
     return check.verdict(
         held=run.intact and run.copy_end_ns < run.held_until_ns,
         expected=f"{format_bytes(run.size_bytes)} ({run.path}) done before {run.held_until_ns / 1e6:.2f} ms, SMs held",
         measured=f"done at {run.copy_end_ns / 1e6:.2f} ms",
-        detail="" if run.intact else "the bytes that arrived are not those that were sent",
+        detail="" if run.intact else "the bytes received differ from those sent",
     )
 
 
@@ -167,26 +159,26 @@ def judge_copy(check: Check, run: CopyRun) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShimCounts:
-    """What the shim's receipts say of the kernel that was launched under it."""
+    """What the shim's receipts say about the kernel launched under it."""
 
     seen: int
     padded: int
-    pad_bytes: int  # beyond what the program asked for
+    pad_bytes: int  # beyond the program's own request
     reason: str = ""
 
 
 def judge_shim(check: Check, run: PaddedRun, counts: ShimCounts | None) -> Verdict:
-    """Proved when the receipts claim every launch padded and the SMs held as many blocks as that pad allows."""
+    """Proved when the receipts claim that every launch was padded and the SMs held as many blocks as the pad allows."""
     if counts is None:
         return check.verdict(held=False, expected="receipts", measured="none", detail="the shim saw no launch")
-    held = judge_residency(check, (run,))
-    if held.status == "not tested":
-        return held
+    residency = judge_residency(check, (run,))
+    if residency.status == "not tested":
+        return residency
     claimed = counts.seen == counts.padded > 0 and counts.pad_bytes == run.pad_bytes
     return check.verdict(
-        held=claimed and held.status == "proved",
-        expected=f"every launch padded; {held.expected} blocks per SM",
-        measured=f"{counts.padded} of {counts.seen} launches padded by {counts.pad_bytes:,} B; {held.measured}",
+        held=claimed and residency.status == "proved",
+        expected=f"every launch padded; {residency.expected} blocks per SM",
+        measured=f"{counts.padded} of {counts.seen} launches padded by {counts.pad_bytes:,} B; {residency.measured}",
         detail=counts.reason,
     )
 
@@ -194,18 +186,18 @@ def judge_shim(check: Check, run: PaddedRun, counts: ShimCounts | None) -> Verdi
 # --- CPU ranks -----------------------------------------------------------------------------------
 
 
-def judge_threads(check: Check, word: str, ranks: Sequence[RankRun]) -> Verdict:
-    """Proved when Linux shows the control on every rank's threads, and the old state again afterwards."""
-    runs = [run for rank in ranks for run in rank.controls if run.control == word]
+def judge_threads(check: Check, ranks: Sequence[RankRun]) -> Verdict:
+    """Proved when Linux shows the control on every rank's threads, and the previous state afterwards."""
+    runs = [run for rank in ranks for run in rank.controls if run.control == check.name]
     if not runs:
         return check.untested("no rank tried it")
     if refused := [run for run in runs if run.status == "refused"]:
         return check.untested(f"refused: {refused[0].detail}")
-    told = all(run.status == "applied" for run in runs)
-    seen = sum(_parted(run) if word.startswith("partition") else _preferred(run) for run in runs)
+    applied = all(run.status == "applied" for run in runs)
+    seen = sum(_parted(run) if check.control == "partition" else _preferred(run) for run in runs)
     undone = sum(_undone(run) for run in runs)
     return check.verdict(
-        held=told and seen == undone == len(runs),
+        held=applied and seen == undone == len(runs),
         expected=f"seen on the threads of {len(runs)} ranks, and undone",
         measured=f"seen on {seen}, undone on {undone}",
         detail=runs[0].detail,
@@ -241,7 +233,7 @@ def _undone(run: ControlRun) -> bool:
 
 
 def judge_direct(check: Check, ranks: Sequence[RankRun]) -> Verdict:
-    """Proved when every rank's sum through shared memory is Gloo's, bit by bit."""
+    """Proved when every rank's sum through shared memory equals Gloo's bit for bit."""
     if not ranks:
         return check.untested("no rank tried it")
     runs = [rank.direct for rank in ranks]
@@ -250,7 +242,7 @@ def judge_direct(check: Check, ranks: Sequence[RankRun]) -> Verdict:
     equal = sum(run.equal for run in runs)
     return check.verdict(
         held=equal == len(runs) and all(run.receipt == "applied" for run in runs),
-        expected=f"sums of {format_bytes(runs[0].size_bytes)} on {len(runs)} ranks equal to Gloo's, bit by bit",
+        expected=f"sums of {format_bytes(runs[0].size_bytes)} on {len(runs)} ranks equal to Gloo's bit for bit",
         measured=f"equal on {equal}",
         detail=runs[0].detail,
     )

@@ -1,21 +1,21 @@
-"""Which control can work here, by which way in, and if not, why: a function of what was found, nothing else.
+"""Which control can work on a machine, by which route, and if not, why: a pure function of the machine's facts.
 
-The Python API's answers for GPUs are those of the backends; what the environment carries is what `makeway export` says.
+The support table says what a carrier can do at all; one function per carrier says what this machine lacks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, assert_never, get_args
 
 from makeway.act.cpu.cores import divided
-from makeway.act.cuda.backend import BY_CALLER, CudaBackend
+from makeway.act.cuda.backend import CudaBackend
 from makeway.act.cuda.machine import GpuMachine
 from makeway.act.doctor.facts import Machine
 from makeway.act.doctor.gpus import Gpus
-from makeway.act.export.nccl import env
+from makeway.act.export.targets import environment
 from makeway.act.export.values import Library
 from makeway.act.rocm.backend import RocmBackend
 from makeway.values.control import (
@@ -33,12 +33,25 @@ from makeway.values.control import (
 from makeway.values.device import load_device
 from makeway.values.errors import UnknownNameError
 from makeway.values.plan import Plan
+from makeway.values.support import Platform, support
 
-Platform = Literal["cpu", "cuda", "rocm"]
-Way = Literal["launcher", "graph", "python", "environment"]
-GpuPlatform = Literal["cuda", "rocm"]
+Route = Literal["run", "graph", "python", "environment"]
+PLATFORMS: tuple[Platform, ...] = get_args(Platform)
+ROUTES: tuple[Route, ...] = get_args(Route)
 
-# One of each kind, of sizes that any machine that can do it at all can do.
+_ENVIRONMENT = "NCCL environment"
+_CARRIERS: dict[Route, dict[Platform, tuple[str, ...]]] = {
+    "run": {
+        "cpu": ("torch on CPU",),
+        "cuda": ("launch shim (CUDA)", _ENVIRONMENT),
+        "rocm": ("launch shim (HIP)", _ENVIRONMENT),
+    },
+    "graph": dict.fromkeys(PLATFORMS, ("CUDA graph",)),
+    "python": {"cpu": ("torch on CPU",), "cuda": ("torch on CUDA",), "rocm": ("torch on ROCm",)},
+    "environment": dict.fromkeys(PLATFORMS, (_ENVIRONMENT,)),
+}
+
+# One of each kind, in sizes that suit any machine.
 SAMPLES: tuple[Control, ...] = (
     SmemPad(1024),
     TileChoice(64, 64, 32),
@@ -50,54 +63,63 @@ SAMPLES: tuple[Control, ...] = (
     CopyEngine(),
     Chunks(2),
 )
-_GPU_PARTITION = SmPartition(16)  # divides by 8, the unit of CUDA from Hopper on and of CDNA 3
+_GPU_PARTITION = SmPartition(16)  # a multiple of 8, the unit of CUDA from Hopper on and of CDNA 3
 _NO_TORCH = "torch is not installed: pip install 'makeway[torch]'"
-_BUCKETS = "smaller buckets of DistributedDataParallel, where the program chose no size"
-_FIXED_GRID = "a collective's blocks and threads must agree between ranks: only its library may set them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Whether one kind of control can work by one way in: how, or why not."""
+    """Whether one control can work on one platform by one route: how, or why not."""
 
     platform: Platform
-    control: str  # its kind, as plan files name it
-    way: Way
+    control: str  # its name: "partition"
+    route: Route
+    carrier: str  # of the support table
     works: bool
-    words: str
+    detail: str
+    proof: str = ""  # what the self-test proved; "": nobody asked
 
 
-_Said = tuple[bool, str]
-
-
-def _yes(words: str) -> _Said:
-    return True, words
-
-
-def _no(words: str) -> _Said:
-    return False, words
+Finding = tuple[bool, str]  # whether it works, and how or why not
 
 
 def answers(machine: Machine) -> tuple[Answer, ...]:
-    """Every control on every platform by every way."""
+    """Every control on every platform by every route."""
     return tuple(
-        Answer(platform=platform, control=type(control).__name__, way=way, works=works, words=words)
-        for platform in get_args(Platform)
-        for control in SAMPLES
-        for way, (works, words) in _by_ways(machine, platform, control)
+        _answer(machine, platform, control, route) for platform in PLATFORMS for control in SAMPLES for route in ROUTES
     )
 
 
-def _by_ways(machine: Machine, platform: Platform, control: Control) -> Iterator[tuple[Way, _Said]]:
-    for way in get_args(Way):
-        if platform == "cpu":
-            yield way, _on_cpu(machine, control, way)
-        else:
-            yield way, _on_gpu(machine, platform, control, way)
+def _answer(machine: Machine, platform: Platform, control: Control, route: Route) -> Answer:
+    """What the route's carriers can do together; a refusal by one that could do it elsewhere counts most."""
+    carriers, missing = _CARRIERS[route][platform], absent(machine, platform)
+    findings = [(name, _finding(machine, platform, control, name)) for name in carriers] if missing is None else []
+    working = [(name, detail) for name, (works, detail) in findings if works]
+    if working:
+        carrier, detail = working[0][0], "; ".join(detail for _, detail in working)
+    else:
+        refusals = [(name, detail) for name, (_, detail) in findings] or [(carriers[0], missing or "")]
+        carrier, detail = next((each for each in refusals if support(control, each[0]).supported), refusals[0])
+    return Answer(
+        platform=platform,
+        control=control.name,
+        route=route,
+        carrier=carrier,
+        works=bool(working),
+        detail=detail,
+    )
+
+
+def _finding(machine: Machine, platform: Platform, control: Control, carrier: str) -> Finding:
+    row = support(control, carrier)
+    if reason := row.refusal(platform):
+        return False, reason
+    works, detail = _HERE[carrier](machine, platform, control)
+    return works, detail or row.how
 
 
 def absent(machine: Machine, platform: Platform) -> str | None:
-    """Why nothing of a platform can work here by any way; None when something might."""
+    """Why nothing can work on a platform here; None when something might."""
     match platform:
         case "cpu":
             return _NO_TORCH if machine.torch is None else None
@@ -117,162 +139,89 @@ def _no_gpu(machine: Machine, gpus: Gpus, vendor: str, variable: str) -> str | N
     return None
 
 
-# --- this host's processors ----------------------------------------------------------------------
+# --- what a machine lacks for a carrier ------------------------------------------------------------
 
 
-def _on_cpu(machine: Machine, control: Control, way: Way) -> _Said:
-    if reason := absent(machine, "cpu"):
-        return _no(reason)
-    if way == "graph":
-        return _no("CPU kernels are not captured in graphs")
-    if way == "environment":
-        return _no("no variable of torch or Gloo sets it")
+def _shim_here(machine: Machine, platform: Platform, control: Control) -> Finding:
+    if machine.compiler is None:
+        return False, "the launch shim is compiled on first use, and no C compiler was found (cc, gcc, clang)"
+    return True, ""
+
+
+def _graph_here(machine: Machine, platform: Platform, control: Control) -> Finding:
+    if machine.cuda_bindings is None:
+        return False, "cuda-bindings is not installed: pip install 'makeway[cuda]'"
+    return True, ""
+
+
+def _cpu_here(machine: Machine, platform: Platform, control: Control) -> Finding:
     match control:
-        case SmPartition(cores):
-            if divided(range(machine.cores), cores, rank=0, ranks=1) is None:
-                return _no(f"communication on cores of its own needs 2 cores; this process may use {machine.cores}")
-            return _yes("affinity of communication threads and of all others")
+        case SmPartition(cores) if divided(range(machine.cores), cores, rank=0, ranks=1) is None:
+            return False, f"communication on cores of its own needs 2 cores; this process may use {machine.cores}"
+        case CommPriority() if machine.priority_by is None:
+            return False, "needs CAP_SYS_NICE, a higher `ulimit -e`, or Linux 6.12"
         case CommPriority():
-            if machine.priority_by is None:
-                return _no("needs CAP_SYS_NICE, a higher `ulimit -e`, or Linux 6.12")
-            return _yes(f"by {machine.priority_by} of threads")
-        case CopyEngine() | CommBlocks():
-            if not machine.shm_free_bytes:
-                return _no("copies between ranks go through /dev/shm, which is missing or full here")
-            if isinstance(control, CommBlocks):
-                return _yes("threads that copy, beside CopyEngine")
-            return _yes("ranks of one host copy through shared memory")
-        case Chunks():
-            return _yes(_BUCKETS)
-        case LaunchOrder():
-            return _no(BY_CALLER)
-        case CommThreads():
-            return _no("a copier on a CPU is one thread; comm-blocks sets their number")
-        case SmemPad() | TileChoice():
-            return _no("CPU kernels have no shared memory to pad, and their tiles are their library's choice")
+            return True, f"{machine.priority_by} of threads"
+        case CopyEngine() | CommBlocks() if not machine.shm_free_bytes:
+            return False, "copies between ranks go through /dev/shm, which is missing or full here"
         case _:
-            assert_never(control)
+            return True, ""
 
 
-# --- GPUs ----------------------------------------------------------------------------------------
-
-
-def _on_gpu(machine: Machine, platform: GpuPlatform, control: Control, way: Way) -> _Said:
-    if reason := absent(machine, platform):
-        return _no(reason)
-    match way:
-        case "launcher":
-            return _by_launcher(machine, platform, control)
-        case "graph":
-            return _by_graph(machine, platform, control)
-        case "python":
-            return _by_python(machine, platform, control)
-        case "environment":
-            return _by_environment(machine, platform, control)
-        case _:
-            assert_never(way)
-
-
-def _by_launcher(machine: Machine, platform: GpuPlatform, control: Control) -> _Said:
-    """What `makeway run` does to a program as it is: the launch shim, and variables before the start."""
-    match control:
-        case SmemPad():
-            if machine.compiler is None:
-                return _no("the launch shim is compiled on first use, and no C compiler was found (cc, gcc, clang)")
-            return _yes("the launch shim adds dynamic shared memory to each launch")
-        case CommPriority():
-            carried, words = _by_environment(machine, platform, control)
-            if machine.compiler is None or platform == "rocm":
-                return carried, words
-            return _yes(f"the launch shim raises communication kernels; {words}")
-        case SmPartition():
-            return _no("compute must be launched on the partition's stream: use the Python API")
-        case TileChoice() | LaunchOrder() | CommBlocks() | CommThreads() | CopyEngine() | Chunks():
-            return _by_environment(machine, platform, control)
-        case _:
-            assert_never(control)
-
-
-def _by_graph(machine: Machine, platform: GpuPlatform, control: Control) -> _Said:
-    if platform == "rocm":
-        return _no("graphs are rewritten through CUDA's API only")
-    match control:
-        case SmemPad() | CommPriority():
-            if machine.cuda_bindings is None:
-                return _no("cuda-bindings is not installed: pip install 'makeway[cuda]'")
-            what = "dynamic shared memory" if isinstance(control, SmemPad) else "priority"
-            return _yes(f"{what} of captured kernel nodes")
-        case CommBlocks() | CommThreads():
-            return _no(_FIXED_GRID)
-        case LaunchOrder() | Chunks():
-            return _no("a captured graph keeps its nodes and edges")
-        case TileChoice() | SmPartition() | CopyEngine():
-            return _no("a captured node keeps its kernel and its context")
-        case _:
-            assert_never(control)
-
-
-def _by_environment(machine: Machine, platform: GpuPlatform, control: Control) -> _Said:
-    return _carried(_on_device(control), _library(machine, platform))
+def _environment_here(machine: Machine, platform: Platform, control: Control) -> Finding:
+    return _exported(_on_device(control), _library(machine, platform))
 
 
 @cache
-def _carried(control: Control, library: Library) -> _Said:
-    told = env(Plan(controls=(control,)), library)
-    if told.not_carried:
-        return _no(told.not_carried[0].reason)
-    settings = " ".join(f"{name}={value}" for name, value in told.carried[0].settings)
-    return _yes("; ".join(filter(None, (settings, told.carried[0].note))))
+def _exported(control: Control, library: Library) -> Finding:
+    (entry,) = environment(Plan(controls=(control,)), library).entries
+    if entry.refusal:
+        return False, entry.refusal
+    return True, "; ".join(filter(None, (entry.words if entry.settings else "", entry.note)))
 
 
-_MECHANISMS: dict[type[Control], str] = {
-    SmemPad: "launches of Triton kernels",
-    TileChoice: "launches of Triton kernels that offer a tile",
-    CommPriority: "a process group on a high-priority stream",
-    CommBlocks: "CTAs of a process group",
-    CommThreads: "set in the environment",
-    CopyEngine: "peer copies through symmetric memory; zero-CTA policy of a process group",
-    Chunks: _BUCKETS,
+def _gpu_here(machine: Machine, platform: Platform, control: Control) -> Finding:
+    """The back end's own answer, from files alone: torch is not loaded."""
+    if machine.torch is None:
+        return False, _NO_TORCH
+    gpu, control = _gpu_machine(machine, platform), _on_device(control)
+    sizes_unknown = gpu.missing is None and gpu.sms is None and (platform == "rocm" or gpu.green_contexts)
+    if isinstance(control, SmPartition) and sizes_unknown:
+        how = support(control, "torch on CUDA" if platform == "cuda" else "torch on ROCm").how
+        return True, f"{how}; how many SMs are possible depends on the device, which makeway does not know"
+    reason = _refusal(gpu, machine.variables, control)
+    return reason is None, reason or ""
+
+
+_HERE: dict[str, Callable[[Machine, Platform, Control], Finding]] = {
+    "launch shim (CUDA)": _shim_here,
+    "launch shim (HIP)": _shim_here,
+    "CUDA graph": _graph_here,
+    "torch on CPU": _cpu_here,
+    "torch on CUDA": _gpu_here,
+    "torch on ROCm": _gpu_here,
+    _ENVIRONMENT: _environment_here,
 }
 
 
-def _by_python(machine: Machine, platform: GpuPlatform, control: Control) -> _Said:
-    if machine.torch is None:
-        return _no(_NO_TORCH)
-    if isinstance(control, LaunchOrder):
-        return _no(BY_CALLER)
-    found, control = _gpu_machine(machine, platform), _on_device(control)
-    if isinstance(control, SmPartition):
-        words = "a compute stream in a green context" if platform == "cuda" else "a compute stream with a CU mask"
-        if found.missing is None and found.sms is None and (platform == "rocm" or found.green_contexts):
-            return _yes(f"{words}; how many SMs are possible depends on the device, which makeway does not know")
-    else:
-        words = _MECHANISMS[type(control)]
-    reason = _refusal(found, machine.variables, control)
-    return _no(reason) if reason else _yes(words)
-
-
 @cache
-def _refusal(found: GpuMachine, variables: tuple[tuple[str, str], ...], control: Control) -> str | None:
-    kind = _DescribedCuda if found.vendor == "nvidia" else _DescribedRocm
-    return kind(found=found, environ=dict(variables)).refusal(control)
+def _refusal(gpu: GpuMachine, variables: tuple[tuple[str, str], ...], control: Control) -> str | None:
+    kind = _DescribedCuda if gpu.vendor == "nvidia" else _DescribedRocm
+    return kind(described=gpu, environ=dict(variables)).refusal(control)
 
 
 def _on_device(control: Control) -> Control:
     return _GPU_PARTITION if isinstance(control, SmPartition) else control
 
 
-# --- the backends' own answers, without loading torch --------------------------------------------
-
-
 @dataclass
 class _DescribedCuda(CudaBackend):
-    """The backend of a machine that was described, not asked."""
+    """The back end of a machine that is described rather than probed."""
 
-    found: GpuMachine = GpuMachine(vendor="nvidia")  # noqa: RUF009 (frozen)
+    described: GpuMachine = GpuMachine(vendor="nvidia")  # noqa: RUF009 (frozen)
 
     def __post_init__(self) -> None:
-        self.machine = self.found
+        self.machine = self.described
 
     def _without_nccl(self) -> str | None:
         return None  # torch's CUDA builds bring one; which one is known when it is loaded
@@ -280,17 +229,17 @@ class _DescribedCuda(CudaBackend):
 
 @dataclass
 class _DescribedRocm(RocmBackend):
-    found: GpuMachine = GpuMachine(vendor="amd")  # noqa: RUF009 (frozen)
+    described: GpuMachine = GpuMachine(vendor="amd")  # noqa: RUF009 (frozen)
 
     def __post_init__(self) -> None:
-        self.machine = self.found
+        self.machine = self.described
 
     def _without_nccl(self) -> str | None:
         return None
 
 
-def _gpu_machine(machine: Machine, platform: GpuPlatform) -> GpuMachine:
-    """What torch would tell, as far as files do. The first GPU stands for all."""
+def _gpu_machine(machine: Machine, platform: Platform) -> GpuMachine:
+    """What torch would report, as far as files say. The first GPU stands for all."""
     assert machine.torch is not None
     gpus, built = (machine.nvidia, machine.torch.cuda) if platform == "cuda" else (machine.amd, machine.torch.hip)
     name = gpus.names[0]
@@ -314,7 +263,7 @@ def _gpu_machine(machine: Machine, platform: GpuPlatform) -> GpuMachine:
     )
 
 
-def _library(machine: Machine, platform: GpuPlatform) -> Library:
+def _library(machine: Machine, platform: Platform) -> Library:
     if platform == "rocm":
         return Library(name="rccl")
     return Library(name="nccl", version=_numbers(machine.nccl))

@@ -1,88 +1,17 @@
 """Plans for NCCL and RCCL themselves: environment variables, and the CSV file of NCCL's example tuner plugin.
 
-Sources: NCCL user guide, "Environment Variables" (which version brought which variable); RCCL, "RCCL environment
-variables"; PyTorch, "ProcessGroupNCCL Environment Variables"; NVIDIA/nccl, plugins/tuner/example.
+data/support/nccl-environment.toml and nccl-tuner-file.toml name the sources.
 """
 
 from __future__ import annotations
 
 import shlex
-from typing import assert_never
 
-from makeway.act.export.values import Answer, Carried, Exported, Library, NotCarried, exported, thread_choices
-from makeway.values.control import (
-    Chunks,
-    CommBlocks,
-    CommPriority,
-    CommThreads,
-    Control,
-    CopyEngine,
-    LaunchOrder,
-    SmemPad,
-    SmPartition,
-    TileChoice,
-)
-from makeway.values.plan import Plan
+from makeway.act.export.values import Entry, Library, Request, Target, thread_choices
+from makeway.values.control import CommBlocks, CommPriority, CommThreads, Control, CopyEngine, LaunchOrder
 
 MAX_CTAS = 64
 MAX_CTAS_BEFORE_2_25 = 32
-
-AT_LAUNCH = "a pad belongs to the launch of a compute kernel, and this target only reaches communication"
-IN_KERNEL = "a tile is compiled into the compute kernel that offers it"
-IN_PROGRAM = "the program splits its collectives itself; no setting here does"
-BY_ENV = "try makeway export --to env"
-
-
-# --- environment variables ---------------------------------------------------------------------
-
-
-def env(plan: Plan, library: Library) -> Exported:
-    """A file for `.` in a POSIX shell: variables that must be there before the program starts."""
-    return exported(plan, "env", (_by_variable(control, library) for control in plan.controls), _shell)
-
-
-def _shell(carried: tuple[Carried, ...]) -> str:
-    settings = dict(setting for answer in carried for setting in answer.settings)
-    return "\n".join(f"export {name}={shlex.quote(str(value))}" for name, value in settings.items())
-
-
-def _by_variable(control: Control, library: Library) -> Answer:
-    match control:
-        case CommBlocks(blocks):
-            return _blocks_by_variable(control, blocks, library)
-        case CommThreads(threads):
-            return _threads_by_variable(control, threads, library)
-        case CommPriority():
-            return Carried(
-                control=control,
-                settings=(("TORCH_NCCL_HIGH_PRIORITY", 1),),
-                note="needs PyTorch's process groups; a program with streams of its own must ask for priority itself",
-            )
-        case CopyEngine():
-            return _copies_by_variable(control, library)
-        case LaunchOrder() if library.name == "rccl":
-            return NotCarried(control=control, reason="no variable of ROCm is known to keep launch order")
-        case LaunchOrder():
-            return Carried(
-                control=control,
-                settings=(("CUDA_DEVICE_MAX_CONNECTIONS", 1),),
-                note="needs a program that launches the collective first: the variable only keeps the program's own "
-                "order; not with FSDP, which wants several connections",
-            )
-        case SmPartition():
-            return NotCarried(
-                control=control,
-                reason="no variable sets SMs apart inside one process; MPS percentages and CU masks of a whole process "
-                "hold compute and communication alike",
-            )
-        case SmemPad():
-            return NotCarried(control=control, reason=AT_LAUNCH)
-        case TileChoice():
-            return NotCarried(control=control, reason=IN_KERNEL)
-        case Chunks():
-            return NotCarried(control=control, reason=IN_PROGRAM)
-        case _:
-            assert_never(control)
 
 
 def too_many_blocks(blocks: int, library: Library) -> str | None:
@@ -93,14 +22,51 @@ def too_many_blocks(blocks: int, library: Library) -> str | None:
     return None
 
 
-def _blocks_by_variable(control: Control, blocks: int, library: Library) -> Answer:
+def zero_cta_note(control: CopyEngine, library: Library, limits: str) -> str:
+    """What the zero-CTA policy needs; without it the library uses blocks and says nothing."""
+    version = "ROCm 7.12 or later, one node" if library.name == "rccl" else "NCCL 2.28 or later"
+    return f"needs {version} and {limits}{own_copies(control)}"
+
+
+def own_copies(control: CopyEngine) -> str:
+    """The end of a note for a plan that says how to copy, which no target takes."""
+    plain = control == CopyEngine()
+    return "" if plain else "; how it copies is the library's choice: variant and prelaunch are not carried"
+
+
+# --- environment variables ---------------------------------------------------------------------
+
+
+def _shell(carried: tuple[Entry, ...], _: Request) -> str:
+    settings = dict(setting for entry in carried for setting in entry.settings)
+    return "\n".join(f"export {name}={shlex.quote(str(value))}" for name, value in settings.items())
+
+
+def _variables(control: Control, request: Request, limits: str) -> Entry:
+    library = request.library
+    match control:
+        case CommBlocks(blocks):
+            return _block_variables(control, blocks, library, limits)
+        case CommThreads(threads):
+            return _thread_variable(control, threads, library, limits)
+        case CommPriority():
+            return Entry(control=control, settings=(("TORCH_NCCL_HIGH_PRIORITY", 1),), note=limits)
+        case LaunchOrder():
+            return Entry(control=control, settings=(("CUDA_DEVICE_MAX_CONNECTIONS", 1),), note=limits)
+        case CopyEngine():
+            by_name = library.name == "nccl" and library.version is not None and not library.before(2, 29)
+            policy = ("NCCL_CTA_POLICY", "ZERO" if by_name else 2)
+            return Entry(control=control, settings=(policy,), note=zero_cta_note(control, library, limits))
+        case _:
+            raise AssertionError(f"the support table refuses {control}")
+
+
+def _block_variables(control: Control, blocks: int, library: Library, limits: str) -> Entry:
     if reason := too_many_blocks(blocks, library):
-        return NotCarried(control=control, reason=reason)
-    least, most = "NCCL_MIN_CTAS", "NCCL_MAX_CTAS"
-    if library.before(2, 17):
-        least, most = "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"
-    settings = [(least, blocks), (most, blocks)]
-    note = "small messages may still use fewer"
+        return Entry(control=control, refusal=reason)
+    word = "NCHANNELS" if library.before(2, 17) else "CTAS"
+    settings = [(f"NCCL_MIN_{word}", blocks), (f"NCCL_MAX_{word}", blocks)]
+    note = limits
     if library.path == "sendrecv":
         settings += [("NCCL_MIN_P2P_NCHANNELS", blocks), ("NCCL_MAX_P2P_NCHANNELS", blocks)]
         note += "; the two variables for send and receive are NCCL's own, but not in its guide"
@@ -109,57 +75,23 @@ def _blocks_by_variable(control: Control, blocks: int, library: Library) -> Answ
     else:
         note += "; RCCL releases before ROCm/rocm-systems pull request 7604 undo it"
     if library.name == "nccl" and library.version is None:
-        note += "; needs NCCL 2.17 or later (older: --nccl VERSION)"
-    return Carried(control=control, settings=tuple(settings), note=note)
+        note += "; needs NCCL 2.17 or later (older: --library nccl-VERSION)"
+    return Entry(control=control, settings=tuple(settings), note=note)
 
 
-def _threads_by_variable(control: Control, threads: int, library: Library) -> Answer:
-    if library.name == "rccl":
-        return NotCarried(control=control, reason="RCCL's blocks have one size on a device; no setting is known")
+def _thread_variable(control: Control, threads: int, library: Library, limits: str) -> Entry:
     choices, path = thread_choices(library)
     choice = next((choice for choice in choices if choice.threads == threads), None)
     if choice is None:
         offered = ", ".join(str(choice.threads) for choice in choices) or "none"
-        return NotCarried(
-            control=control, reason=f"{path} cannot be given {threads} threads; its block sizes: {offered}"
-        )
+        return Entry(control=control, refusal=f"{path} has no blocks of {threads} threads; its block sizes: {offered}")
     if choice.setting is None:
-        return Carried(control=control, note=f"{path} takes so many by itself on fast links")
+        return Entry(control=control, note=f"{path} takes so many by itself on fast links")
     name, _, value = choice.setting.partition("=")
-    return Carried(
-        control=control,
-        settings=((name, value),),
-        note=f"needs collectives on {path}: NCCL adds threads of its own, and other paths keep their block size",
-    )
+    return Entry(control=control, settings=((name, value),), note=f"needs collectives on {path}: {limits}")
 
 
-def _copies_by_variable(control: CopyEngine, library: Library) -> Answer:
-    if reason := no_zero_cta(library):
-        return NotCarried(control=control, reason=reason)
-    by_name = library.name == "nccl" and library.version is not None and not library.before(2, 29)
-    return Carried(
-        control=control,
-        settings=(("NCCL_CTA_POLICY", "ZERO" if by_name else 2),),
-        note=zero_cta_note(control, library),
-    )
-
-
-def no_zero_cta(library: Library) -> str | None:
-    """Why the library has no collectives on copy engines, if it is known to have none."""
-    return "NCCL has no zero-CTA policy before 2.28" if library.before(2, 28) else None
-
-
-def zero_cta_note(control: CopyEngine, library: Library) -> str:
-    """What the zero-CTA policy asks for; without it the library uses blocks and says nothing."""
-    where = "ROCm 7.12 or later, one node" if library.name == "rccl" else "NCCL 2.28 or later"
-    note = f"needs {where} and buffers registered as symmetric windows; all-gather, all-to-all, gather and scatter only"
-    return note + own_copies(control)
-
-
-def own_copies(control: CopyEngine) -> str:
-    """The end of a note where the plan says how to copy, which no target can be told."""
-    plain = control == CopyEngine()
-    return "" if plain else "; how it copies is the library's choice: variant and prelaunch are not carried"
+ENV = Target(carrier="NCCL environment", entry=_variables, body=_shell)
 
 
 # --- the CSV file of NCCL's example tuner plugin ------------------------------------------------
@@ -171,21 +103,15 @@ _ANY = -1
 _ALGORITHMS = ("ring", "tree", "nvls", "pat")
 
 
-def nccl_tuner(plan: Plan, library: Library) -> Exported:
-    """The file that NCCL_TUNER_CONFIG_FILE names.
+def _rows(carried: tuple[Entry, ...], request: Request) -> str:
+    """Rows for every collective and all sizes: where no row applies, the plugin leaves the call with one channel.
 
-    The plugin starts each call from one channel and keeps that where no row applies, so every collective it is
-    asked about gets a row for all sizes, and a ring row behind one whose algorithm may not be there.
+    A ring row follows a row whose algorithm may be unavailable.
     """
-    answers = [_by_tuner(control, library) for control in plan.controls]
-    return exported(plan, "nccl-tuner", answers, lambda carried: _rows(carried, library))
-
-
-def _rows(carried: tuple[Carried, ...], library: Library) -> str:
     if not carried:
         return ""
-    channels = dict(setting for answer in carried for setting in answer.settings)["channels"]
-    paths = list(dict.fromkeys((_tuned_path(library), ("ring", "simple"))))
+    channels = dict(setting for entry in carried for setting in entry.settings)["channels"]
+    paths = list(dict.fromkeys((_tuned_path(request.library), ("ring", "simple"))))
     rows = [
         ",".join(str(part) for part in (collective, 0, LARGEST, algorithm, protocol, channels, _ANY, _ANY))
         for collective in TUNED
@@ -202,33 +128,14 @@ def _tuned_path(library: Library) -> tuple[str, str] | None:
     return (algorithm, protocol) if algorithm in _ALGORITHMS and protocol in ("simple", "ll", "ll128") else None
 
 
-def _by_tuner(control: Control, library: Library) -> Answer:
-    match control:
-        case CommBlocks(blocks):
-            reason = too_many_blocks(blocks, library)
-            if library.name == "rccl":
-                reason = f"checked against NCCL's plugin only; {BY_ENV}"
-            elif _tuned_path(library) is None:
-                reason = f"the plugin does not decide about {library.path}; {BY_ENV}"
-            if reason:
-                return NotCarried(control=control, reason=reason)
-            return Carried(
-                control=control,
-                settings=(("channels", blocks),),
-                note="needs NCCL_TUNER_PLUGIN set to NCCL's example plugin (plugins/tuner/example) and "
-                "NCCL_TUNER_CONFIG_FILE to this file; its rows also choose the algorithm and the protocol",
-            )
-        case CommThreads() | CommPriority() | CopyEngine() | LaunchOrder():
-            return NotCarried(
-                control=control, reason=f"a tuner chooses algorithm, protocol and channels only; {BY_ENV}"
-            )
-        case SmPartition():
-            return NotCarried(control=control, reason="a tuner chooses channels, not the SMs they run on")
-        case SmemPad():
-            return NotCarried(control=control, reason=AT_LAUNCH)
-        case TileChoice():
-            return NotCarried(control=control, reason=IN_KERNEL)
-        case Chunks():
-            return NotCarried(control=control, reason=IN_PROGRAM)
-        case _:
-            assert_never(control)
+def _channels(control: Control, request: Request, limits: str) -> Entry:
+    assert isinstance(control, CommBlocks)
+    reason = too_many_blocks(control.blocks, request.library)
+    if _tuned_path(request.library) is None:
+        reason = f"the plugin does not decide about {request.library.path}; try makeway export --to env"
+    if reason:
+        return Entry(control=control, refusal=reason)
+    return Entry(control=control, settings=(("channels", control.blocks),), note=limits)
+
+
+NCCL_TUNER = Target(carrier="NCCL tuner file", entry=_channels, body=_rows)

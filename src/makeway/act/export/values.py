@@ -1,87 +1,124 @@
-"""What an export says: the text, which controls it carries and by which settings, and which it cannot and why."""
+"""An export: a plan as a target's settings, control by control, and the library that those settings are for."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from makeway.read.plan_file import one_line
 from makeway.values.collective import ThreadChoice, library_names, load_footprint
-from makeway.values.control import Control, describe
+from makeway.values.control import CommBlocks, Control, describe
 from makeway.values.device import device_names, load_device
 from makeway.values.errors import InputError, UnknownNameError, UnsupportedError
 from makeway.values.facts import data_files
 from makeway.values.plan import Plan
+from makeway.values.receipt import Receipt
+from makeway.values.support import support
 
 Version = tuple[int, ...]
 SettingValue = str | int | bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """A control that the target carries; no settings where the target does so by itself."""
+class Entry:
+    """One control of a plan as a target takes it; without settings the target does so by default."""
 
     control: Control
     settings: tuple[tuple[str, SettingValue], ...] = ()
-    note: str | None = None  # what must be true besides, or the control silently does nothing
+    note: str = ""  # what else must hold, or the settings silently do nothing
+    refusal: str = ""  # why the target cannot carry the control; "": it does
+
+    @property
+    def words(self) -> str:
+        """The settings in one line, or the refusal."""
+        return self.refusal or " ".join(setting_word(*setting) for setting in self.settings) or "already the default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotCarried:
-    """A control that the target cannot carry, and why."""
+class Export:
+    """A plan as one target's file."""
 
-    control: Control
-    reason: str
-
-
-Answer = Carried | NotCarried
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
-    """A plan in another tool's words."""
-
+    target: str
+    carrier: str
     text: str
-    carried: tuple[Carried, ...]
-    not_carried: tuple[NotCarried, ...]
+    entries: tuple[Entry, ...]  # one per control of the plan
+
+    @property
+    def carried(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.entries if not entry.refusal)
+
+    @property
+    def refused(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.entries if entry.refusal)
+
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        """One per control: refused, or "not seen", since an export cannot know whether its settings ever act."""
+        return tuple(
+            Receipt(
+                control=entry.control,
+                status="refused" if entry.refusal else "not seen",
+                detail=entry.words,
+                carrier=self.carrier,
+            )
+            for entry in self.entries
+        )
 
 
-def exported(
-    plan: Plan, target: str, answers: Iterable[Answer], body: Callable[[tuple[Carried, ...]], str]
-) -> Exported:
-    """The answers for all controls of a plan and, under comments that tell them, the target's own text."""
-    found = tuple(answers)
-    carried = tuple(answer for answer in found if isinstance(answer, Carried))
-    not_carried = tuple(answer for answer in found if isinstance(answer, NotCarried))
-    return Exported(
-        text="\n".join([*_comments(plan, target, carried, not_carried), body(carried)]).rstrip("\n") + "\n",
-        carried=carried,
-        not_carried=not_carried,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is exported, and for what."""
+
+    plan: Plan
+    library: Library
+    groups: tuple[str, ...] = ()  # Megatron's process groups
+
+    @property
+    def blocks(self) -> int | None:
+        """The comm blocks that the plan sets, if it does."""
+        return next((control.blocks for control in self.plan.controls if isinstance(control, CommBlocks)), None)
 
 
-def spelled(key: str, value: SettingValue) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """How a plan is written for one carrier."""
+
+    carrier: str
+    entry: Callable[[Control, Request, str], Entry]  # a control that the support table allows, and its limits
+    body: Callable[[tuple[Entry, ...], Request], str]  # the file below its comments
+
+    def export(self, name: str, request: Request) -> Export:
+        entries = tuple(self._entry(control, request) for control in request.plan.controls)
+        carried = tuple(entry for entry in entries if not entry.refusal)
+        lines = [*_comments(request.plan, name, entries, carried), self.body(carried, request)]
+        return Export(target=name, carrier=self.carrier, text="\n".join(lines).rstrip("\n") + "\n", entries=entries)
+
+    def _entry(self, control: Control, request: Request) -> Entry:
+        row, library = support(control, self.carrier), request.library
+        if reason := row.refusal("rocm" if library.name == "rccl" else "cuda", library.version):
+            return Entry(control=control, refusal=reason)
+        return self.entry(control, request, row.limits)
+
+
+def setting_word(key: str, value: SettingValue) -> str:
     """A setting as one word: "max_ctas=16"."""
     return f"{key}={str(value).lower() if isinstance(value, bool) else value}"
 
 
-def _comments(
-    plan: Plan, target: str, carried: tuple[Carried, ...], not_carried: tuple[NotCarried, ...]
-) -> Iterable[str]:
-    yield one_line(f"# makeway export --to {target}{_origin(plan)}")
+def _comments(plan: Plan, target: str, entries: tuple[Entry, ...], carried: tuple[Entry, ...]) -> list[str]:
+    lines = [f"# makeway export --to {target}{_origin(plan)}"]
     if not plan.controls:
-        yield "# The plan has no controls: there is nothing to set."
+        lines.append("# The plan has no controls: there is nothing to set.")
     elif not carried:
-        yield f"# Nothing to set: {target} carries none of the plan's controls."
-    for answer in carried:
-        settings = " ".join(spelled(key, value) for key, value in answer.settings) or "already so"
-        yield one_line(f"# carried: {describe(answer.control)}: {settings}")
-        if answer.note:
-            yield one_line(f"#   {answer.note}")
-    for refusal in not_carried:
-        yield one_line(f"# not carried: {describe(refusal.control)}: {refusal.reason}")
+        lines.append(f"# Nothing to set: {target} carries none of the plan's controls.")
+    for entry in carried:
+        lines.append(f"# carried: {describe(entry.control)}: {entry.words}")
+        if entry.note:
+            lines.append(f"#   {entry.note}")
+    lines += [f"# not carried: {describe(entry.control)}: {entry.refusal}" for entry in entries if entry.refusal]
+    return [one_line(line) for line in lines]
 
 
 def _origin(plan: Plan) -> str:
@@ -96,7 +133,7 @@ def _origin(plan: Plan) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """The library that the collectives of a plan use, as far as the plan or the user says."""
+    """The library that a plan's collectives use, as far as the plan or the user says."""
 
     name: Literal["nccl", "rccl"]
     version: Version | None = None  # of NCCL's interface; None: not known
@@ -112,30 +149,34 @@ class Library:
         return self.version is not None and self.version < version
 
 
-_VERSION = re.compile(r"\d+\.\d+(\.\d+)*")
+_NUMBERS = re.compile(r"\d+\.\d+(\.\d+)*")
+_NAME = re.compile(r"(nccl|rccl)-([^/]+)(/.*)?")
 
 
-def library_of(plan: Plan, nccl: str | None = None) -> Library:
-    """The library of a plan; `nccl` is a version that overrides the plan's.
+def library_of(plan: Plan, library: str | None = None) -> Library:
+    """The library of a plan; `library` ("nccl-2.27.5", with or without a path) overrides it.
 
-    A plan that names none is taken to be for NCCL, or for RCCL when its device is AMD's.
+    A plan that names none is for NCCL, or for RCCL when its device is AMD's.
     """
-    made_for = plan.made_for
-    footprint = made_for.library if made_for else None
-    found = re.fullmatch(r"(nccl|rccl)-([^/]+)(/.*)?", footprint or "")
-    device = made_for.device if made_for else None
+    planned = _NAME.fullmatch((plan.made_for and plan.made_for.library) or "")
+    given = None
+    if library is not None:
+        given = _NAME.fullmatch(library)
+        if given is None or (given[1] == "nccl" and not _NUMBERS.fullmatch(given[2])):
+            raise InputError(f"cannot read library {library!r}; write for example nccl-2.27 or nccl-2.27.5/ring-simple")
+    named = given or planned
+    device = plan.made_for.device if plan.made_for else None
     amd = device in device_names() and load_device(str(device)).vendor == "amd"
-    is_rccl = found[1] == "rccl" if found else amd
-    version = parse_version(nccl) if nccl is not None else None
-    if version is None and found and not is_rccl and _VERSION.fullmatch(found[2]):  # RCCL's own versions are ROCm's
-        version = parse_version(found[2])
-    return Library(name="rccl" if is_rccl else "nccl", version=version, footprint=footprint if found else None)
+    is_rccl = named[1] == "rccl" if named else amd
+    version = None
+    if named and not is_rccl and _NUMBERS.fullmatch(named[2]):  # RCCL's own versions are ROCm's
+        version = parse_version(named[2])
+    footprint = next((match[0] for match in (given, planned) if match and match[3]), planned and planned[0])
+    return Library(name="rccl" if is_rccl else "nccl", version=version, footprint=footprint)
 
 
 def parse_version(text: str) -> Version:
     """The numbers of a version such as "2.27" or "2.27.5"."""
-    if not _VERSION.fullmatch(text):
-        raise InputError(f"cannot read NCCL version {text!r}; write for example 2.27 or 2.27.5")
     return tuple(int(part) for part in text.split("."))
 
 
@@ -156,7 +197,5 @@ def thread_choices(library: Library) -> tuple[tuple[ThreadChoice, ...], str]:
 
 
 def _newest_nccl() -> str:
-    return max(
-        (name for name in library_names() if name.startswith("nccl-")),
-        key=lambda name: parse_version(name.removeprefix("nccl-")),
-    )
+    names = (name for name in library_names() if name.startswith("nccl-"))
+    return max(names, key=lambda name: parse_version(name.removeprefix("nccl-")))

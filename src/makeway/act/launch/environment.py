@@ -1,4 +1,4 @@
-"""What a plan asks to be set before a program starts, and what of that the user's environment already says."""
+"""What a plan sets before a program starts, and what of that the user's environment already decides."""
 
 from __future__ import annotations
 
@@ -6,63 +6,64 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar
 
-from makeway.act.export.nccl import env
-from makeway.act.export.values import Carried, library_of
+from makeway.act.export.targets import environment
+from makeway.act.export.values import SettingValue, library_of
+from makeway.act.launch.start.sitecustomize import rank_of as rank_of
 from makeway.values.control import CommPriority, Control, SmemPad
 from makeway.values.plan import Plan
+from makeway.values.receipt import Receipt, Status
 
+CARRIER = "launcher"
 RULES, RECEIPTS, PLAN = "MAKEWAY_RULES", "MAKEWAY_RECEIPTS", "MAKEWAY_PLAN"
 PRELOAD, PYTHON_PATH = "LD_PRELOAD", "PYTHONPATH"
-RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # torchrun, srun, Open MPI, Hydra
 START_HOOK = Path(__file__).parent / "start"
-
-
-def rank_of(environ: Mapping[str, str]) -> int | None:
-    """The rank that a launcher has given to this process; None where none did."""
-    found = (environ.get(name, "") for name in RANK_VARIABLES)
-    return next((int(text) for text in found if text.isdigit()), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """One variable that a control asks for, beside what the user's environment has; None: it has none."""
+    """One variable that a control wants, beside the user's own value; None: the user has not set it."""
 
     control: Control
     name: str
     wanted: str
-    found: str | None
+    present: str | None
     forced: bool = False
-    beside: str | None = None  # a variable of the same control that the user's environment keeps
+    kept_with: str | None = None  # another variable of the control, whose value the user keeps
+    SHOWN: ClassVar = ("is_set",)
 
     @property
     def kept(self) -> bool:
         """The user's own value stays, and it is not what the plan wants."""
-        return self.found not in (None, self.wanted) and not self.forced
+        return self.present not in (None, self.wanted) and not self.forced
 
     @property
-    def words(self) -> str:
-        """What becomes of it."""
+    def is_set(self) -> bool:
+        """makeway sets it. A control gets all of its variables or none: half of one may contradict the rest."""
+        return not self.kept and self.kept_with is None
+
+    @property
+    def summary(self) -> str:
+        """What happens to the variable."""
         setting = f"{self.name}={self.wanted}"
-        if self.found is None and self.beside is not None:
-            return f"not set: {setting} belongs with {self.beside}, which was kept"
-        if self.found is None:
+        if self.present is None and self.kept_with is not None:
+            return f"not set: {setting} belongs with {self.kept_with}, which was kept"
+        if self.present is None:
             return f"set: {setting}"
-        if self.found == self.wanted:
+        if self.present == self.wanted:
             return f"already so: {setting}"
         if self.forced:
-            return f"replaced: {setting}; {self.found} was set by you"
-        return f"kept: {self.name}={self.found} was set by you; the plan wants {self.wanted} (--force replaces it)"
+            return f"replaced: {setting}; {self.present} was set by you"
+        return f"kept: {self.name}={self.present} was set by you; the plan wants {self.wanted} (--force replaces it)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtStart:
-    """What is known of a control before the program has run: it cannot be had, or nobody has confirmed it yet."""
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A sentence about one control."""
 
     control: Control
-    status: Literal["refused", "not seen"]
-    detail: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,69 +71,73 @@ class Needs:
     """What the controls of a plan need at the start of a program."""
 
     variables: tuple[Variable, ...]
-    notes: tuple[tuple[Control, str], ...]  # what must be true besides the variables
-    lacking: tuple[tuple[Control, str], ...]  # controls that no variable carries, and why
-    shim: tuple[Control, ...]  # controls that the launch shim carries
+    launch_shim: tuple[Control, ...]  # controls that the launch shim carries
+    conditions: tuple[Remark, ...]  # what must hold besides the variables
+    no_variable: tuple[Remark, ...]  # controls that no variable carries, and why
 
     @property
     def settings(self) -> dict[str, str]:
-        """The variables to set; a control has all of its own or none, since half of one may contradict the rest."""
-        return {
-            variable.name: variable.wanted
-            for variable in self.variables
-            if not variable.kept and variable.beside is None
-        }
+        """The variables to set."""
+        return {variable.name: variable.wanted for variable in self.variables if variable.is_set}
 
 
 def needs_of(plan: Plan, environ: Mapping[str, str], *, force: bool = False) -> Needs:
-    """What must be there before the program starts: variables as `makeway export --to env` gives them, and the shim."""
-    answered = env(plan, library_of(plan))
+    """The variables of `makeway export --to env`, and the controls for the launch shim."""
+    exported = environment(plan, library_of(plan))
     return Needs(
         variables=tuple(
-            variable for answer in answered.carried for variable in _variables(answer, environ, force=force)
+            variable
+            for answer in exported.carried
+            for variable in _variables(answer.control, answer.settings, environ, force=force)
         ),
-        notes=tuple((answer.control, answer.note) for answer in answered.carried if answer.note),
-        lacking=tuple((answer.control, answer.reason) for answer in answered.not_carried),
-        shim=tuple(control for control in plan.controls if isinstance(control, SmemPad | CommPriority)),
+        launch_shim=tuple(control for control in plan.controls if isinstance(control, SmemPad | CommPriority)),
+        conditions=tuple(Remark(answer.control, answer.note) for answer in exported.carried if answer.note),
+        no_variable=tuple(Remark(answer.control, answer.refusal) for answer in exported.refused),
     )
 
 
-def _variables(answer: Carried, environ: Mapping[str, str], *, force: bool) -> Iterator[Variable]:
-    found = [
-        Variable(control=answer.control, name=name, wanted=str(value), found=environ.get(name), forced=force)
-        for name, value in answer.settings
+def _variables(
+    control: Control, settings: Sequence[tuple[str, SettingValue]], environ: Mapping[str, str], *, force: bool
+) -> Iterator[Variable]:
+    variables = [
+        Variable(control=control, name=name, wanted=str(value), present=environ.get(name), forced=force)
+        for name, value in settings
     ]
-    kept = next((variable.name for variable in found if variable.kept), None)
-    for variable in found:
-        yield replace(variable, beside=kept if variable.name != kept else None)
+    kept = next((variable.name for variable in variables if variable.kept), None)
+    for variable in variables:
+        yield replace(variable, kept_with=kept if variable.name != kept else None)
 
 
-def at_start(plan: Plan, needs: Needs, *, no_shim: str | None = None) -> tuple[AtStart, ...]:
-    """For each control, what to say of it where no process of the program says more; `no_shim`: why there is none."""
-    return tuple(_at_start(control, needs, no_shim) for control in plan.controls)
+def receipts_at_start(plan: Plan, needs: Needs, *, no_shim: str | None = None) -> tuple[Receipt, ...]:
+    """The receipt of each control unless a process of the program knows more; `no_shim`: why there is no shim."""
+    return tuple(
+        Receipt(control=control, status=status, detail=detail, carrier=CARRIER)
+        for control in plan.controls
+        for status, detail in [_at_start(control, needs, no_shim)]
+    )
 
 
-def _at_start(control: Control, needs: Needs, no_shim: str | None) -> AtStart:
-    mine = [variable for variable in needs.variables if variable.control == control]
-    if kept := [variable.words for variable in mine if variable.kept]:
-        return AtStart(control=control, status="refused", detail="; ".join(kept))
-    if no_shim is not None and control in needs.shim:
-        return AtStart(control=control, status="refused", detail=no_shim)
-    if control in needs.shim and not mine:
-        detail = "no process launched a kernel through the CUDA or HIP driver under the launch shim"
-    elif mine:
-        settings = " ".join(f"{variable.name}={variable.wanted}" for variable in mine)
-        detail = f"{settings} was set, and no process has told whether it took effect"
-    else:
-        detail = f"no process applied it: {dict(needs.lacking).get(control, 'nothing to set before the start')}"
-    return AtStart(control=control, status="not seen", detail=detail)
+def _at_start(control: Control, needs: Needs, no_shim: str | None) -> tuple[Status, str]:
+    variables = [variable for variable in needs.variables if variable.control == control]
+    if kept := [variable.summary for variable in variables if variable.kept]:
+        return "refused", "; ".join(kept)
+    by_shim = control in needs.launch_shim
+    if by_shim and no_shim is not None:
+        return "refused", no_shim
+    if variables:
+        settings = " ".join(f"{variable.name}={variable.wanted}" for variable in variables)
+        return "not seen", f"{settings} was set, and no process has confirmed that it took effect"
+    if by_shim:
+        return "not seen", "no process launched a kernel through the CUDA or HIP driver under the launch shim"
+    reasons = {remark.control: remark.text for remark in needs.no_variable}
+    return "not seen", f"no process applied it: {reasons.get(control, 'nothing to set before the start')}"
 
 
-# --- the way in ---------------------------------------------------------------------------------
+# --- the route ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WayIn:
+class Route:
     """The files by which a plan reaches the program's processes."""
 
     plan: Path
@@ -140,27 +145,26 @@ class WayIn:
     rules: Path | None = None  # both or neither: the launch shim
     shim: Path | None = None
 
+    def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The variables that name the files; lists that the user has are extended, never replaced."""
+        settings = {
+            PLAN: str(self.plan),
+            RECEIPTS: str(self.receipts),
+            # First, since Python imports only the first sitecustomize on the path; ours imports the next one.
+            PYTHON_PATH: _joined([str(START_HOOK), *_entries(environ.get(PYTHON_PATH), os.pathsep)]),
+        }
+        if self.shim is not None:
+            # Last: what the user preloads may insist on being first, as AddressSanitizer does.
+            before = _entries((environ.get(PRELOAD) or "").replace(" ", ":"), ":")
+            settings |= {RULES: str(self.rules), PRELOAD: _joined([*before, str(self.shim)])}
+        return settings
+
 
 def unloadable(shim: Path) -> str | None:
-    """Why the dynamic loader could not be given that path; ld.so(8) splits LD_PRELOAD at blanks and colons."""
+    """Why LD_PRELOAD cannot name that path; ld.so(8) splits the variable at blanks and colons."""
     if any(character in str(shim) for character in " :\t\n"):
         return f"LD_PRELOAD cannot hold {str(shim)!r}: it has a blank or a colon; set XDG_CACHE_HOME to another place"
     return None
-
-
-def way_in(files: WayIn, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that carry the files; lists that the user has are extended, never replaced."""
-    settings = {
-        PLAN: str(files.plan),
-        RECEIPTS: str(files.receipts),
-        # First, since only the first sitecustomize of the path is imported; it imports the next one itself.
-        PYTHON_PATH: _joined([str(START_HOOK), *_entries(environ.get(PYTHON_PATH), os.pathsep)]),
-    }
-    if files.shim is not None:
-        # Last: what the user preloads may insist on being first, as AddressSanitizer does.
-        before = _entries((environ.get(PRELOAD) or "").replace(" ", ":"), ":")
-        settings |= {RULES: str(files.rules), PRELOAD: _joined([*before, str(files.shim)])}
-    return settings
 
 
 def _entries(text: str | None, separator: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Starters of ranks that do not hand their environment on by themselves, and what makes them.
+"""Launchers that do not pass their environment on to all ranks, and the options that make them.
 
 Sources: mpirun(1) of Open MPI (`-x`); pmodels/mpich, src/pm/hydra/mpiexec/options.c (`-genv` adds a variable, while
 `-genvlist` stops the inheritance of all others); srun(1) (`--export`, ALL by default).
@@ -11,69 +11,65 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-MPI_STARTERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
+MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 _OPEN_MPI = ("Open MPI", "OpenRTE", "PRRTE", "prterun")
 _HYDRA = ("HYDRA", "Intel(R) MPI")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command to start, and what must be said about how the environment reaches its ranks."""
+    """A command to start, and a note where the environment may not reach its ranks."""
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     note: str | None = None
 
 
-def handing_on(
-    words: Sequence[str], settings: Mapping[str, str], environ: Mapping[str, str], version: Callable[[str], str]
+def with_exports(
+    command: Sequence[str], settings: Mapping[str, str], environ: Mapping[str, str], version: Callable[[str], str]
 ) -> Command:
-    """The command with the options that its starter needs to hand `settings` on to ranks on other hosts.
+    """The command with the options that its launcher needs to pass `settings` on to ranks on other hosts.
 
-    `version` gives what a program prints for --version; only starters of MPI are asked.
+    `version` returns what a program prints for --version; it is called for MPI launchers only.
     """
-    starter = os.path.basename(words[0])
-    if starter == "srun":
-        return Command(words=tuple(words), note=_srun_note(words, environ))
-    if starter not in MPI_STARTERS:
-        return Command(words=tuple(words))
-    printed = version(words[0])
+    command = tuple(command)
+    launcher = os.path.basename(command[0])
+    if launcher == "srun":
+        return Command(arguments=command, note=_srun_note(command, environ))
+    if launcher not in MPI_LAUNCHERS:
+        return Command(arguments=command)
+    printed = version(command[0])
     if any(mark in printed for mark in _HYDRA):
-        return _with(words, [option for name, value in settings.items() for option in ("-genv", name, value)])
+        options = [option for name, value in settings.items() for option in ("-genv", name, value)]
+        return Command(arguments=(command[0], *options, *command[1:]))
     if any(mark in printed for mark in _OPEN_MPI):
-        theirs = _exported(words)
-        added = [name for name in settings if name not in theirs]
-        note = ", ".join(name for name in settings if theirs.get(name) is not None)
-        return Command(
-            words=_with(words, [option for name in added for option in ("-x", name)]).words,
-            note=f"{starter} itself sets {note}: kept" if note else None,
-        )
+        own = _exported(command)
+        options = [option for name in settings if name not in own for option in ("-x", name)]
+        kept = ", ".join(name for name in settings if own.get(name) is not None)
+        note = f"{launcher} itself sets {kept}: kept" if kept else None
+        return Command(arguments=(command[0], *options, *command[1:]), note=note)
     return Command(
-        words=tuple(words),
-        note=f"{starter} is neither Open MPI nor Hydra: whether ranks on other hosts get the variables is not known; "
-        "to be sure, start makeway on each rank (mpirun ... makeway run --plan ... -- program)",
+        arguments=command,
+        note=f"{launcher} is neither Open MPI nor Hydra: ranks on other hosts may not get the variables; to be sure, "
+        "start makeway on each rank (mpirun ... makeway run --plan ... -- program)",
     )
 
 
-def _with(words: Sequence[str], options: Sequence[str]) -> Command:
-    return Command(words=(words[0], *options, *words[1:]))
-
-
-def _exported(words: Sequence[str]) -> dict[str, str | None]:
+def _exported(command: Sequence[str]) -> dict[str, str | None]:
     """What the user's own `-x NAME` and `-x NAME=VALUE` export."""
-    found: dict[str, str | None] = {}
-    for option, argument in pairwise(words):
+    exported: dict[str, str | None] = {}
+    for option, argument in pairwise(command):
         if option == "-x":
             name, equals, value = argument.partition("=")
-            found[name] = value if equals else None
-    return found
+            exported[name] = value if equals else None
+    return exported
 
 
-def _srun_note(words: Sequence[str], environ: Mapping[str, str]) -> str | None:
-    asked = [word.removeprefix("--export=") for word in words if word.startswith("--export=")]
-    asked += [value for option, value in pairwise(words) if option == "--export"]
-    asked += [environ[name] for name in ("SLURM_EXPORT_ENV",) if name in environ]
-    if asked and "ALL" not in asked[0].split(","):
+def _srun_note(command: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    exports = [argument.removeprefix("--export=") for argument in command if argument.startswith("--export=")]
+    exports += [value for option, value in pairwise(command) if option == "--export"]
+    exports += [environ[name] for name in ("SLURM_EXPORT_ENV",) if name in environ]
+    if exports and "ALL" not in exports[0].split(","):
         return (
-            f"srun exports {asked[0]} only: the plan does not reach the ranks; add ALL, as in --export=ALL,NAME=VALUE"
+            f"srun exports {exports[0]} only: the plan does not reach the ranks; add ALL, as in --export=ALL,NAME=VALUE"
         )
     return None

@@ -1,8 +1,8 @@
-"""A child in a process group of its own: signals passed on once, its end reported as it was, nothing left running.
+"""A child in a process group of its own: signals passed on once, its exit status unchanged, nothing left running.
 
-The terminal stays with makeway's group, so that Ctrl-C and Ctrl-Z reach it, the shell script around it and the other
-commands of a pipeline as ever; makeway passes them on. A child that reads the terminal stops with SIGTTIN, and is
-then given the terminal, as sudo does.
+The terminal stays with makeway's group, so that Ctrl-C and Ctrl-Z still reach it, the shell script around it and the
+other commands of a pipeline; makeway passes them on. A child that reads the terminal stops with SIGTTIN and then gets
+the terminal, as under sudo.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from makeway.values.errors import InputError
 
-# By nature for a whole group: they come from a terminal. Others go to the process that was asked for.
+# Terminals send these to a whole group. Others go to the child alone.
 _TO_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
 _TO_CHILD = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
@@ -29,15 +29,15 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long processes that outlive the program are waited for."""
+    """How long to wait for processes that outlive the program."""
 
-    settle_s: float = 1.0  # to end by themselves, as servers do whose pipe has closed
+    settle_s: float = 1.0  # to end by themselves, as servers do when their pipe closes
     grace_s: float = 5.0  # after SIGTERM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """A process that the program left running, and what ended it."""
+    """A process that the program left running, and the signal that ended it."""
 
     pid: int
     name: str
@@ -52,24 +52,18 @@ class Ended:
     killed_by: int | None = None
     leftovers: tuple[Leftover, ...] = ()
 
-    @property
-    def words(self) -> str:
-        if self.killed_by is None:
-            return f"the program ended with exit code {self.code}"
-        return f"the program was killed by {signal.Signals(self.killed_by).name}"
-
 
 def supervise(
     command: Sequence[str], environ: Mapping[str, str], *, stdout: int | None = None, patience: Patience | None = None
 ) -> Ended:
-    """Run the command to its end; `stdout` is a descriptor that takes the place of its standard output.
+    """Run the command to its end; `stdout` is a descriptor in place of its standard output.
 
-    Descendants that outlive it are adopted, asked to end and then ended. Call it from the main thread of a process
-    that has no other children.
+    Descendants that outlive it are adopted, terminated and then killed. Call it from the main thread of a process
+    without other children.
     """
     passed = {number for number in (*_TO_GROUP, *_TO_CHILD) if signal.getsignal(number) is not signal.SIG_IGN}
     waited = {*passed, signal.SIGCHLD}
-    reaping = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it was ignored, the child's end would be lost
+    reaping = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it stayed ignored, the child's status would be lost
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     terminal = _Terminal()
@@ -118,7 +112,7 @@ def _start(
         raise InputError(
             f"cannot start {command[0]!r}: {error.strerror}; give the program and its arguments after --"
         ) from None
-    process.returncode = 0  # waited for here, with all that it leaves behind
+    process.returncode = 0  # we wait for it ourselves, and for all that it leaves behind
     return process.pid
 
 
@@ -143,11 +137,11 @@ def _until_ended(child: int, waited: set[signal.Signals], terminal: _Terminal) -
 
 
 def _reaped() -> list[tuple[int, int]]:
-    found = []
+    statuses = []
     with suppress(ChildProcessError):
-        while (one := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
-            found.append(one)
-    return found
+        while (status := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
+            statuses.append(status)
+    return statuses
 
 
 def _pass_on(number: int, child: int, terminal: _Terminal) -> None:
@@ -167,7 +161,7 @@ def _child_stopped(by: int, child: int, terminal: _Terminal) -> None:
         os.killpg(child, signal.SIGCONT)
     elif by in (signal.SIGTTIN, signal.SIGTTOU) or (by == signal.SIGTSTP and terminal.given):
         terminal.lend_back()
-        os.killpg(0, signal.SIGSTOP)  # the whole job, as the shell expects; SIGCONT goes on above
+        os.killpg(0, signal.SIGSTOP)  # the whole job, as the shell expects; _pass_on handles SIGCONT
 
 
 class _Terminal:
@@ -182,7 +176,7 @@ class _Terminal:
             self._fd = None
 
     def give(self, child: int) -> bool:
-        """Make the child's group the one in the foreground; False when it is not ours to give."""
+        """Put the child's group in the foreground; False when our own group is not there."""
         self._wanted = True
         if self._fd is None or os.tcgetpgrp(self._fd) != os.getpgrp():
             return False
@@ -208,7 +202,7 @@ class _Terminal:
 
     def _hand_to(self, group: int) -> bool:
         assert self._fd is not None
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTOU,))  # else the background may not
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTOU,))  # sent to background groups that try this
         try:
             os.tcsetpgrp(self._fd, group)
         except OSError:
@@ -222,18 +216,19 @@ class _Terminal:
 
 
 def _end_leftovers(patience: Patience) -> tuple[Leftover, ...]:
-    """End what the program left: all of it is among our descendants, since orphans are handed to us."""
+    """End what the program left: all of it is among our descendants, since we adopt orphans."""
     if _none_left_within(patience.settle_s):
         return ()
-    found = _descendants()
-    ended = {pid: Leftover(pid=pid, name=name, ended_by="SIGTERM") for pid, name in found.items()}
-    for pid in found:
+    ended = {pid: Leftover(pid=pid, name=name, ended_by="SIGTERM") for pid, name in _descendants().items()}
+    for pid in ended:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)
-            os.kill(pid, signal.SIGCONT)  # a stopped one would not notice
+            os.kill(pid, signal.SIGCONT)  # a stopped process would not notice
     if not _none_left_within(patience.grace_s):
         until = time.monotonic() + patience.grace_s
-        while (left := _descendants()) and time.monotonic() < until:  # one that forks meanwhile is caught next time
+        while (
+            left := _descendants()
+        ) and time.monotonic() < until:  # a process that forks meanwhile is caught next time
             for pid, name in left.items():
                 ended[pid] = Leftover(pid=pid, name=name, ended_by="SIGKILL")
                 with suppress(ProcessLookupError, PermissionError):
@@ -255,7 +250,7 @@ def _none_left_within(limit_s: float) -> bool:
 
 
 def _descendants() -> dict[int, str]:
-    """Name by number of every living process below this one."""
+    """Names of all living descendants, by process id."""
     parents: dict[int, tuple[int, str]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -264,26 +259,25 @@ def _descendants() -> dict[int, str]:
                 state, parent, *_ = tail.split()
                 if state not in "ZX":
                     parents[int(entry.name)] = (int(parent), head.partition("(")[2])
-    found: dict[int, str] = {}
+    descendants: dict[int, str] = {}
     above = {os.getpid()}
     while above:
-        below = {pid: name for pid, (parent, name) in parents.items() if parent in above and pid not in found}
-        found |= below
+        below = {pid: name for pid, (parent, name) in parents.items() if parent in above and pid not in descendants}
+        descendants |= below
         above = set(below)
-    return found
+    return descendants
 
 
-def end_like(ended: Ended) -> NoReturn:
-    """End this process by the signal that killed the child, without a core file of its own."""
-    assert ended.killed_by is not None
+def end_by(number: int) -> NoReturn:
+    """End this process by a signal, as the child was ended, without a core file."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if ended.killed_by != signal.SIGKILL:
-        signal.signal(ended.killed_by, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (ended.killed_by,))
-    os.kill(os.getpid(), ended.killed_by)
-    os._exit(128 + ended.killed_by)
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
 
 
 def _prctl(option: int, value: int) -> None:
-    with suppress(AttributeError, OSError):  # Linux only; elsewhere orphans are the system's
+    with suppress(AttributeError, OSError):  # Linux only; elsewhere init adopts orphans
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

@@ -1,28 +1,52 @@
-"""A bench on real ranks of this host: what to run, where, and the result."""
+"""`bench`: a job measured on real ranks, or predicted on a simulated device."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from makeway.act.measure.gpus import USUAL_STEPS
-from makeway.act.measure.job import Job, encode_job
+from makeway.act.measure.experiment import Experiments, experiments
+from makeway.act.measure.gpus import FIXED_VARIANTS, VENDORS, candidate_variants, gpu_ranks, planner_variants
+from makeway.act.measure.host_forecast import forecast, in_predicted_order, with_predictions
+from makeway.act.measure.job import Grid, Job, Tile, check_ranks
 from makeway.act.measure.launch import REPORT_VARIABLE, Limits, run_ranks
-from makeway.act.measure.link import LOOPBACK, Rate, paced_link
+from makeway.act.measure.link import LOOPBACK, paced_link
 from makeway.act.measure.names import family
 from makeway.act.measure.outcome import Bench
-from makeway.act.measure.record import bench, record_from
-from makeway.act.measure.variants import Setting, candidate_settings, controlled_settings, fixed_settings
-from makeway.values.control import CopyEngine
+from makeway.act.measure.simulated import simulated_bench, simulated_experiments
+from makeway.act.measure.variants import (
+    TORCHRUN,
+    Variant,
+    candidate_controls,
+    controlled_variants,
+    fair_threads,
+    fixed_variants,
+)
+from makeway.act.measure.wire import decode_bench, encode_job
+from makeway.act.triton.config import OPT1
+from makeway.values.control import CommPriority, CopyEngine
+from makeway.values.device import load_device
 from makeway.values.errors import InputError, MissingExtraError
 
-_TRAINING_STEPS = 2  # a step is a whole training step
-_PUBLISHED_STEPS = 10  # as the preset of arXiv 2606.09200 has
-_GPU_LINK = "as this host joins its GPUs"
-_SILENT_TIMEOUTS = 6  # collectives that may time out one after the other before all are given up
+Progress = Callable[[str], None]
+
+DEFAULT_RANKS = 2
+_GPU_LINK = "as this host connects its GPUs"
+_SILENT_TIMEOUTS = 6  # collectives that may time out in a row before all ranks are ended
+
+
+def bench(job: Job, *, progress: Progress | None = None) -> Bench | Experiments | None:
+    """The job's bench; its experiments where it names several grids or tiles.
+
+    Under torchrun this process is one of the ranks: rank 0 gets the bench, the others None.
+    """
+    report = progress or _silent
+    if job.simulated:
+        return simulated_experiments(job, progress=report) if job.swept else simulated_bench(job)
+    return _measured_experiments(job, report) if job.swept else _measured(job, report)
 
 
 def cores() -> int:
@@ -30,75 +54,108 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def job_settings(
-    texts: Sequence[str], ranks: int, *, apart: bool, plan: bool, wide: bool
-) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
-    """The settings to measure and the candidates to choose from.
-
-    Named variants are measured, and are the candidates; without any, planning tries its own. `apart` says that the
-    ranks stand for hosts of their own, which share no memory.
-    """
-    asked = controlled_settings(texts, cores(), ranks)
-    if apart and any(isinstance(control, CopyEngine) for setting in asked for control in setting.controls):
-        raise InputError(
-            "copy-engine goes through memory that ranks share, round the link of --link; drop one of the two"
-        )
-    settings = (*fixed_settings(cores(), ranks), *asked)
-    if not plan:
-        return settings, ()
-    own = candidate_settings(cores(), ranks, shared_memory=not apart and ranks > 1, wide=wide)
-    return settings, asked if texts and not wide else (*asked, *(one for one in own if one not in asked))
-
-
-def torchrun_ranks() -> int | None:
-    """How many ranks there are where torchrun, or the like, started this process as one of them."""
-    if "RANK" not in os.environ or REPORT_VARIABLE in os.environ:
-        return None
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
 def require_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError("`makeway bench` runs its ranks with torch, which is not installed", "torch")
 
 
-def run_here(job: Job) -> Bench | None:
-    """The bench of a job on ranks that torchrun started, of which this process is one; None but on rank 0."""
-    from makeway.act.measure.ranks.main import run_as_rank
-
-    record = run_as_rank(job)
-    if record is None:
-        return None
-    return bench(record, workload=job.workload, link="as torchrun started the ranks, unpaced", on=job.on)
+def _silent(stage: str) -> None:
+    pass
 
 
-def run_bench(
-    job: Job,
-    ranks: int,
-    *,
-    rate: Rate | None = None,
-    start_s: float = 60.0,
-    progress: Callable[[str], None] = lambda stage: None,
-) -> Bench:
-    """Starts the ranks, waits for them, and returns what they measured."""
-    family(job.workload)
+# --- on ranks ----------------------------------------------------------------------------------
+
+
+def run_bench(job: Job, *, progress: Progress = _silent) -> Bench:
+    """Start the ranks, wait for them, and return what they measured."""
+    if not job.variants:
+        job = with_variants(job, job.ranks or DEFAULT_RANKS)
+    assert job.ranks is not None
     require_torch()
     with ExitStack() as stack:
-        link = stack.enter_context(paced_link(rate)) if rate else LOOPBACK
-        if link.asked:
-            progress(link.words)
-        limits = Limits(start_s=start_s, silence_s=_SILENT_TIMEOUTS * job.timeout_s)
-        answer = run_ranks(ranks, job=encode_job(job), limits=limits, link=link, progress=progress)
-    words = link.words if job.on == "cpu" else _GPU_LINK
-    return bench(record_from(answer), workload=job.workload, link=words, on=job.on)
+        link = stack.enter_context(paced_link(job.link)) if job.link else LOOPBACK
+        if link.rate is not None:
+            progress(link.description)
+        limits = Limits(start_s=job.start_s, silence_s=_SILENT_TIMEOUTS * job.timeout_s)
+        result = run_ranks(job.ranks, job=encode_job(job), limits=limits, link=link, progress=progress)
+    return replace(decode_bench(result), link=link.description if job.on == "cpu" else _GPU_LINK)
 
 
-def with_usual_steps(job: Job) -> Job:
-    """The job with the steps per round that its kind of workload has unless somebody says otherwise."""
-    match family(job.workload):
-        case "training":
-            return replace(job, steps=_TRAINING_STEPS)
-        case "published" if not job.workload.startswith("conccl"):
-            return replace(job, steps=_PUBLISHED_STEPS)
-        case _:
-            return job if job.on == "cpu" else replace(job, steps=USUAL_STEPS)
+def with_variants(job: Job, ranks: int) -> Job:
+    """The job for so many ranks, with the variants to measure and the candidates to plan with.
+
+    Named variants are measured and are the candidates; without any, planning tries its own.
+    """
+    family(job.workload)  # an unknown name is an error
+    if job.on == "cpu":
+        fixed = fixed_variants(cores(), ranks)
+        named, own = _cpu_variants(job, ranks)
+    else:
+        fixed = FIXED_VARIANTS
+        named, own = controlled_variants(job.controls), candidate_variants(job.workload, wide=job.wide)
+    candidates = named if named and not job.wide else (*named, *own)
+    if not job.plan:
+        candidates = ()
+    elif job.on != "cpu" and job.device and candidates:
+        candidates = (*planner_variants(job, load_device(job.device), ranks), *candidates)
+    return replace(job, ranks=ranks, variants=(*fixed, *named), candidates=tuple(dict.fromkeys(candidates)))
+
+
+def _cpu_variants(job: Job, ranks: int) -> tuple[tuple[Variant, ...], tuple[Variant, ...]]:
+    """The variants that a job names, and those that planning tries by itself."""
+    if job.link and any(isinstance(control, CopyEngine) for controls in job.controls for control in controls):
+        raise InputError("copy-engine moves data through shared memory and bypasses --link; drop one of the two")
+    threads = fair_threads(cores(), ranks)
+    own = candidate_controls(cores(), shared_memory=job.link is None, wide=job.wide)
+    return controlled_variants(job.controls, threads), controlled_variants(own, threads)
+
+
+def _measured(job: Job, progress: Progress) -> Bench | None:
+    launched = _torchrun_ranks()
+    if launched is not None and job.link:
+        raise InputError("--link needs ranks that makeway starts itself; leave torchrun out: makeway bench --ranks N")
+    job = with_variants(job, _ranks(job, launched))
+    if not (job.device and job.on == "cpu"):
+        return _run_here(job) if launched is not None else run_bench(job, progress=progress)
+    job, predicted = forecast(job, load_device(job.device), cores=cores())
+    job, notes = in_predicted_order(job, predicted)
+    measured = _run_here(job) if launched is not None else run_bench(job, progress=progress)
+    return measured and with_predictions(measured, job, predicted, notes)
+
+
+def _run_here(job: Job) -> Bench | None:
+    """The bench on ranks that torchrun started, of which this process is one; None but on rank 0."""
+    from makeway.act.measure.ranks.main import run_as_rank
+
+    result = run_as_rank(job)
+    return result and replace(result, link="as torchrun started the ranks, unpaced")
+
+
+def _measured_experiments(job: Job, progress: Progress) -> Experiments:
+    if _torchrun_ranks() is not None:
+        raise InputError("several grids start ranks of their own; leave torchrun out: makeway bench --ranks N")
+    single = replace(job, controls=((CommPriority(),),), grids=(), tiles=(), plan=False)
+    single = with_variants(single, _ranks(job, None))
+    # Times of one experiment are compared with one another: all variants get the threads of the prioritised one.
+    threads = single.variants[-1].threads
+    variants = tuple(replace(variant, threads=threads) for variant in single.variants if variant.name != TORCHRUN)
+
+    def run(grid: Grid, tile: Tile) -> Bench:
+        return run_bench(replace(single, variants=variants, grids=(grid,), tiles=(tile,)))
+
+    return experiments(job.grids, job.tiles or (OPT1,), run, progress)
+
+
+def _ranks(job: Job, launched: int | None) -> int:
+    wanted = None if launched is not None else job.ranks
+    here = gpu_ranks(job.on, wanted) if job.on in VENDORS else wanted or DEFAULT_RANKS
+    ranks = here if launched is None else launched
+    check_ranks(ranks)
+    return ranks
+
+
+def _torchrun_ranks() -> int | None:
+    """The number of ranks where torchrun, or the like, started this process as one of them."""
+    if "RANK" not in os.environ or REPORT_VARIABLE in os.environ:
+        return None
+    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -15,8 +15,9 @@ from statistics import median
 
 from makeway.act.measure.bench import cores, run_bench
 from makeway.act.measure.job import Job
-from makeway.act.measure.outcome import SEQUENTIAL, TORCHRUN, Bench
-from makeway.act.measure.variants import COMM, COMPUTE, Setting
+from makeway.act.measure.outcome import Bench
+from makeway.act.measure.sizes import ELEMENT_BYTES, depth_at
+from makeway.act.measure.variants import COMM, COMPUTE, SEQUENTIAL, TORCHRUN, Variant, fair_threads
 from makeway.values.control import CopyEngine
 from makeway.values.device import HOST_KINDS, HOST_OUTPUT_KEY, Device, host_fact_key, parse_device
 from makeway.values.errors import UnsupportedError
@@ -26,7 +27,6 @@ SIZES = (MIB, 16 * MIB)
 DEPTH_SCALE = 2.0  # of the GEMM: long enough to be the longer part at the larger size
 FLAT_SCALE = 0.25  # of a GEMM that mostly writes its result
 _WORKLOADS = {"all-reduce": "gemm-ar", "all-gather": "gemm-ag", "all-to-all": "gemm-a2a"}
-_TRIAL_DEPTH = 256  # K at scale 1, as measure.ranks.balance has it
 _DIRECT_COMM, _DIRECT = "direct comm alone", "copy-engine"
 
 
@@ -68,7 +68,7 @@ class Calibration:
 def calibrate(
     *, ranks: int | None = None, rounds: int = 7, progress: Callable[[str], None] = lambda stage: None
 ) -> Calibration:
-    """Measures this host with as many ranks as cores (2 at least)."""
+    """The measured facts of this host, with as many ranks as cores (2 at least)."""
     count = max(cores(), 2) if ranks is None else ranks
     if count > cores():
         raise UnsupportedError(f"{count} ranks on {cores()} cores would measure crowding; calibrate with fewer")
@@ -92,8 +92,8 @@ def calibrate(
 def _gemm_costs(flat: Bench, deep: Bench) -> tuple[float, float]:
     """Nanoseconds of a core per operation and per element of the result, from a shallow and a deep GEMM."""
     assert deep.exchange is not None
-    outputs = deep.exchange.size_bytes / 4
-    threads = max(cores() // deep.ranks, 1)
+    outputs = deep.exchange.size_bytes / ELEMENT_BYTES
+    threads = fair_threads(cores(), deep.ranks)
     more = gemm_flops(deep) - gemm_flops(flat, FLAT_SCALE)
     per_flop = max(_step_ns(deep, COMPUTE) - _step_ns(flat, COMPUTE), 1.0) * threads / more
     return per_flop, (_step_ns(deep, COMPUTE) * threads - gemm_flops(deep) * per_flop) / outputs
@@ -108,37 +108,32 @@ def _measured(
     *,
     scale: float = DEPTH_SCALE,
 ) -> Bench:
-    threads = max(cores() // ranks, 1)
-    settings = (
-        Setting(name=COMPUTE, mode="compute", threads=threads),
-        Setting(name=COMM, mode="comm", threads=threads),
-        Setting(name=SEQUENTIAL, mode="sequential", threads=threads),
-        Setting(name=TORCHRUN, threads=threads),
-        Setting(name=_DIRECT_COMM, mode="comm", controls=(CopyEngine(),), threads=threads),
-        Setting(name=_DIRECT, controls=(CopyEngine(),), threads=threads),
+    threads = fair_threads(cores(), ranks)
+    variants = (
+        Variant(name=COMPUTE, mode="compute", threads=threads),
+        Variant(name=COMM, mode="comm", threads=threads),
+        Variant(name=SEQUENTIAL, mode="sequential", threads=threads),
+        Variant(name=TORCHRUN, threads=threads),
+        Variant(name=_DIRECT_COMM, mode="comm", controls=(CopyEngine(),), threads=threads),
+        Variant(name=_DIRECT, controls=(CopyEngine(),), threads=threads),
     )
-    job = Job(workload=workload, settings=settings, repeats=rounds, size_bytes=size, scale=scale)
-    return run_bench(job, ranks, progress=progress)
+    job = Job(workload=workload, ranks=ranks, variants=variants, repeats=rounds, size_bytes=size, scale=scale)
+    return run_bench(job, progress=progress)
 
 
 def gemm_flops(bench: Bench, scale: float = DEPTH_SCALE) -> float:
     """Operations of one rank's GEMM in one step of a pair whose collective carries its result."""
     assert bench.exchange is not None
-    elements = bench.exchange.size_bytes / 4
+    elements = bench.exchange.size_bytes / ELEMENT_BYTES
     if bench.exchange.kind == "all-gather":
         elements /= bench.ranks
-    return 2.0 * elements * max(round(scale * _TRIAL_DEPTH), 1)
+    return 2.0 * elements * depth_at(scale)
 
 
 def _step_ns(bench: Bench, name: str) -> float:
-    """Median time of one step of a setting."""
-    if name == COMPUTE:
-        times: tuple[float, ...] = bench.compute_ns
-    elif name == COMM:
-        times = bench.comm_ns
-    else:
-        times = bench.variant(name).times_ns
-    return median(times) / bench.exchanges
+    """Median time of one step of a variant, or of a part alone."""
+    parts = {COMPUTE: bench.compute_ns, COMM: bench.comm_ns}
+    return median(parts[name] if name in parts else bench.variant(name).times_ns) / bench.exchanges
 
 
 def _carrier_facts(carrier: str, kind: str, small: Bench, large: Bench, alone: str, beside: str) -> dict[str, float]:

@@ -1,8 +1,7 @@
-"""The experiment of arXiv 2606.09200 as data: its three metrics over a grid of block counts, whatever ran it.
+"""The experiment of arXiv 2606.09200, measured or predicted: its three metrics over a grid of block counts.
 
 TimeRatio is plain overlap over sequential; normalised time is with priority over without (its Fig. 3), or one tile
 over another (Figs. 5 and 6); the overlap rate is the share of communication time during which compute runs too.
-A sweep is the experiment for each of several tiles.
 """
 
 from __future__ import annotations
@@ -10,27 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from makeway.act.measure.outcome import OVERLAP, SEQUENTIAL, Bench
+from makeway.act.measure.job import Grid, Tile
+from makeway.act.measure.outcome import Bench
+from makeway.act.measure.variants import OVERLAP, SEQUENTIAL
 from makeway.values.control import CommPriority, control_word
 from makeway.values.errors import InputError, suggestion
 from makeway.values.timeline import Origin
 
-Grid = tuple[int, int]  # X x Y blocks of the GEMM
-Tile = tuple[int, int, int]  # M, N, K
 Metric = Literal["time_ratio", "normalised_time", "overlap_rate", "overlap_rate_priority"]
 
 PAPER_SIDES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CPU_SIDES = PAPER_SIDES[:3]  # a GEMM scaled for CPU ranks has few tiles
-WARM_UP_SHARE = 3  # the first third of the runs is dropped (section 4.1)
 TITLES: dict[Metric, str] = {
     "time_ratio": "TimeRatio: plain overlap / sequential",
     "normalised_time": "normalised time: with priority / without",
     "overlap_rate": "overlap rate, plain overlap",
     "overlap_rate_priority": "overlap rate, with priority",
 }
-_SHADES = " ░▒▓█"  # from the lowest value of a map to the highest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +44,7 @@ class Cell:
     def __post_init__(self) -> None:
         times = (self.t_sequential_ns, self.t_overlap_ns, self.t_priority_ns)
         if not all(time is None or time > 0 for time in times):
-            raise InputError(f"grid {_by(self.grid)}: times must be above 0, got {times}")
+            raise InputError(f"grid {by_sides(self.grid)}: times must be above 0, got {times}")
 
     @property
     def time_ratio(self) -> float:
@@ -79,7 +76,7 @@ class Experiment:
     tile: Tile
     n: int  # times behind each median
     cells: tuple[Cell, ...]
-    verified: bool | None = None  # every result of every grid right; None: a prediction computes none
+    verified: bool | None = None  # every result of every grid is right; None: a prediction computes none
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -93,28 +90,37 @@ class Experiment:
         return tuple(name for name in TITLES if any(cell.metric(name) is not None for cell in self.cells))
 
     def cell(self, grid: Grid) -> Cell:
-        found = next((cell for cell in self.cells if cell.grid == grid), None)
-        if found is None:
-            raise InputError(f"grid {_by(grid)} was not run; run: {', '.join(_by(cell.grid) for cell in self.cells)}")
-        return found
+        for cell in self.cells:
+            if cell.grid == grid:
+                return cell
+        grids = ", ".join(by_sides(cell.grid) for cell in self.cells)
+        raise InputError(f"grid {by_sides(grid)} was not run; run: {grids}")
+
+    def values(self, metric: Metric) -> dict[Grid, float]:
+        """A metric by grid, where it is known."""
+        return {cell.grid: value for cell in self.cells if (value := cell.metric(metric)) is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
-    """The same experiment for each of several tiles; the first is the one that others are compared with."""
+class Experiments:
+    """The same experiment for each of several tiles; the first is what the others are compared with."""
 
     experiments: tuple[Experiment, ...]
 
     def __post_init__(self) -> None:
-        tiles = [one.tile for one in self.experiments]
+        tiles = [experiment.tile for experiment in self.experiments]
         if not tiles or len(set(tiles)) < len(tiles):
-            raise InputError("a sweep needs at least one tile and none twice")
+            raise InputError("experiments need at least one tile and none twice")
 
     @property
     def tile_ratios(self) -> dict[Tile, dict[Grid, float]]:
         """Normalised times of every tile but the first over the first."""
         first, *others = self.experiments
         return {other.tile: tile_ratios(other, first) for other in others}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(note for experiment in self.experiments for note in experiment.notes))
 
 
 def parse_grids(text: str, sides: Sequence[int] = PAPER_SIDES) -> tuple[Grid, ...]:
@@ -137,50 +143,50 @@ def parse_tiles(text: str) -> tuple[Tile, ...]:
 
 def _sides(text: str, option: str, example: str) -> list[tuple[int, ...]]:
     count = example.partition(" ")[0].count("x") + 1
-    found = []
+    parsed = []
     for part in text.split(","):
         sides = tuple(map(int, part.split("x"))) if re.fullmatch(r"\d+(x\d+)+", part) else ()
         if len(sides) != count or min(sides) < 1:
             raise InputError(f"{option}: cannot use {part!r}; write sides of 1 or more, for example {example}")
-        found.append(sides)
-    if len(set(found)) < len(found):
+        parsed.append(sides)
+    if len(set(parsed)) < len(parsed):
         raise InputError(f"{option}: {text!r} names one twice")
-    return found
+    return parsed
 
 
-def sweep(
+def experiments(
     grids: Sequence[Grid],
     tiles: Sequence[Tile],
     run: Callable[[Grid, Tile], Bench],
     progress: Callable[[str], None] = lambda stage: None,
-) -> Sweep:
-    """Runs a bench for every grid and tile, one after the other, and collects them."""
-    experiments = []
+) -> Experiments:
+    """Run a bench for every grid and tile in turn, and collect them."""
+    collected = []
     for tile in tiles:
         benches = {}
         for number, grid in enumerate(grids, 1):
-            progress(f"tile {_by(tile)}, grid {_by(grid)} ({number} of {len(grids)})")
+            progress(f"tile {by_sides(tile)}, grid {by_sides(grid)} ({number} of {len(grids)})")
             benches[grid] = run(grid, tile)
-        experiments.append(bench_experiment(benches, tile))
-    return Sweep(experiments=tuple(experiments))
+        collected.append(bench_experiment(benches, tile))
+    return Experiments(experiments=tuple(collected))
 
 
 def bench_cell(bench: Bench, grid: Grid) -> Cell:
     """The cell that a bench of one grid gives; a "priority" variant is the paper's optimised overlap."""
-    optimised = next((one for one in bench.variants if one.name == control_word(CommPriority())), None)
+    optimised = next((variant for variant in bench.variants if variant.name == control_word(CommPriority())), None)
     plain = bench.variant(OVERLAP)
     return Cell(
         grid=grid,
-        t_sequential_ns=bench.variant(SEQUENTIAL).summary.median_ns,
-        t_overlap_ns=plain.summary.median_ns,
-        t_priority_ns=optimised.summary.median_ns if optimised else None,
+        t_sequential_ns=bench.variant(SEQUENTIAL).median_ns,
+        t_overlap_ns=plain.median_ns,
+        t_priority_ns=optimised.median_ns if optimised else None,
         overlap_rate=plain.overlap_rate,
         overlap_rate_priority=optimised.overlap_rate if optimised else None,
     )
 
 
 def bench_experiment(benches: Mapping[Grid, Bench], tile: Tile) -> Experiment:
-    """The experiment that benches of one workload on one machine make up, by their grids."""
+    """Benches of one workload on one machine, by their grids, as one experiment."""
     kinds = {(bench.workload, bench.on, bench.origin) for bench in benches.values()}
     if len(kinds) != 1:
         raise InputError(f"benches of one experiment must share workload, machine and origin; got {sorted(kinds)}")
@@ -190,7 +196,7 @@ def bench_experiment(benches: Mapping[Grid, Bench], tile: Tile) -> Experiment:
         on=on,
         origin=origin,
         tile=tile,
-        n=min(bench.variant(OVERLAP).summary.n for bench in benches.values()),
+        n=min(bench.variant(OVERLAP).n for bench in benches.values()),
         cells=tuple(bench_cell(bench, grid) for grid, bench in benches.items()),
         verified=all(bench.verified for bench in benches.values()) if origin == "measured" else None,
         notes=tuple(dict.fromkeys(note for grid, bench in benches.items() for note in _notes(bench, grid))),
@@ -201,14 +207,7 @@ def _notes(bench: Bench, grid: Grid) -> Iterator[str]:
     yield from bench.notes
     for variant in bench.variants:
         if variant.wrong is not None:
-            yield f"grid {_by(grid)}, {variant.name}: {variant.wrong}"
-
-
-def after_warm_up(times_ns: Sequence[float]) -> tuple[float, ...]:
-    """The times that the paper keeps: all but the first third. It then takes their mean; we take the median."""
-    if not times_ns:
-        raise InputError("no times to keep; ask for at least one repetition")
-    return tuple(times_ns[len(times_ns) // WARM_UP_SHARE :])
+            yield f"grid {by_sides(grid)}, {variant.name}: {variant.wrong}"
 
 
 def tile_ratios(other: Experiment, first: Experiment) -> dict[Grid, float]:
@@ -228,94 +227,6 @@ def _tile_ratio(other: Cell, first: Cell) -> float:
     return other.t_overlap_ns / first.t_overlap_ns
 
 
-# --- told --------------------------------------------------------------------------------------
-
-
-def heat_map(experiment: Experiment, metric: Metric) -> str:
-    """A text map of one metric, rows Y and columns X as in the paper's Fig. 2; darker is larger, "-" was not run."""
-    return grid_text(
-        {cell.grid: value for cell in experiment.cells if (value := cell.metric(metric)) is not None},
-        title=f"{TITLES[metric]}; {experiment.workload} on {experiment.on}, tile {_by(experiment.tile)}, "
-        f"{experiment.origin}, n = {experiment.n}",
-    )
-
-
-def grid_text(values: Mapping[Grid, float], *, title: str) -> str:
-    """Values by grid under a title, each with a shade of its place between the least and the most."""
-    if not values:
-        return f"{title}\n(nothing to show)"
-    columns, rows = sorted({x for x, _ in values}), sorted({y for _, y in values})
-    low, high = min(values.values()), max(values.values())
-    lines = [title, "  Y\\X " + "".join(f"{x:>6} " for x in columns)]
-    for y in rows:
-        texts = (_shaded(values.get((x, y)), low, high) for x in columns)
-        lines.append(f"{y:>5} " + "".join(texts))
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _shaded(value: float | None, low: float, high: float) -> str:
-    if value is None:
-        return f"{'-':>6} "
-    step = 0 if high - low < 1e-12 else round((value - low) / (high - low) * (len(_SHADES) - 1))
-    return f"{value:6.2f}{_SHADES[step]}"
-
-
-def table(experiment: Experiment) -> list[dict[str, Any]]:
-    """One row per grid, times in milliseconds; absent values are None."""
-    return [
-        {
-            "grid_x": cell.grid[0],
-            "grid_y": cell.grid[1],
-            "sequential_ms": _ms(cell.t_sequential_ns),
-            "overlap_ms": _ms(cell.t_overlap_ns),
-            "priority_ms": None if cell.t_priority_ns is None else _ms(cell.t_priority_ns),
-            "time_ratio": round(cell.time_ratio, 4),
-            "normalised_time": _rounded(cell.normalised_time),
-            "overlap_rate": _rounded(cell.overlap_rate),
-            "overlap_rate_priority": _rounded(cell.overlap_rate_priority),
-        }
-        for cell in experiment.cells
-    ]
-
-
-def experiment_document(experiment: Experiment) -> dict[str, Any]:
-    """An experiment as data."""
-    return {
-        "origin": experiment.origin,
-        "on": experiment.on,
-        "workload": experiment.workload,
-        "tile": list(experiment.tile),
-        "n": experiment.n,
-        "cells": table(experiment),
-        "verified": experiment.verified,
-        "notes": list(experiment.notes),
-    }
-
-
-def sweep_document(found: Sweep) -> dict[str, Any]:
-    """A sweep as data: of one tile its experiment, of several all of them and their ratios."""
-    if len(found.experiments) == 1:
-        return experiment_document(found.experiments[0])
-    return {
-        "experiments": [experiment_document(one) for one in found.experiments],
-        "tile_ratios": [
-            {
-                "tile": list(tile),
-                "against": list(found.experiments[0].tile),
-                "cells": [{"grid_x": x, "grid_y": y, "ratio": round(ratio, 4)} for (x, y), ratio in ratios.items()],
-            }
-            for tile, ratios in found.tile_ratios.items()
-        ],
-    }
-
-
-def _by(sizes: tuple[int, ...]) -> str:
-    return "x".join(map(str, sizes))
-
-
-def _ms(time_ns: float) -> float:
-    return round(time_ns / 1e6, 6)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+def by_sides(sides: tuple[int, ...]) -> str:
+    """64x64x32."""
+    return "x".join(map(str, sides))

@@ -1,75 +1,63 @@
-"""What a bench on GPUs runs: how many ranks, which settings, which candidates. Not yet run on hardware."""
+"""What a bench on GPUs runs: how many ranks, which variants, which candidates. Not yet run on hardware."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from makeway.act.cuda.machine import look
+from makeway.act.measure.job import Job
 from makeway.act.measure.names import pair_collective
-from makeway.act.measure.outcome import OVERLAP, SEQUENTIAL
 from makeway.act.measure.simulated import simulated_workload
-from makeway.act.measure.variants import COMM, COMPUTE, Setting, parse_variant, variant_name
-from makeway.decide.planning.planner import plan
+from makeway.act.measure.variants import COMM, COMPUTE, OVERLAP, SEQUENTIAL, Controls, Variant, controlled_variants
+from makeway.decide.planning.planner import plan as make_plan
 from makeway.model.presets import PresetOptions
-from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder, SmPartition
+from makeway.values.control import Chunks, CommBlocks, CommPriority, CopyEngine, LaunchOrder, SmPartition
 from makeway.values.device import Device
 from makeway.values.errors import InputError, UnsupportedError
 
 Vendor = Literal["nvidia", "amd"]
-Settings = tuple[Setting, ...]
 
 VENDORS: dict[str, Vendor] = {"cuda": "nvidia", "rocm": "amd"}
-USUAL_STEPS = 8  # the first GEMM and the last collective of a round have nothing beside them
+FIXED_VARIANTS = (
+    Variant(name=COMPUTE, mode="compute"),
+    Variant(name=COMM, mode="comm"),
+    Variant(name=SEQUENTIAL, mode="sequential"),
+    Variant(name=OVERLAP),
+)
 
 
-def gpu_ranks(on: str, asked: int | None) -> int:
-    """One rank for each GPU of this host, or as many as asked; an error where there are not so many."""
+def gpu_ranks(on: str, wanted: int | None) -> int:
+    """One rank for each GPU of this host, or as many as wanted; an error where there are not so many GPUs."""
     machine = look(VENDORS[on])
     if machine.missing is not None:
         raise UnsupportedError(
             f"--on {on}: {machine.missing}; measure on this host with --on cpu, or predict with --on sim:DEVICE "
             "(`makeway devices` lists them)"
         )
-    if asked is not None and asked > machine.devices:
+    if wanted is not None and wanted > machine.devices:
         raise InputError(
-            f"--ranks {asked} on {machine.devices} GPUs: each rank needs one of its own; several hosts are started by "
+            f"--ranks {wanted} on {machine.devices} GPUs: each rank needs one of its own; start several hosts with "
             "torchrun"
         )
-    return machine.devices if asked is None else asked
+    return machine.devices if wanted is None else wanted
 
 
-def gpu_settings(workload: str, texts: Sequence[str], *, plan: bool, wide: bool) -> tuple[Settings, Settings]:
-    """The settings to measure and the candidates to choose from; named variants are both."""
-    kind = pair_collective(workload)
-    asked = _settings([parse_variant(text) for text in dict.fromkeys(texts)])
-    fixed = (
-        Setting(name=COMPUTE, mode="compute", threads=1),
-        Setting(name=COMM, mode="comm", threads=1),
-        Setting(name=SEQUENTIAL, mode="sequential", threads=1),
-        Setting(name=OVERLAP, threads=1),
-    )
-    if not plan:
-        return (*fixed, *asked), ()
-    own = _settings(_candidates(copies=kind != "all-reduce", free=workload.startswith("conccl"), wide=wide))
-    return (*fixed, *asked), asked if texts and not wide else (*asked, *(one for one in own if one not in asked))
-
-
-def planner_setting(workload: str, device: Device, *, ranks: int, in_flight: int | None) -> Settings:
+def planner_variants(job: Job, device: Device, ranks: int) -> tuple[Variant, ...]:
     """The planner's choice for that device, to be tried first; none where it would change nothing."""
-    options = PresetOptions(ranks=max(ranks, 2), in_flight=in_flight)
-    controls = plan(simulated_workload(workload, device, options), device).controls
-    return _settings([controls]) if controls else ()
+    options = PresetOptions(ranks=ranks, in_flight=job.in_flight)
+    controls = make_plan(simulated_workload(job.workload, device, options), device).controls
+    return controlled_variants([controls]) if controls else ()
 
 
-def _candidates(*, copies: bool, free: bool, wide: bool) -> list[tuple[Control, ...]]:
-    """What planning tries by itself; `copies`: nothing is added; `free`: collectives wait for no GEMM."""
-    singles: list[tuple[Control, ...]] = [(CommPriority(),), (CommBlocks(8),), (Chunks(2),)]
-    if free:
+def candidate_variants(workload: str, *, wide: bool) -> tuple[Variant, ...]:
+    """What planning tries by itself; `wide` adds pairs of controls. An error for workloads that are not a pair."""
+    copies = pair_collective(workload) != "all-reduce"  # copy engines cannot add
+    singles: list[Controls] = [(CommPriority(),), (CommBlocks(8),), (Chunks(2),)]
+    if workload.startswith("conccl"):  # its collectives wait for no GEMM
         singles.insert(0, (LaunchOrder(),))
     if copies:
         singles.insert(0, (CopyEngine(),))
-    pairs: list[tuple[Control, ...]] = [
+    pairs: list[Controls] = [
         (CommPriority(), CommBlocks(4)),
         (CommPriority(), CommBlocks(8)),
         (CommPriority(), CommBlocks(16)),
@@ -78,8 +66,4 @@ def _candidates(*, copies: bool, free: bool, wide: bool) -> list[tuple[Control, 
         (SmPartition(8),),
         (SmPartition(16),),
     ]
-    return singles + (pairs if wide else [])
-
-
-def _settings(found: Sequence[tuple[Control, ...]]) -> Settings:
-    return tuple(Setting(name=variant_name(controls), controls=controls, threads=1) for controls in found)
+    return controlled_variants(singles + (pairs if wide else []))

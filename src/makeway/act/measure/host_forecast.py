@@ -12,36 +12,28 @@ from dataclasses import dataclass, replace
 
 from makeway.act.measure.choice import HOPELESS
 from makeway.act.measure.job import Job
-from makeway.act.measure.link import Rate
-from makeway.act.measure.names import family, pair_collective
+from makeway.act.measure.names import family, pair_collective, published_pair
 from makeway.act.measure.outcome import Bench
-from makeway.act.measure.variants import Mode, Setting, fair_threads
+from makeway.act.measure.sizes import DEFAULT_BYTES, DEFAULT_SCALE, ELEMENT_BYTES, UNIT_DEPTH, depth_at, rounded_depth
+from makeway.act.measure.variants import Mode, Variant, fair_threads
 from makeway.decide.planning.host import HostStep, carrier_rates, predict_host_step
-from makeway.model.presets import load_preset
 from makeway.values.collective import Collective
 from makeway.values.control import Chunks, Control, CopyEngine
-from makeway.values.device import Device, load_device
+from makeway.values.device import Device
 from makeway.values.errors import InputError
-from makeway.values.units import MIB, ceil_to
-from makeway.values.workload import Gemm
-
-# As makeway.act.measure.ranks.balance has them, which loads torch; a test holds them equal.
-OWN_BYTES, OWN_SCALE, UNIT_DEPTH, LEAST_DEPTH, MOST_DEPTH, DEPTH_STEP = 8 * MIB, 1 / 16, 256, 16, 1 << 14, 16
-_ANY_DEVICE = "A100-SXM4-80GB"  # shapes and sizes of a preset are the same for every device
-_ELEMENT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """One step of a pair on a calibrated host, and how the steps of a round follow one another."""
+    """One step of a pair on a calibrated host, and whether the steps of a round form a steady pipeline."""
 
     device: Device
     step: HostStep
     steady: bool
-    threads: int  # of each rank, for which the model holds: a fair share of the cores
+    threads: int  # per rank that the model holds for: a fair share of the cores
 
     def round_ns(self, mode: Mode, controls: Sequence[Control], steps: int) -> float | None:
-        """A round of so many steps; None for controls that are not in the model."""
+        """The time of a round of `steps` steps; None for controls that are not in the model."""
         carrier, pieces = "gloo", 1
         for control in controls:
             if isinstance(control, CopyEngine):
@@ -68,28 +60,27 @@ class Forecast:
             case "overlap":
                 return (steps - 1) * beside_ns + compute_ns + comm_ns
 
-    def setting_ns(self, setting: Setting, steps: int) -> float | None:
-        """A round of a setting; None where its threads are not those of the model."""
-        return self.round_ns(setting.mode, setting.controls, steps) if setting.threads == self.threads else None
+    def variant_ns(self, variant: Variant, steps: int) -> float | None:
+        """The time of a round of a variant; None where its threads are not those of the model."""
+        return self.round_ns(variant.mode, variant.controls, steps) if variant.threads == self.threads else None
 
 
-def forecast(job: Job, device: Device, *, ranks: int, cores: int, rate: Rate | None) -> tuple[Job, Forecast]:
+def forecast(job: Job, device: Device, *, cores: int) -> tuple[Job, Forecast]:
     """The forecast for a job, and the job that it holds for.
 
-    A pair whose depth nobody gave gets the one that balances it by prediction, in place of one measured on the ranks.
+    A pair without a depth gets the one that balances it by prediction, in place of one measured on the ranks.
     """
     if family(job.workload) not in ("pair", "published"):
         raise InputError(f"--device predicts a GEMM beside a collective, not {job.workload}; leave it out")
-    if ranks < 2:
-        raise InputError("a prediction needs 2 ranks or more: one alone exchanges nothing")
-    link = rate.bits_per_s / 8 if rate else None
+    assert job.ranks is not None
+    ranks, link = job.ranks, job.link.bits_per_s / 8 if job.link else None
     threads = fair_threads(cores, ranks)
     if family(job.workload) == "published":
         step = replace(_published_step(job, ranks), link_bytes_per_s=link)
         steady = job.workload.startswith("conccl")
         return job, Forecast(device=device, step=step, steady=steady, threads=threads)
-    kind, size = pair_collective(job.workload), job.size_bytes or OWN_BYTES
-    outputs = size / _ELEMENT_BYTES / (ranks if kind == "all-gather" else 1)
+    kind, size = pair_collective(job.workload), job.size_bytes or DEFAULT_BYTES
+    outputs = size / ELEMENT_BYTES / (ranks if kind == "all-gather" else 1)
     collective = Collective(kind=kind, size_bytes=size, ranks=ranks)
 
     def of_depth(depth: int) -> HostStep:
@@ -98,61 +89,57 @@ def forecast(job: Job, device: Device, *, ranks: int, cores: int, rate: Rate | N
     if job.scale is None:
         job = replace(job, scale=_balanced_depth(device, of_depth(0), of_depth(1)) / UNIT_DEPTH)
     assert job.scale is not None
-    step = of_depth(max(round(job.scale * UNIT_DEPTH), 1))
-    return job, Forecast(device=device, step=step, steady=True, threads=threads)
+    return job, Forecast(device=device, step=of_depth(depth_at(job.scale)), steady=True, threads=threads)
 
 
 def _published_step(job: Job, ranks: int) -> HostStep:
-    workload, scale = load_preset(job.workload, load_device(_ANY_DEVICE)), job.scale or OWN_SCALE
-    work = next(kernel.work for kernel in workload.kernels if isinstance(kernel.work, Gemm))
-    moved = workload.collectives[0].collective
-    outputs = work.m * work.n * scale**2
+    gemm, collective = published_pair(job.workload)
+    scale = job.scale or DEFAULT_SCALE
+    outputs = gemm.m * gemm.n * scale**2
+    size_bytes = max(round(collective.size_bytes * scale**2), 1)
     return HostStep(
-        flops=2 * outputs * work.k * scale,
+        flops=2 * outputs * gemm.k * scale,
         outputs=outputs,
-        collective=Collective(kind=moved.kind, size_bytes=max(round(moved.size_bytes * scale**2), 1), ranks=ranks),
+        collective=Collective(kind=collective.kind, size_bytes=size_bytes, ranks=ranks),
     )
 
 
 def _balanced_depth(device: Device, flat: HostStep, unit: HostStep) -> int:
-    """K at which compute takes as long as the collective: compute grows by as much for each of K."""
+    """K at which compute takes as long as the collective; compute grows linearly with K."""
     at_zero, at_one = predict_host_step(device, flat), predict_host_step(device, unit)
-    depth = (at_zero.comm_ns - at_zero.compute_ns) / (at_one.compute_ns - at_zero.compute_ns)
-    return ceil_to(min(max(round(depth), LEAST_DEPTH), MOST_DEPTH), DEPTH_STEP)
+    return rounded_depth((at_zero.comm_ns - at_zero.compute_ns) / (at_one.compute_ns - at_zero.compute_ns))
 
 
-def in_predicted_order(job: Job, found: Forecast) -> tuple[Job, tuple[str, ...]]:
-    """The job with its candidates in predicted order, without those predicted to be hopeless, and what was dropped.
+def in_predicted_order(job: Job, predicted: Forecast) -> tuple[Job, tuple[str, ...]]:
+    """The job with its candidates in predicted order, without the hopeless ones, and a note on each of those.
 
     Candidates that the model does not know come last, in the order they had.
     """
-    plain_ns = found.round_ns("overlap", (), job.steps)
+    steps = job.round_steps
+    plain_ns = predicted.round_ns("overlap", (), steps)
     assert plain_ns is not None
-    times = {one.name: found.setting_ns(one, job.steps) for one in job.candidates}
-    best_ns = min((time for time in times.values() if time is not None), default=plain_ns)
-    limit_ns = min(best_ns, plain_ns) * (1 + HOPELESS)
+    times = {variant.name: predicted.variant_ns(variant, steps) for variant in job.candidates}
+    best_ns = min([plain_ns, *(time for time in times.values() if time is not None)])
     kept, notes = [], []
-    for one in sorted(job.candidates, key=lambda one: times[one.name] or float("inf")):
-        time = times[one.name]
-        if time is None or time <= limit_ns:
-            kept.append(one)
+    for variant in sorted(job.candidates, key=lambda variant: times[variant.name] or float("inf")):
+        time = times[variant.name]
+        if time is None or time <= best_ns * (1 + HOPELESS):
+            kept.append(variant)
         else:
-            slower = time / min(best_ns, plain_ns) - 1
-            notes.append(
-                f"{one.name} was not tried: predicted {slower:.0%} slower than the best on {found.device.name}"
-            )
+            slower = f"predicted {time / best_ns - 1:.0%} slower than the best on {predicted.device.name}"
+            notes.append(f"{variant.name} was not tried: {slower}")
     return replace(job, candidates=tuple(kept)), tuple(notes)
 
 
-def with_predictions(bench: Bench, job: Job, found: Forecast, notes: Sequence[str]) -> Bench:
+def with_predictions(bench: Bench, job: Job, predicted: Forecast, notes: Sequence[str]) -> Bench:
     """The bench with the predicted time beside each measured one that the model covers."""
-    by_name = {setting.name: setting for setting in job.settings}
-    fair = job.settings[0].threads
-    variants = []
-    for variant in bench.variants:
-        setting = by_name.get(variant.name)
-        if setting is None:  # planned: what was chosen
-            setting = Setting(name=variant.name, controls=variant.controls, threads=variant.threads or fair)
-        variants.append(replace(variant, predicted_ns=found.setting_ns(setting, bench.exchanges)))
-    said = f"predicted by the calibration of {found.device.name}: docs/bench.md has the formula"
-    return replace(bench, variants=tuple(variants), notes=(*bench.notes, said, *notes))
+    by_name = {variant.name: variant for variant in job.variants}
+    fair = job.variants[0].threads
+    results = []
+    for result in bench.variants:
+        variant = by_name.get(result.name)
+        if variant is None:  # planned: what was chosen
+            variant = Variant(name=result.name, controls=result.controls, threads=result.threads or fair)
+        results.append(replace(result, predicted_ns=predicted.variant_ns(variant, bench.exchanges)))
+    source = f"predicted by the calibration of {predicted.device.name}: docs/bench.md has the formula"
+    return replace(bench, variants=tuple(results), notes=(*bench.notes, source, *notes))

@@ -1,6 +1,6 @@
-"""Ranks as processes: started like torchrun does, watched, and all ended when one fails.
+"""Ranks as processes: started as torchrun starts them, watched, and all ended when one fails.
 
-Each rank is told its job on standard input and reports on a pipe, one JSON object per line (see `Report`). No file is
+Each rank reads its job from standard input and reports on a pipe, one JSON object per line (see `Message`). No file is
 written. A rank ends when this process does, whatever ends it.
 """
 
@@ -25,7 +25,7 @@ from makeway.values.errors import InputError, RankError
 
 RANK_COMMAND = (sys.executable, "-m", "makeway.act.measure.ranks.main")
 REPORT_VARIABLE, PARENT_VARIABLE = "MAKEWAY_REPORT_FD", "MAKEWAY_PARENT_PID"
-_LAST_WORDS_BYTES = 4000
+_OUTPUT_BYTES = 4000
 _PORT_TRIES = 3
 
 
@@ -42,16 +42,16 @@ class Limits:
     """How long ranks may take."""
 
     start_s: float = 60.0  # until all ranks have met: torch takes seconds to load
-    silence_s: float = 60.0  # without a word from any rank
-    settle_s: float = 1.0  # after a first failure, for others to tell theirs
+    silence_s: float = 60.0  # without a message from any rank
+    settle_s: float = 1.0  # after a first failure, for others to report theirs
     grace_s: float = 2.0  # between asking ranks to end and ending them
 
 
-class Report(msgspec.Struct, omit_defaults=True):
-    """One line of a rank: where it is, or how it ended.
+class Message(msgspec.Struct, omit_defaults=True):
+    """One line from a rank: where it is, or how it ended.
 
-    `blocked`: others did not come to a collective in time. `lost`: the connection to another broke. Both say that the
-    cause is elsewhere; `failed` says it is here.
+    `blocked`: others did not reach a collective in time. `lost`: the connection to another broke. In both cases the
+    cause is elsewhere; with `failed` it is here.
     """
 
     stage: str | None = None
@@ -70,11 +70,11 @@ class _Rank:
     process: subprocess.Popen[bytes]
     report_fd: int
     unread: bytes = b""
-    words: bytes = b""
-    stage: str | None = None  # None: not a word yet
+    output: bytes = b""
+    stage: str | None = None  # None: no message yet
     met: bool = False
     done: bool = False
-    verdict: Report | None = None
+    verdict: Message | None = None
     result: Any = None
     open_fds: set[int] = field(default_factory=set)
 
@@ -84,7 +84,7 @@ class _Rank:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on at this moment."""
+    """A port of the loopback that is free at this moment."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
@@ -101,10 +101,10 @@ def run_ranks(
     progress: Callable[[str], None] = lambda stage: None,
     port: Callable[[], int] = free_port,
 ) -> Any:
-    """What rank 0 reports as its result when every rank is done.
+    """The result that rank 0 reports when every rank is done.
 
-    A rank that dies, does not start or keeps the others waiting ends all of them, and the error names it. A port that
-    somebody took first is changed for another.
+    A rank that dies, does not start or keeps the others waiting ends all of them, and the error names it. If another
+    program takes the port first, another port is tried.
     """
     if world < 1:
         raise InputError(f"a run needs at least 1 rank, got {world}")
@@ -115,7 +115,7 @@ def run_ranks(
         except _PortTakenError:
             progress(f"port {chosen} is in use, trying another ({attempt + 1} of {_PORT_TRIES})")
     raise RankFailedError(
-        f"rank 0 found port {chosen} in use, as {_PORT_TRIES - 1} others before; free some ports, or wait and try again"
+        f"port {chosen} is in use, as were {_PORT_TRIES - 1} others; free some ports, or wait and try again"
     )
 
 
@@ -141,7 +141,7 @@ def _run_once(
 
 def _start(number: int, world: int, command: Sequence[str], job: bytes, env: Mapping[str, str], port: int) -> _Rank:
     read_fd, write_fd = os.pipe()
-    told = {
+    variables = {
         "RANK": str(number),
         "LOCAL_RANK": str(number),
         "WORLD_SIZE": str(world),
@@ -156,7 +156,7 @@ def _start(number: int, world: int, command: Sequence[str], job: bytes, env: Map
     try:
         process = subprocess.Popen(
             command,
-            env={**inherited, **told, **env},
+            env={**inherited, **variables, **env},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -175,7 +175,7 @@ def _start(number: int, world: int, command: Sequence[str], job: bytes, env: Map
         process.stdin.write(job + b"\n")
         process.stdin.close()
     except BrokenPipeError:
-        pass  # it has ended already; watching tells how
+        pass  # it has ended already; watching finds out how
     return _Rank(number=number, process=process, report_fd=read_fd)
 
 
@@ -183,20 +183,20 @@ def _start(number: int, world: int, command: Sequence[str], job: bytes, env: Map
 
 
 def _watch(ranks: Sequence[_Rank], limits: Limits, progress: Callable[[str], None]) -> None:
-    """Returns when all ranks are done; raises when one fails or nothing is heard in time."""
-    started = heard = time.monotonic()
+    """Return when all ranks are done; raise when one fails or all are silent for too long."""
+    started = last = time.monotonic()
     with _readable(ranks) as selector:
         while not all(rank.done and rank.process.poll() is not None for rank in ranks):
             for key, _ in selector.select(timeout=0.1):
-                heard = time.monotonic()
-                _hear(selector, key, progress)
+                last = time.monotonic()
+                _read(selector, key, progress)
             if any(rank.failed for rank in ranks):
                 _settle(selector, ranks, limits.settle_s)
                 raise _verdict(ranks)
             now = time.monotonic()
             if not all(rank.met for rank in ranks) and now - started > limits.start_s:
                 raise _late(ranks, limits.start_s)
-            if now - heard > limits.silence_s:
+            if now - last > limits.silence_s:
                 raise _silent(ranks, limits.silence_s)
 
 
@@ -211,39 +211,39 @@ def _readable(ranks: Sequence[_Rank]) -> Iterator[selectors.BaseSelector]:
         yield selector
 
 
-def _hear(selector: selectors.BaseSelector, key: selectors.SelectorKey, progress: Callable[[str], None]) -> None:
+def _read(selector: selectors.BaseSelector, key: selectors.SelectorKey, progress: Callable[[str], None]) -> None:
     fd, (rank, is_report) = key.fd, key.data
     data = os.read(fd, 1 << 16)
     if not data:
         selector.unregister(fd)
         rank.open_fds.discard(fd)
     elif not is_report:
-        rank.words = (rank.words + data)[-_LAST_WORDS_BYTES:]
+        rank.output = (rank.output + data)[-_OUTPUT_BYTES:]
     else:
         *lines, rank.unread = (rank.unread + data).split(b"\n")
         for line in lines:
-            _note(rank, msgspec.json.decode(line, type=Report), progress)
+            _note(rank, msgspec.json.decode(line, type=Message), progress)
 
 
-def _note(rank: _Rank, report: Report, progress: Callable[[str], None]) -> None:
-    rank.met |= report.met
-    rank.done |= report.done
-    if report.stage is not None:
-        rank.stage = report.stage
+def _note(rank: _Rank, message: Message, progress: Callable[[str], None]) -> None:
+    rank.met |= message.met
+    rank.done |= message.done
+    if message.stage is not None:
+        rank.stage = message.stage
         if rank.number == 0:
-            progress(report.stage)
-    if report.result is not None:
-        rank.result = report.result
-    if report.failed or report.blocked or report.lost or report.port_taken:
-        rank.verdict = report
+            progress(message.stage)
+    if message.result is not None:
+        rank.result = message.result
+    if message.failed or message.blocked or message.lost or message.port_taken:
+        rank.verdict = message
 
 
 def _settle(selector: selectors.BaseSelector, ranks: Sequence[_Rank], settle_s: float) -> None:
-    """Hear what else ranks have to say: the first to fail is not always the cause."""
+    """Read what other ranks report: the first to fail is not always the cause."""
     until = time.monotonic() + settle_s
     while time.monotonic() < until and selector.get_map():
         for key, _ in selector.select(timeout=0.1):
-            _hear(selector, key, lambda stage: None)
+            _read(selector, key, lambda stage: None)
 
 
 def _verdict(ranks: Sequence[_Rank]) -> Exception:
@@ -262,7 +262,7 @@ def _verdict(ranks: Sequence[_Rank]) -> Exception:
         absent = [rank for rank in ranks if rank.verdict is None]
         who = " and ".join(_name(rank, len(ranks)) for rank in absent) or "every rank"
         return RankFailedError(
-            f"{who} did not come to a collective in time ({_states(absent)}); the others waited: {waited.blocked}. "
+            f"{who} did not reach a collective in time ({_states(absent)}); the others waited: {waited.blocked}. "
             "If it was only slow, give more time with --timeout."
         )
     rank, verdict = verdicts[0]
@@ -273,8 +273,8 @@ def _death(rank: _Rank, world: int) -> str:
     code = rank.process.poll()
     assert code is not None
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    said = [line for line in rank.words.decode(errors="replace").splitlines() if line.strip()]
-    last = f"; its last words: {said[-1].strip()}" if said else ""
+    lines = [line for line in rank.output.decode(errors="replace").splitlines() if line.strip()]
+    last = f"; its last output: {lines[-1].strip()}" if lines else ""
     return f"{_name(rank, world)} {how} at {rank.stage or 'its start'!r}{last}"
 
 
@@ -295,9 +295,9 @@ def _name(rank: _Rank, world: int) -> str:
 
 
 def _states(ranks: Sequence[_Rank]) -> str:
-    """What each process was doing, in the words of the kernel."""
-    found = [f"process {rank.process.pid} {_state(rank.process)}, at {rank.stage or 'its start'!r}" for rank in ranks]
-    return "; ".join(found) or "none absent"
+    """What each process was doing, according to the kernel."""
+    states = [f"process {rank.process.pid} {_state(rank.process)}, at {rank.stage or 'its start'!r}" for rank in ranks]
+    return "; ".join(states) or "none absent"
 
 
 def _state(process: subprocess.Popen[bytes]) -> str:
@@ -313,8 +313,8 @@ def _state(process: subprocess.Popen[bytes]) -> str:
 
 
 def _end(ranks: Sequence[_Rank], grace_s: float) -> None:
-    """Ends every rank and what it started; a second Ctrl-C does not stop this."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    """End every rank and what it started; a second Ctrl-C does not stop this."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:
         _signal(ranks, signal.SIGTERM)
         until = time.monotonic() + grace_s
@@ -327,7 +327,7 @@ def _end(ranks: Sequence[_Rank], grace_s: float) -> None:
             if rank.process.stdout is not None:
                 rank.process.stdout.close()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _signal(ranks: Sequence[_Rank], number: signal.Signals) -> None:

@@ -35,7 +35,7 @@ LEAST_BURST_BYTES = 128 * 1024
 QUEUE_MS = 50  # longer than TCP's window takes at 500 Mbit/s, so that nothing is dropped
 _SETUP_TIMEOUT_S = 10.0
 PROBE_S = 0.4
-ACCEPTED_ERROR = 0.2  # of the asked rate
+ACCEPTED_ERROR = 0.2  # of the wanted rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +52,20 @@ class Rate:
 
 
 def parse_rate(text: str) -> Rate:
-    """The rate that "2gbit" or "500mbit" names, in the words of tc."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]bit)", text.strip().lower())
-    if not found or float(found[1]) <= 0:
+    """The rate of "2gbit" or "500mbit", spelled as for tc."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]bit)", text.strip().lower())
+    if not match or float(match[1]) <= 0:
         raise InputError(f"cannot read link rate {text!r}; write for example 2gbit, 8gbit or 500mbit")
-    return Rate(round(float(found[1]) * _UNITS[found[2]]))
+    return Rate(round(float(match[1]) * _UNITS[match[2]]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """How ranks reach one another, and what to put before a command so that it runs there."""
+    """How ranks reach one another, and the prefix of a command that runs there."""
 
-    words: str
+    description: str
     prefix: tuple[str, ...] = ()
-    asked: Rate | None = None
+    rate: Rate | None = None  # that was wanted
     measured_bits_per_s: float | None = None
 
     @property
@@ -73,7 +73,7 @@ class Link:
         return bool(self.prefix)
 
 
-LOOPBACK = Link(words="loopback of this host, unpaced")
+LOOPBACK = Link(description="loopback of this host, unpaced")
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def _prefix(holder: int, spaces: tuple[str, ...]) -> tuple[str, ...]:
     enter = ("nsenter", "--target", str(holder), "--net")
     if spaces == _OWN_NETWORK:
         return (*enter, "--")
-    # Root of a user namespace seems to have the right to raise priorities, and has not: take it away in name too.
+    # Root of a user namespace seems to have the right to raise priorities but has not: drop it in name, too.
     without = ("setpriv", "--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice")
     return (*enter, "--user", "--preserve-credentials", "--", *without, "--")
 
@@ -126,7 +126,7 @@ def _line(text: str) -> str:
 
 
 def packet_bytes(rate: Rate) -> int:
-    """The largest packet of a link of that rate, where the kernel allows it."""
+    """The largest packet of a link of that rate, if the kernel allows it."""
     return min(max(round(rate.bits_per_s / 8 * PACKET_S), LEAST_PACKET_BYTES), MOST_PACKET_BYTES)
 
 
@@ -135,8 +135,8 @@ def _setup(rate: Rate) -> str:
     burst = max(LEAST_BURST_BYTES, round(BURST_PACKETS * packet))
     shape = f"rate {rate.bits_per_s}bit burst {burst} latency {QUEUE_MS}ms"
     larger = shlex.join((sys.executable, "-I", "-S", "-c", _LARGER_PACKETS, str(packet)))
-    found = f"if {larger}; then found={packet}; else found={LEAST_PACKET_BYTES}; fi"
-    return f"ip link set lo up && tc qdisc add dev lo root tbf {shape} && {found} && echo ready $found && exec cat"
+    sized = f"if {larger}; then bytes={packet}; else bytes={LEAST_PACKET_BYTES}; fi"
+    return f"ip link set lo up && tc qdisc add dev lo root tbf {shape} && {sized} && echo ready $bytes && exec cat"
 
 
 # Asks the kernel for packets of so many bytes on the loopback, for IPv4 too: Linux 6.3 and later. Only recent iproute2
@@ -158,7 +158,7 @@ sys.exit(error != 0)
 
 
 def _unpaced(rate: Rate, reason: str) -> Link:
-    return Link(words=f"loopback of this host, UNPACED: {rate} was asked, but not possible here ({reason})", asked=rate)
+    return Link(description=f"loopback of this host, UNPACED: {rate} is not possible here ({reason})", rate=rate)
 
 
 def _measured(rate: Rate, prefix: tuple[str, ...], *, packet_bytes: int) -> Link:
@@ -168,13 +168,13 @@ def _measured(rate: Rate, prefix: tuple[str, ...], *, packet_bytes: int) -> Link
         return _unpaced(rate, f"a trial transfer ended with exit code {error.returncode}: {_line(error.stderr)}")
     except subprocess.TimeoutExpired:
         return _unpaced(rate, f"a trial transfer took more than {_SETUP_TIMEOUT_S:g} s")
-    words = (
+    description = (
         f"loopback paced to {rate} for all ranks together in packets of up to {format_bytes(packet_bytes)}, "
         f"{bits / 1e9:.2f} Gbit/s measured"
     )
     if abs(bits / rate.bits_per_s - 1) > ACCEPTED_ERROR:
-        words += " (NOT the rate that was asked: the host was too busy or is too slow for it)"
-    return Link(words=words, prefix=prefix, asked=rate, measured_bits_per_s=bits)
+        description += " (NOT the wanted rate: the host was too busy or is too slow for it)"
+    return Link(description=description, prefix=prefix, rate=rate, measured_bits_per_s=bits)
 
 
 _PROBE = f"""

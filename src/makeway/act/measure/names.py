@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from makeway.model.presets import load_preset, preset_names, preset_summary
-from makeway.values.collective import CollectiveKind
+from makeway.values.collective import Collective, CollectiveKind
 from makeway.values.device import load_device
 from makeway.values.errors import UnknownNameError, UnsupportedError, suggestion
+from makeway.values.workload import Gemm
 
 Family = Literal["pair", "published", "training", "parallel"]
 
@@ -25,7 +26,7 @@ _PAIR_COLLECTIVES: dict[str, CollectiveKind] = {
     "gemm-ag": "all-gather",
     "gemm-a2a": "all-to-all",
 }
-_ANY_DEVICE = "A100-SXM4-80GB"  # the collective of a preset is the same for every device
+_ANY_DEVICE = "A100-SXM4-80GB"  # shapes and sizes of a preset are the same for every device
 _PUBLISHED = tuple(name for name in preset_names() if name.startswith(("cb-", "mb-", "conccl-")))
 
 
@@ -49,14 +50,21 @@ def family(name: str) -> Family:
 
 
 def pair_collective(name: str) -> CollectiveKind:
-    """The collective of a GEMM pair; an error for workloads that are none, which run on CPU ranks only."""
+    """The collective of a GEMM pair; other workloads, which run on CPU ranks only, are an error."""
     match family(name):
         case "pair":
             return _PAIR_COLLECTIVES[name]
         case "published":
-            return load_preset(name, load_device(_ANY_DEVICE)).collectives[0].collective.kind
+            return published_pair(name)[1].kind
         case "training" | "parallel":
             raise UnsupportedError(
-                f"{name} is no pair of a GEMM and a collective and is measured on CPU ranks alone so far, not on GPUs "
-                "yet; name gemm-*, cb-*, mb-* or conccl-* instead, or use --on cpu"
+                f"{name} is not a pair of a GEMM and a collective: so far it runs on CPU ranks only; "
+                "name gemm-*, cb-*, mb-* or conccl-* instead, or use --on cpu"
             )
+
+
+def published_pair(name: str) -> tuple[Gemm, Collective]:
+    """The GEMM and the collective of a published pair, at their published size."""
+    workload = load_preset(name, load_device(_ANY_DEVICE))
+    gemm = next(kernel.work for kernel in workload.kernels if isinstance(kernel.work, Gemm))
+    return gemm, workload.collectives[0].collective

@@ -1,18 +1,26 @@
-"""A bench and the published experiment on a simulated GPU: the values of a measured run, with origin "predicted".
+"""A bench and the published experiment on a simulated GPU, with origin "predicted".
 
-Several times come from several draws of block times (seeds), which is what differs from run to run in the model. Where
-that would take long, one run with equal block times stands for all, and the result says so.
+Several times come from several draws of block times (seeds): all that differs from run to run in the model. Where that
+takes too long, one run with equal block times stands for all, and the result says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from makeway.act.measure.experiment import Experiment, Grid, bench_experiment
-from makeway.act.measure.outcome import OVERLAP, PLANNED, SEQUENTIAL, Applied, Bench, VariantResult
-from makeway.act.measure.variants import variant_name
+from makeway.act.measure.experiment import Experiment, Experiments, bench_experiment, by_sides
+from makeway.act.measure.job import Grid, Job, Tile
+from makeway.act.measure.outcome import Bench, VariantResult
+from makeway.act.measure.variants import (
+    OVERLAP,
+    PLANNED,
+    SEQUENTIAL,
+    Controls,
+    controlled_variants,
+    variant_name,
+)
 from makeway.decide.planning.planner import BUDGET_MS
 from makeway.decide.planning.planner import plan as make_plan
 from makeway.decide.planning.thinning import block_cost_ms
@@ -21,14 +29,14 @@ from makeway.model.simulate.compile import model_fact
 from makeway.model.simulate.predict import Prediction, Settings, simulate
 from makeway.model.simulate.sweep import HONEST_JITTER
 from makeway.model.validate.grid import experiment as fitted_experiment
-from makeway.values.collective import Collective, CollectiveKind
-from makeway.values.control import CommPriority, Control
+from makeway.values.collective import CollectiveKind
+from makeway.values.control import CommPriority, Control, control_word
 from makeway.values.device import Device
 from makeway.values.errors import InputError, MakewayError, UnknownNameError, suggestion
-from makeway.values.plan import Plan
+from makeway.values.receipt import Receipt
 from makeway.values.workload import CollectiveOp, Gemm, Workload
 
-Controls = tuple[Control, ...]
+Progress = Callable[[str], None]
 CommTime = Literal["links", "fitted"]
 
 SEEDS = 5
@@ -47,14 +55,14 @@ class _Runs:
 
     predictions: tuple[Prediction, ...]
 
-    def variant(self, name: str, controls: Controls) -> VariantResult:
+    def result(self, name: str, controls: Controls) -> VariantResult:
         rates = [prediction.overlap_rate for prediction in self.predictions]
         return VariantResult(
             name=name,
             times_ns=tuple(prediction.t_ns for prediction in self.predictions),
             controls=controls,
             overlap_rate=_middle(rates),
-            applied=tuple(_applied(control, self.predictions[0]) for control in controls),
+            receipts=tuple(_receipt(control, self.predictions[0]) for control in controls),
         )
 
 
@@ -63,16 +71,22 @@ def _middle(rates: Sequence[float | None]) -> float | None:
     return known[len(known) // 2] if known else None
 
 
-def _applied(control: Control, prediction: Prediction) -> Applied:
-    idle = [words for words in prediction.without_effect if words.startswith(type(control).__name__)]
-    return Applied(control=control, status="no effect" if idle else "applied", detail="; ".join(idle) or "simulated")
+def _receipt(control: Control, prediction: Prediction) -> Receipt:
+    names = type(control).__name__, control_word(control).partition("=")[0]
+    idle = [reason for reason in prediction.without_effect if reason.startswith(names)]
+    return Receipt(
+        control=control,
+        status="no effect" if idle else "applied",
+        detail="; ".join(idle) or "simulated",
+        carrier="simulation",
+    )
 
 
 # --- a bench -----------------------------------------------------------------------------------
 
 
 def simulated_workload(name: str, device: Device, options: PresetOptions | None = None) -> Workload:
-    """The workload of that name as a bench runs it: a preset, a pair, or the preset that a short name stands for."""
+    """The workload of a bench by name: a preset, a pair, or the preset that a short name stands for."""
     options = options or PresetOptions()
     if name in _PAIRS:
         return _pair(name, device, options)
@@ -94,34 +108,29 @@ def _pair(name: str, device: Device, options: PresetOptions) -> Workload:
     return replace(plain, name=name, operations=operations)
 
 
-def simulated_bench(
-    workload_name: str,
-    device: Device,
-    *,
-    controls: Sequence[Sequence[Control]] = (),
-    ranks: int | None = None,
-    grid: Grid | None = None,
-    tile: tuple[int, int, int] | None = None,
-    in_flight: int | None = None,
-    iterations: int | None = None,
-    library: str | None = None,
-    seeds: int = SEEDS,
-    plan: bool = True,
-    budget_ms: float = BUDGET_MS,
-) -> Bench:
-    """The bench of a named workload on a simulated device: sequential, overlapped, each set of controls, planned."""
-    options = PresetOptions(
-        ranks=ranks, grid=grid, tile=tile, in_flight=in_flight, iterations=iterations, library=library
+def simulated_bench(job: Job, *, seeds: int = SEEDS, budget_ms: float = BUDGET_MS) -> Bench:
+    """The bench of a job on a simulated device: sequential, overlapped, each set of controls, planned."""
+    device = job.simulated_device
+    workload = simulated_workload(job.workload, device, _preset_options(job, job.grid, job.tile))
+    return bench_workload(workload, device, controls=job.controls, seeds=seeds, plan=job.plan, budget_ms=budget_ms)
+
+
+def _preset_options(job: Job, grid: Grid | None, tile: Tile | None) -> PresetOptions:
+    return PresetOptions(
+        ranks=job.ranks,
+        grid=grid,
+        tile=tile,
+        in_flight=job.in_flight,
+        iterations=job.steps,
+        library=job.library,
     )
-    workload = simulated_workload(workload_name, device, options)
-    return bench_workload(workload, device, controls=controls, seeds=seeds, plan=plan, budget_ms=budget_ms)
 
 
 def bench_workload(
     workload: Workload,
     device: Device,
     *,
-    controls: Sequence[Sequence[Control]] = (),
+    controls: Iterable[Controls] = (),
     seeds: int = SEEDS,
     plan: bool = True,
     budget_ms: float = BUDGET_MS,
@@ -129,33 +138,31 @@ def bench_workload(
     """The bench of any workload. A set of controls that cannot run on the device is left out, and a note says why."""
     if seeds < 1:
         raise InputError(f"a bench needs at least 1 seed, got {seeds}")
-    asked = tuple(dict.fromkeys(tuple(one) for one in controls))
-    for one in asked:
-        Plan(controls=one)  # controls that cannot hold together are an error
-    settings = _settings(workload, device, seeds, len(asked) + 1 + plan)
+    named = controlled_variants(controls)
+    settings = _settings(workload, device, seeds, len(named) + 1 + plan)
     plain = _runs(workload, device, (), settings)
-    variants, notes = [plain.variant(OVERLAP, ())], [_spread_note(settings)]
-    for one in asked:
+    results, notes = [plain.result(OVERLAP, ())], [_spread_note(settings)]
+    for variant in named:
         try:
-            variants.append(_runs(workload, device, one, settings).variant(variant_name(one), one))
+            results.append(_runs(workload, device, variant.controls, settings).result(variant.name, variant.controls))
         except MakewayError as error:
-            notes.append(f"{variant_name(one)} cannot run: {' '.join(str(error).split())}")
+            notes.append(f"{variant.name} cannot run: {' '.join(str(error).split())}")
     choice = None
     if plan:
-        planned = make_plan(workload, device, budget_ms=budget_ms)
-        runs = _runs(workload, device, planned.controls, settings) if planned.controls else plain
-        variants.append(runs.variant(PLANNED, planned.controls))
-        choice = _choice(planned)
-    exchanges = {op.collective for op in workload.collectives}
+        planned = make_plan(workload, device, budget_ms=budget_ms).controls
+        runs = _runs(workload, device, planned, settings) if planned else plain
+        results.append(runs.result(PLANNED, planned))
+        choice = variant_name(planned) or f"leave as is ({OVERLAP}): no candidate is predicted to be clearly faster"
+    collectives = {op.collective for op in workload.collectives}
     return Bench(
         on=f"sim:{device.name}",
         ranks=workload.ranks,
         workload=workload.name,
         origin="predicted",
-        variants=(_sequential(plain), *variants),
+        variants=(_sequential(plain), *results),
         compute_ns=tuple(prediction.t_compute_ns for prediction in plain.predictions),
         comm_ns=tuple(prediction.t_comm_ns for prediction in plain.predictions),
-        exchange=_only(exchanges),
+        exchange=collectives.pop() if len(collectives) == 1 else None,
         exchanges=max(len(workload.collectives), 1),
         link=device.link,
         choice=choice,
@@ -168,10 +175,6 @@ def _sequential(plain: _Runs) -> VariantResult:
     """Every operation by itself, added up: nothing runs beside anything."""
     times = tuple(prediction.t_sequential_ns for prediction in plain.predictions)
     return VariantResult(name=SEQUENTIAL, times_ns=times, overlap_rate=0.0)
-
-
-def _only(exchanges: set[Collective]) -> Collective | None:
-    return next(iter(exchanges)) if len(exchanges) == 1 else None
 
 
 def _settings(workload: Workload, device: Device, seeds: int, variants: int) -> tuple[Settings, ...]:
@@ -192,67 +195,55 @@ def _spread_note(settings: tuple[Settings, ...]) -> str:
 
 
 def _runs(workload: Workload, device: Device, controls: Controls, settings: Sequence[Settings]) -> _Runs:
-    return _Runs(predictions=tuple(simulate(workload, device, controls, one) for one in settings))
-
-
-def _choice(planned: Plan) -> str:
-    summary = planned.search.summary if planned.search else ()
-    return "; ".join([variant_name(planned.controls) if planned.controls else "leave as is", *summary])
+    return _Runs(predictions=tuple(simulate(workload, device, controls, each) for each in settings))
 
 
 # --- the published experiment ------------------------------------------------------------------
 
 
+def simulated_experiments(job: Job, *, progress: Progress = lambda stage: None) -> Experiments:
+    """The experiment of a job for each of its tiles."""
+    tiles = job.tiles or (None,)
+    return Experiments(experiments=tuple(simulated_experiment(job, tile=tile, progress=progress) for tile in tiles))
+
+
 def simulated_experiment(
-    workload_name: str,
-    device: Device,
-    grids: Sequence[Grid],
-    *,
-    tile: tuple[int, int, int] | None = None,
-    ranks: int | None = None,
-    in_flight: int | None = None,
-    iterations: int | None = None,
-    library: str | None = None,
-    comm_time: CommTime = "links",
-    progress: Callable[[str], None] = lambda stage: None,
+    job: Job, *, tile: Tile | None = None, comm_time: CommTime = "links", progress: Progress = lambda stage: None
 ) -> Experiment:
     """arXiv 2606.09200's experiment (cb-ar, cb-a2a, mb-ar, mb-a2a) with and without priority, one run per grid.
 
     `comm_time` "fitted" takes the all-reduce as long as the fit to the paper's Fig. 2 has it (docs/model.md), as
     `makeway validate` does; "links" prices it by the device's links. A grid beyond the tiles equals the one at them.
     """
+    device = job.simulated_device
     benches: dict[Grid, Bench] = {}
     by_blocks: dict[int, Bench] = {}
-    used_tile = tile
-    for number, grid in enumerate(grids, 1):
-        progress(f"grid {grid[0]}x{grid[1]} ({number} of {len(grids)})")
-        options = PresetOptions(
-            ranks=ranks, grid=grid, tile=tile, in_flight=in_flight, iterations=iterations, library=library
-        )
-        workload = simulated_workload(workload_name, device, options)
+    for number, grid in enumerate(job.grids, 1):
+        progress(f"grid {by_sides(grid)} ({number} of {len(job.grids)})")
+        workload = simulated_workload(job.workload, device, _preset_options(job, grid, tile))
         if comm_time == "fitted":
             workload = _as_fitted(workload, device)
         gemm = workload.kernels[0].work
         assert isinstance(gemm, Gemm)
-        used_tile = gemm.tile
+        tile = gemm.tile
         if gemm.blocks not in by_blocks:
             by_blocks[gemm.blocks] = bench_workload(
                 workload, device, controls=((CommPriority(),),), seeds=1, plan=False
             )
         benches[grid] = by_blocks[gemm.blocks]
-    if used_tile is None:
+    if tile is None:
         raise InputError("an experiment needs at least one grid; write for example 16x16")
-    return bench_experiment(benches, used_tile)
+    return bench_experiment(benches, tile)
 
 
 def _as_fitted(workload: Workload, device: Device) -> Workload:
     kinds = {op.collective.kind for op in workload.collectives}
     if kinds != {"all-reduce"}:
         raise InputError(f"only the all-reduce of arXiv 2606.09200 was fitted, not {', '.join(sorted(kinds))}")
-    time_ns, found = fitted_experiment(device, 1).collectives[0].time_ns, model_fact(device, "comm_over_compute")
+    time_ns, fit = fitted_experiment(device, 1).collectives[0].time_ns, model_fact(device, "comm_over_compute")
     operations = tuple(
         replace(op, time_ns=time_ns) if isinstance(op, CollectiveOp) else op for op in workload.operations
     )
-    origin = f"{found[1]}: {found[0].source}" if found else "no fit is known: as long as the GEMM"
-    said = f"The all-reduce is taken to last {time_ns or 0:,.0f} ns ({origin}); what was fitted is not predicted."
-    return replace(workload, operations=operations, host_launch_ns=0.0, assumed=(*workload.assumed, said))
+    origin = f"{fit[1]}: {fit[0].source}" if fit else "no fit is known: as long as the GEMM"
+    note = f"The all-reduce is taken to last {time_ns or 0:,.0f} ns ({origin}); what was fitted is not predicted."
+    return replace(workload, operations=operations, host_launch_ns=0.0, assumed=(*workload.assumed, note))

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from makeway.values.errors import InputError
 
 OUTLIER_REACH = 3.0  # interquartile ranges beyond a quartile: Tukey's "far out" fence
-CLEAR_CHANCE = 0.1  # that equal settings would differ as clearly by luck (sign test): 4 of 4 rounds, 7 of 8, 10 of 13
+CLEAR_CHANCE = 0.1  # that equal variants differ as clearly by luck (sign test): 4 of 4 rounds, 7 of 8, 10 of 13
 SMALLEST_GAIN = 0.01  # of the time; less is not worth a change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What repeated times say: their median, quartiles, and how many lie far out."""
+    """Median and quartiles of repeated times, and how many lie far out."""
 
     median_ns: float
     low_ns: float  # first quartile
@@ -55,7 +55,7 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One setting against another, round by round, so that slow rounds hit both alike."""
+    """One variant against another, round by round, so that slow rounds hit both alike."""
 
     relative: float  # median of (time - other) / other; below 0 is faster
     faster: int  # rounds

@@ -1,34 +1,36 @@
-"""Which variants a bench runs, as values: what overlaps, under which controls, with how many threads."""
+"""The variants of a bench: what overlaps, under which controls, with how many compute threads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from makeway.act.measure.outcome import OVERLAP, SEQUENTIAL, TORCHRUN
-from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, SmPartition, control_word, parse_control
+from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, SmPartition, control_word
 from makeway.values.errors import InputError
-from makeway.values.plan import Plan
+from makeway.values.plan import Plan, parse_controls
 
+Controls = tuple[Control, ...]
 Mode = Literal["compute", "comm", "sequential", "overlap"]
 
 COMPUTE, COMM = "compute alone", "comm alone"
+SEQUENTIAL, OVERLAP, TORCHRUN, PLANNED = "sequential", "overlap", "overlap_torchrun", "planned"
+BASELINES = (OVERLAP, TORCHRUN)  # what people have today: torch's own thread count, and torchrun's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Variant:
     """One way to run a workload."""
 
     name: str
     mode: Mode = "overlap"
-    controls: tuple[Control, ...] = ()
-    threads: int  # compute threads of each rank, before controls
+    controls: Controls = ()
+    threads: int = 1  # compute threads of each rank, before controls; unused on GPUs
 
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise InputError(f"{self.name}: a rank needs at least 1 thread, got {self.threads}")
-        Plan(controls=self.controls)  # controls that cannot hold together are an error
+        Plan(controls=self.controls)  # refuses contradictory controls
 
 
 def fair_threads(cores: int, ranks: int) -> int:
@@ -36,57 +38,54 @@ def fair_threads(cores: int, ranks: int) -> int:
     return max(cores // ranks, 1)
 
 
-def fixed_settings(cores: int, ranks: int) -> tuple[Setting, ...]:
-    """What every bench measures: the parts alone, one after the other, and torch's two defaults.
+def fixed_variants(cores: int, ranks: int) -> tuple[Variant, ...]:
+    """What every bench on CPU ranks measures: each part alone, sequential, and torch's two defaults.
 
-    The parts alone and the sequential run get a fair share of the cores, so that no gain is counted that comes
-    from crowding in the run it is compared with.
+    Parts and sequential get a fair share of the cores: no gain comes from crowding in the run it is compared with.
     """
     fair = fair_threads(cores, ranks)
     return (
-        Setting(name=COMPUTE, mode="compute", threads=fair),
-        Setting(name=COMM, mode="comm", threads=fair),
-        Setting(name=SEQUENTIAL, mode="sequential", threads=fair),
-        Setting(name=OVERLAP, threads=cores),  # torch alone: a thread per core in every rank
-        Setting(name=TORCHRUN, threads=1),  # torchrun sets OMP_NUM_THREADS=1
+        Variant(name=COMPUTE, mode="compute", threads=fair),
+        Variant(name=COMM, mode="comm", threads=fair),
+        Variant(name=SEQUENTIAL, mode="sequential", threads=fair),
+        Variant(name=OVERLAP, threads=cores),  # torch alone: a thread per core in every rank
+        Variant(name=TORCHRUN, threads=1),  # torchrun sets OMP_NUM_THREADS=1
     )
 
 
-def parse_variant(text: str) -> tuple[Control, ...]:
+def parse_variant(text: str) -> Controls:
     """The controls of one variant: "priority", or several joined, "copy-engine+chunks=4"."""
-    return tuple(parse_control(word) for word in text.split("+"))
+    return parse_controls(text.split("+"))
 
 
 def variant_name(controls: Sequence[Control]) -> str:
     return "+".join(control_word(control) for control in controls)
 
 
-def controlled_settings(texts: Sequence[str], cores: int, ranks: int) -> tuple[Setting, ...]:
-    """One setting for each variant that was named."""
-    threads = fair_threads(cores, ranks)
-    found = [parse_variant(text) for text in dict.fromkeys(texts)]
-    return tuple(Setting(name=variant_name(controls), controls=controls, threads=threads) for controls in found)
+def controlled_variants(sets: Iterable[Controls], threads: int = 1) -> tuple[Variant, ...]:
+    """One variant for each set of controls."""
+    return tuple(
+        Variant(name=variant_name(controls), controls=controls, threads=threads) for controls in dict.fromkeys(sets)
+    )
 
 
-def candidate_settings(cores: int, ranks: int, *, shared_memory: bool, wide: bool = False) -> tuple[Setting, ...]:
-    """What planning tries by itself; `wide` adds pairs of controls.
+def candidate_controls(cores: int, *, shared_memory: bool, wide: bool = False) -> list[Controls]:
+    """What planning tries by itself on CPU ranks; `wide` adds pairs of controls.
 
-    Copy engines stand for shared memory on a CPU host, which is no choice where ranks are apart.
+    Shared memory stands for copy engines on a CPU host; ranks on different hosts have none.
     """
-    singles: list[tuple[Control, ...]] = [(CommPriority(),), (Chunks(2),), (Chunks(4),)]
+    singles: list[Controls] = [(CommPriority(),), (Chunks(2),), (Chunks(4),)]
     if cores > 1:
         singles.append((SmPartition(1),))
     if shared_memory:
         singles.insert(0, (CopyEngine(),))
-    pairs: list[tuple[Control, ...]] = [(CommPriority(), Chunks(2)), (CommPriority(), Chunks(4))]
+    pairs: list[Controls] = [(CommPriority(), Chunks(2)), (CommPriority(), Chunks(4))]
     if shared_memory:
         pairs += [(CopyEngine(), CommPriority()), (CopyEngine(), Chunks(2)), (CopyEngine(), Chunks(4))]
-    threads = fair_threads(cores, ranks)
-    found = singles + (pairs if wide else [])
-    return tuple(Setting(name=variant_name(controls), controls=controls, threads=threads) for controls in found)
+    return singles + (pairs if wide else [])
 
 
-def rotated(settings: Sequence[Setting], turn: int) -> tuple[Setting, ...]:
-    """The settings in the order of one round: each comes first, second, ... equally often."""
-    at = turn % len(settings) if settings else 0
-    return (*settings[at:], *settings[:at])
+def rotated(variants: Sequence[Variant], turn: int) -> tuple[Variant, ...]:
+    """The variants in the order of one round: each comes first, second, ... equally often."""
+    start = turn % len(variants) if variants else 0
+    return (*variants[start:], *variants[:start])

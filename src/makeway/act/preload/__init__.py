@@ -1,1 +1,1 @@
-"""The launch shim: a small C library that a program is started under, its rules and the receipts it leaves."""
+"""The launch shim: a small preloaded C library, its launch rules and its receipts."""

@@ -1,5 +1,5 @@
-/* The little of the CUDA driver API and of HIP that the shim touches, so that it builds where neither is installed.
- * tests/preload holds every line to the vendors' own headers. */
+/* The parts of the CUDA driver API and of HIP that the shim needs, so that it builds where neither is installed.
+ * tests/preload checks every line against the vendors' headers. */
 #ifndef MAKEWAY_ABI_H
 #define MAKEWAY_ABI_H
 
@@ -15,7 +15,7 @@ enum {
     MW_NOT_FOUND = 500,
     MW_LAUNCH_OUT_OF_RESOURCES = 701,
     MW_NOT_SUPPORTED = 801,
-    MW_NEWEST_CUDA = 13040, /* the newest version whose launch functions were compared with this file */
+    MW_NEWEST_CUDA = 13040, /* the newest version checked against this file */
     MW_PER_THREAD_STREAM = 2, /* flag of cuGetProcAddress */
     MW_ATTRIBUTE_COOPERATIVE = 2,
     MW_ATTRIBUTE_CLUSTER = 4,

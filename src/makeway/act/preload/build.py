@@ -1,4 +1,4 @@
-"""Compiling the launch shim with the system's compiler, once per machine, compiler and version of its source."""
+"""Compiles the launch shim with the system's compiler, once per machine, compiler and source version."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _TIMEOUT_S = 120
 def library(cache: Path | None = None) -> Path:
     """The compiled shim, from the cache (`$XDG_CACHE_HOME/makeway`) or compiled now.
 
-    Any number of processes may ask at once: each compiles to a name of its own and moves the result into place. A
-    cache that cannot be written is replaced by a directory of this user's own beside other temporary files.
+    Processes may race: each compiles to a temporary name and renames the result. Where the cache is not writable, a
+    private directory among the temporary files replaces it.
     """
     if not sys.platform.startswith("linux") or platform.machine() not in MACHINES:
         raise UnsupportedError(
@@ -37,8 +37,8 @@ def library(cache: Path | None = None) -> Path:
     command = compiler()
     name = f"launch-{_key(command)}.so"
     where = default_cache() if cache is None else cache
-    if (found := where / name).is_file():
-        return found
+    if (where / name).is_file():
+        return where / name
     try:
         where.mkdir(parents=True, exist_ok=True)
         return _compile(command, where / name)
@@ -48,24 +48,24 @@ def library(cache: Path | None = None) -> Path:
 
 
 def default_cache() -> Path:
-    """Where compiled shims are kept: `$XDG_CACHE_HOME/makeway`, by default ~/.cache/makeway."""
+    """The directory of compiled shims: `$XDG_CACHE_HOME/makeway`, by default ~/.cache/makeway."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "makeway"
 
 
 def compiler() -> tuple[str, ...]:
-    """The C compiler's command: `$CC`, or the first of cc, gcc and clang that is there."""
-    asked = shlex.split(os.environ.get("CC", ""))
-    if asked:
-        if shutil.which(asked[0]) is None:
+    """The C compiler's command: `$CC`, or the first of cc, gcc and clang on the PATH."""
+    command = shlex.split(os.environ.get("CC", ""))
+    if command:
+        if shutil.which(command[0]) is None:
             raise UnsupportedError(
-                f"CC names {asked[0]!r}, which is not on the PATH; the launch shim is compiled on first use.\n"
+                f"CC names {command[0]!r}, which is not on the PATH; the launch shim is compiled on first use.\n"
                 "Set CC to a C compiler, or unset it."
             )
-        return tuple(asked)
+        return tuple(command)
     for name in ("cc", "gcc", "clang"):
-        if found := shutil.which(name):
-            return (found,)
+        if path := shutil.which(name):
+            return (path,)
     raise UnsupportedError(
         "no C compiler found (looked for cc, gcc, clang); the launch shim is compiled on first use.\n"
         "Install one (Debian: apt install gcc, Fedora: dnf install gcc), or set CC."
@@ -87,10 +87,10 @@ def _key(command: tuple[str, ...]) -> str:
 @cached
 def _version(command: tuple[str, ...]) -> str:
     try:
-        asked = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnsupportedError(f"the C compiler {shlex.join(command)} does not run: {error}\nSet CC to one.") from None
-    return asked.stdout
+    return done.stdout
 
 
 @cached
@@ -111,7 +111,7 @@ def _compile(command: tuple[str, ...], target: Path) -> Path:
     made = Path(name)
     try:
         _run([*command, *FLAGS, *map(str, SOURCES.glob("*.c")), "-o", name, *LIBRARIES])
-        made.chmod(0o755)  # other users of a shared cache load it too
+        made.chmod(0o755)  # other users of a shared cache may load it
         os.replace(made, target)
     finally:
         made.unlink(missing_ok=True)

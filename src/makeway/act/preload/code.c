@@ -1,4 +1,4 @@
-/* Which module came from which code object; asked only when a rule names code. */
+/* Which code object each module came from; needed only when a launch rule names code. */
 #define _GNU_SOURCE
 #include "shim.h"
 
@@ -19,27 +19,34 @@ static struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int count;
 
-static uint64_t larger(uint64_t one, uint64_t other) {
-    return one > other ? one : other;
+enum { LARGEST_IMAGE = INT32_MAX }; /* code objects are megabytes; more is a header that lies */
+
+/* Moves `end` behind `count` pieces of `size` bytes from `start`; false when that is beyond `most` or wraps. */
+static bool reach(uint64_t *end, uint64_t start, uint64_t count, uint64_t size, uint64_t most) {
+    uint64_t bytes, last;
+    if (__builtin_mul_overflow(count, size, &bytes) || __builtin_add_overflow(start, bytes, &last) || last > most)
+        return false;
+    if (last > *end)
+        *end = last;
+    return true;
 }
 
-/* The drivers take an image without its size: an ELF file ends where its last table or section does.
- * 0 where that is beyond `most` bytes: a file that is cut short. */
+/* Drivers take an image without its size: an ELF file ends with its last table or section.
+ * 0 where that lies beyond `most` bytes: the file is truncated. */
 static uint64_t elf_bytes(const uint8_t *image, uint64_t most) {
     Elf64_Ehdr header;
     memcpy(&header, image, sizeof header);
     uint64_t end = sizeof header;
-    end = larger(end, header.e_phoff + (uint64_t)header.e_phnum * header.e_phentsize);
-    end = larger(end, header.e_shoff + (uint64_t)header.e_shnum * header.e_shentsize);
-    if (end > most)
+    if (!reach(&end, header.e_phoff, header.e_phnum, header.e_phentsize, most) ||
+        !reach(&end, header.e_shoff, header.e_shnum, header.e_shentsize, most))
         return 0;
     for (int at = 0; header.e_shentsize == sizeof(Elf64_Shdr) && at < header.e_shnum; at++) {
         Elf64_Shdr section;
         memcpy(&section, image + header.e_shoff + (uint64_t)at * sizeof section, sizeof section);
-        if (section.sh_type != SHT_NOBITS)
-            end = larger(end, section.sh_offset + section.sh_size);
+        if (section.sh_type != SHT_NOBITS && !reach(&end, section.sh_offset, 1, section.sh_size, most))
+            return 0;
     }
-    return end > most ? 0 : end;
+    return end;
 }
 
 static void remember(const void *handle, uint64_t hash) {
@@ -65,7 +72,7 @@ static void learn(const void *handle, const void *image, uint64_t most) {
 }
 
 void code_learn(const void *handle, const void *image) {
-    learn(handle, image, UINT64_MAX);
+    learn(handle, image, LARGEST_IMAGE);
 }
 
 void code_learn_file(const void *handle, const char *path) {

@@ -1,9 +1,9 @@
-/* The CUDA functions that programs get instead of the driver's. */
+/* The functions that programs call instead of the CUDA driver's. */
 #include "cuda_driver.h"
 
 #include <string.h>
 
-/* A launch has eleven arguments: they are not copied from one of our functions to the next. */
+/* A launch has eleven arguments; a macro spares copying them between our functions. */
 #define HOT static inline __attribute__((always_inline))
 #define APART static __attribute__((noinline))
 
@@ -14,11 +14,11 @@ static const char SAYS_CLUSTER[] = "launched in clusters: padding could keep a w
 static const char SAYS_OWN_PRIORITY[] = "the program set a priority itself";
 static const char SAYS_ATTRIBUTES[] = "too many launch attributes to add one";
 
-/* After a launch that we changed was refused and repeated: only what the program's own launch did not meet is ours. */
+/* A changed launch was refused and then repeated unchanged: the refusal is ours only if the repeat succeeded. */
 static mw_result settled(struct kernel *kernel, const char *what, uint32_t epoch, mw_result refusal, mw_result repeat) {
     if (repeat != MW_SUCCESS) {
         receipts_count(kernel->slot, PLAIN);
-    } else if (epoch != atomic_load(&shim_epoch)) { /* the program moved the limit under this launch */
+    } else if (epoch != atomic_load(&shim_epoch)) { /* the program changed the limit during this launch */
         receipts_count(kernel->slot, REFUSED);
         receipts_reason(kernel->slot, "the driver refused %s once (error %d), while the program set its limit", what,
                         refusal);
@@ -97,6 +97,8 @@ HOT mw_result launch_ex(int symbol, const struct mw_config *config, void *functi
     case RAISE:
         if (attribute(config, MW_ATTRIBUTE_PRIORITY)) {
             kernels_skip(kernel, SAID_PRIORITY, SAYS_OWN_PRIORITY);
+        } else if (config->attribute_count && !config->attributes) {
+            receipts_count(kernel->slot, PLAIN); /* wrong, and for the driver to say so */
         } else if (config->attribute_count >= MOST_ATTRIBUTES) {
             kernels_skip(kernel, SAID_EX, SAYS_ATTRIBUTES);
         } else {
@@ -108,7 +110,7 @@ HOT mw_result launch_ex(int symbol, const struct mw_config *config, void *functi
         }
         break;
     case SKIP:
-        receipts_count(kernel->slot, SKIPPED); /* the reason is on record */
+        receipts_count(kernel->slot, SKIPPED); /* the reason is recorded */
         break;
     }
     return real(config, function, parameters, extra);
@@ -172,7 +174,7 @@ HOT mw_result launch(int symbol, int ex_symbol, void *function, DIMENSIONS, uint
     case RAISE:
         return raise_plain(kernel, real, ex_symbol, AS_ASKED);
     case SKIP:
-        receipts_count(kernel->slot, SKIPPED); /* the reason is on record */
+        receipts_count(kernel->slot, SKIPPED); /* the reason is recorded */
         break;
     }
     return real(AS_ASKED);
@@ -210,7 +212,7 @@ mw_result cuLaunchCooperativeKernel_ptsz(void *function, DIMENSIONS, uint32_t sm
     return launch_cooperative(COOPERATIVE_PTSZ, function, gx, gy, gz, bx, by, bz, smem, stream, parameters);
 }
 
-/* --- what makes a decision stale ----------------------------------------------------------- */
+/* --- what invalidates a decision ----------------------------------------------------------- */
 
 mw_result cuFuncSetAttribute(void *function, int id, int value) {
     mw_function_set real = REAL(mw_function_set, FUNCTION_SET);

@@ -1,4 +1,4 @@
-/* The functions of the CUDA driver that the shim replaces (down to LIBRARY_KERNELS) or calls. */
+/* The CUDA driver functions that the shim replaces (up to LIBRARY_KERNELS) or calls. */
 #ifndef MAKEWAY_CUDA_DRIVER_H
 #define MAKEWAY_CUDA_DRIVER_H
 
@@ -48,7 +48,7 @@ enum cuda_symbol {
 
 #define REAL(type, symbol) ((type)real_of(&cuda, symbol))
 
-/* The entry of a kernel for the context of this thread, decided on first sight; NULL: the shim is off or full. */
+/* The entry of a kernel for this thread's context, decided on first use; NULL: the shim is off or full. */
 struct kernel *cuda_meet(void *function);
 
 static inline struct kernel *cuda_kernel(void *function) {
@@ -60,10 +60,10 @@ static inline struct kernel *cuda_kernel(void *function) {
     return kernel;
 }
 
-/* Whether to launch with `given` bytes of dynamic shared memory. If not, the launch is counted already. */
+/* Whether to launch with `given` bytes of dynamic shared memory. If not, the launch is already counted. */
 bool cuda_pad(struct kernel *kernel, uint32_t threads, uint32_t asked, uint32_t *given);
 
-/* --- what programs get ------------------------------------------------------------------------ */
+/* --- what programs call ----------------------------------------------------------------------- */
 
 #define DIMENSIONS uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz
 

@@ -1,10 +1,10 @@
-/* What is done with a CUDA kernel: decided when it is first launched, and how much shared memory that means. */
+/* What to do with a CUDA kernel, decided at its first launch, and how much shared memory that takes. */
 #include "cuda_driver.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* --- first sight --------------------------------------------------------------------------- */
+/* --- first launch -------------------------------------------------------------------------- */
 
 static const char *name_by(int symbol, void *function) {
     mw_name_of ask = REAL(mw_name_of, symbol);
@@ -12,7 +12,7 @@ static const char *name_by(int symbol, void *function) {
     return ask && ask(&name, function) == MW_SUCCESS ? name : NULL;
 }
 
-/* A handle is asked about as what it was given out as; a CUkernel that we did not see being made, as both. */
+/* Query a handle as the type it was handed out as; try both for a CUkernel whose creation we missed. */
 static const char *name_of(void *function, bool *handle) {
     bool marked = kernels_is_handle(function);
     const char *name = name_by(marked ? KERNEL_NAME : FUNCTION_NAME, function);
@@ -80,7 +80,7 @@ static void choose(struct kernel *made, const char *name, bool comm) {
     }
 }
 
-/* Facts that hold in one context only. */
+/* Facts that are valid in one context only. */
 static void complete(struct kernel *made) {
     mw_number device = REAL(mw_number, CURRENT_DEVICE);
     if (made->decided == LEAVE)
@@ -155,7 +155,7 @@ enum { ALLOWED = 0, OVER_ITS_OWN = -1 };
 static int set_limit(struct kernel *kernel, uint32_t bytes) {
     mw_result result = MW_NOT_FOUND;
     if (kernel->handle) {
-        /* Not cuFuncSetAttribute: it would for ever outrank what the program sets on the CUkernel. */
+        /* Not cuFuncSetAttribute: it would permanently override what the program sets on the CUkernel. */
         mw_kernel_set set = REAL(mw_kernel_set, KERNEL_SET);
         result = set ? set(MW_FUNCTION_MAX_DYNAMIC_BYTES, (int)bytes, kernel->function, kernel->device) : result;
     } else {
@@ -174,14 +174,14 @@ static int allow_locked(struct kernel *kernel, uint32_t asked, uint32_t wanted) 
         int result = function_number(kernel, MW_FUNCTION_MAX_DYNAMIC_BYTES, &now);
         if (result != MW_SUCCESS)
             return result;
-        if ((uint32_t)now != atomic_load(&kernel->raised)) { /* the program set it, not we */
+        if ((uint32_t)now != atomic_load(&kernel->raised)) { /* set by the program, not by us */
             atomic_store(&kernel->own, (uint32_t)now);
             atomic_store(&kernel->raised, (uint32_t)now);
         }
         atomic_store(&kernel->epoch, epoch);
     }
     if (asked > atomic_load(&kernel->own)) {
-        /* The program must see its own launch refused, as without us. */
+        /* The program must see its own launch refused, as without the shim. */
         if (atomic_load(&kernel->raised) != atomic_load(&kernel->own))
             set_limit(kernel, atomic_load(&kernel->own));
         return OVER_ITS_OWN;
@@ -224,7 +224,7 @@ static uint32_t fitting(const struct kernel *kernel, uint32_t threads) {
 static bool fit(struct kernel *kernel, uint32_t threads, uint32_t asked, uint32_t *given) {
     uint64_t fitted = atomic_load_explicit(&kernel->fitted, memory_order_relaxed);
     if (UNLIKELY(fitted >> 32 != threads)) {
-        /* The answer is capped by the kernel's present limit, so that goes up first. */
+        /* The driver caps its answer at the kernel's current limit, so raise that first. */
         if (!allowed(kernel, asked, atomic_load(&kernel->limit)))
             return false;
         fitted = (uint64_t)threads << 32 | fitting(kernel, threads);

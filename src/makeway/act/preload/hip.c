@@ -1,4 +1,4 @@
-/* The HIP twin: launches with dynamic LDS padded. HIP launches take no priority; that is left to the stream. */
+/* The HIP counterpart: pads dynamic LDS. HIP launches take no priority; the stream decides. */
 #include "shim.h"
 
 #include <stdio.h>
@@ -38,7 +38,7 @@ static const char *name_of(const void *function, bool host) {
     return name ? name(function) : NULL;
 }
 
-/* What the device leaves beside the kernel's static LDS: HIP needs no opt-in. */
+/* What the device has left beside the kernel's static LDS; HIP needs no opt-in. */
 static uint32_t limit_of(void *function, bool host) {
     struct mw_hip_attributes facts = {0};
     int bytes = 0;
@@ -88,13 +88,13 @@ static int active(const struct kernel *kernel, uint32_t threads, uint32_t bytes)
     return ask && ask(&blocks, kernel->function, (int)threads, bytes) == MW_SUCCESS ? blocks : 0;
 }
 
-/* The most dynamic LDS that leaves the residency asked for; 0 when no more reside anyway. HIP has no call for it. */
+/* The most dynamic LDS that keeps the wanted residency; 0 when no more blocks fit anyway. HIP has no call for it. */
 static uint32_t fitting(const struct kernel *kernel, uint32_t threads) {
     int wanted = (int)kernel->value;
     uint32_t low = 0, high = atomic_load(&kernel->limit);
     if (active(kernel, threads, 0) <= wanted)
         return 0;
-    while (low < high) { /* the most bytes at which still `wanted` blocks reside */
+    while (low < high) { /* the most bytes at which `wanted` blocks still fit */
         uint32_t middle = low + (high - low + 1) / 2;
         if (active(kernel, threads, middle) >= wanted)
             low = middle;
@@ -128,14 +128,14 @@ static bool pad(struct kernel *kernel, uint32_t threads, size_t asked, size_t *g
     return false;
 }
 
-/* Whether to launch with `given` bytes; if not, the launch is counted already. */
+/* Whether to launch with `given` bytes; if not, the launch is already counted. */
 static bool padded(struct kernel *kernel, uint64_t threads, size_t asked, size_t *given) {
     switch (kernel ? atomic_load_explicit(&kernel->action, memory_order_relaxed) : LEAVE) {
     case PAD:
     case FIT:
         return pad(kernel, (uint32_t)threads, asked, given);
     case SKIP:
-        receipts_count(kernel->slot, SKIPPED); /* the reason is on record */
+        receipts_count(kernel->slot, SKIPPED); /* the reason is recorded */
         return false;
     default:
         if (kernel)
@@ -158,7 +158,7 @@ static mw_result counted(const struct kernel *kernel, size_t asked, size_t given
     return result;
 }
 
-/* One launch function: CALL(bytes) is the real one. */
+/* One launch function; CALL(bytes) calls the real one. */
 #define LAUNCH(type, symbol, threads, host)                                            \
     type real = REAL(type, symbol);                                                    \
     if (!real)                                                                         \
@@ -170,7 +170,7 @@ static mw_result counted(const struct kernel *kernel, size_t asked, size_t given
     mw_result result = CALL(given);                                                    \
     return refused(result) ? settled(kernel, result, CALL(smem)) : counted(kernel, smem, given, result)
 
-/* --- what programs get --------------------------------------------------------------------- */
+/* --- what programs call -------------------------------------------------------------------- */
 
 EXPORT mw_result hipModuleLaunchKernel(void *function, DIMENSIONS, uint32_t smem, void *stream, void **parameters,
                                        void **extra) {

@@ -34,17 +34,17 @@ static struct kernel *copy_of(const struct kernel *made) {
     if (!chunk_left)
         return NULL;
     struct kernel *kernel = &chunk[--chunk_left];
-    *kernel = *made; /* not yet in the table: nobody else sees it */
+    *kernel = *made; /* not in the table yet: no other thread sees it */
     return kernel;
 }
 
-/* After an unload most handles still mean the same kernel: nothing new to remember, however often that happens. */
+/* After an unload most handles still name the same kernel: keep the entry, however often that happens. */
 static bool renew(struct kernel *kernel, const struct kernel *made) {
     if (kernel->slot != made->slot || kernel->decided != made->decided || kernel->value != made->value ||
         kernel->by_context != made->by_context || kernel->handle != made->handle ||
         kernel->priority != made->priority || kernel->device != made->device)
         return false;
-    if (atomic_load(&kernel->raised) != atomic_load(&made->raised)) { /* else it is still the limit that we set */
+    if (atomic_load(&kernel->raised) != atomic_load(&made->raised)) { /* otherwise it is still the limit that we set */
         atomic_store(&kernel->own, atomic_load(&made->own));
         atomic_store(&kernel->raised, atomic_load(&made->raised));
     }
@@ -62,7 +62,7 @@ static struct kernel *add_locked(const struct kernel *made) {
            (there->function != made->function || there->context != made->context))
         at = (at + 1) & (TABLE - 1);
     if (there && (atomic_load(&there->generation) == atomic_load(&made->generation) || renew(there, made)))
-        return there; /* in the first case another thread was faster */
+        return there; /* another thread may have been faster */
     if (!there && used >= MOST)
         return NULL;
     struct kernel *kernel = copy_of(made);
@@ -100,7 +100,7 @@ void kernels_mark_handle(void *handle) {
     void *none = NULL;
     _Atomic(void *) *place;
     while ((place = handle_place(handle)) && !atomic_compare_exchange_strong(place, &none, handle) && none != handle)
-        none = NULL; /* another thread took the place for another handle */
+        none = NULL; /* another thread took the slot for another handle */
 }
 
 bool kernels_is_handle(void *handle) {
@@ -116,7 +116,7 @@ void kernels_before_fork(void) {
 
 void kernels_after_fork(bool child) {
     pthread_mutex_unlock(&lock);
-    if (child) /* a thread of the parent may have held it */
+    if (child) /* a thread of the parent may have held the lock */
         pthread_mutex_init(&shim_limits, NULL);
 }
 

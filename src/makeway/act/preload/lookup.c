@@ -1,11 +1,11 @@
-/* cuGetProcAddress: the driver's own look-up, which the CUDA runtime uses for everything; and the table of names. */
+/* cuGetProcAddress, the driver's own look-up, which the CUDA runtime uses for everything; and the table of names. */
 #include "cuda_driver.h"
 
 #include <string.h>
 
 static const struct {
     const char *name;
-    int from, before; /* CUDA versions that may be asked for; 0: no bound */
+    int from, before; /* CUDA versions that match; 0: no bound */
     int symbol, per_thread;
 } looked_up[] = {
     {"cuLaunchKernel", 0, 0, LAUNCH, LAUNCH_PTSZ},
@@ -32,7 +32,7 @@ static const struct {
     {"cuLibraryEnumerateKernels", 0, 0, LIBRARY_KERNELS, LIBRARY_KERNELS},
 };
 
-/* The symbol an answer of the driver stands for, or -1 when it is none of ours. */
+/* The symbol behind a pointer from the driver, or -1 when it is none of ours. */
 static int symbol_for(const char *name, const void *answer, int version, uint64_t flags) {
     for (unsigned at = 0; at < sizeof looked_up / sizeof *looked_up; at++) {
         if (strcmp(looked_up[at].name, name) != 0 || version < looked_up[at].from ||
@@ -48,7 +48,7 @@ static int symbol_for(const char *name, const void *answer, int version, uint64_
     return -1;
 }
 
-/* A function of a CUDA newer than any we know may take other arguments, unless it is the one we know. */
+/* A function of a newer CUDA may take other arguments, unless its pointer is the one we know. */
 static bool same_as_known(const void *answer, mw_result result, const void *known) {
     return result == MW_SUCCESS && known == answer;
 }

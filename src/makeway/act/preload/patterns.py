@@ -1,8 +1,8 @@
-"""Patterns of communication kernels as globs that the shim can match.
+"""Patterns of communication kernels as globs for the shim.
 
-The bundled patterns are regular expressions. The shim knows globs (`*`, `?`, `[a-z]`, `[!a-z]`) with alternatives in
-braces (`{Dev,}Kernel`), which need no compiler and no memory. A glob made here matches every name its expression
-matches; where a class repeats (`\\d+`) it is laxer. A glob that opens with `!` names compute kernels.
+The bundled patterns are regular expressions. The shim matches globs (`*`, `?`, `[a-z]`, `[!a-z]`) with alternatives in
+braces (`{Dev,}Kernel`), which need no compiler and no memory. A glob matches every name that its expression matches,
+and more where a class repeats (`\\d+`). A glob that starts with `!` names compute kernels.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _SPECIAL = frozenset("*?[]{},!")
 
 
 def comm_globs(names: CommNames) -> tuple[str, ...]:
-    """One glob per pattern, in the same order: the first that matches decides."""
+    """One glob per pattern, in the same order: the first match decides."""
     return tuple(
         f"{'' if pattern.means is not None else '!'}{glob_of(pattern.match.pattern)}" for pattern in names.patterns
     )
 
 
 def glob_of(expression: str) -> str:
-    """The glob for a regular expression that is searched anywhere in a name."""
+    """The glob for a regular expression that may match anywhere in a name."""
     reader = _Reader(expression)
     behind = "(?<!["
     if expression.startswith(behind):
@@ -63,11 +63,11 @@ class _Reader:
         self.at += len(what)
 
     def choices(self) -> str:
-        found = [self.sequence()]
+        alternatives = [self.sequence()]
         while self.peek() == "|":
             self.at += 1
-            found.append(self.sequence())
-        return found[0] if len(found) == 1 else f"{{{','.join(found)}}}"
+            alternatives.append(self.sequence())
+        return alternatives[0] if len(alternatives) == 1 else f"{{{','.join(alternatives)}}}"
 
     def sequence(self) -> str:
         parts: list[str] = []

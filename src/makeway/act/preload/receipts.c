@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { FILE_BYTES = 1 << 20, SLOTS = 2047, LONGEST_NAME = 4096, LONGEST_TEXT = 512, NO_RANK = -1, VERSION = 1 };
@@ -22,7 +23,7 @@ struct header {
     uint32_t version;
     uint32_t pid;
     int32_t rank;
-    _Atomic uint32_t slots; /* used, the first included */
+    _Atomic uint32_t slots; /* in use, including the first */
     _Atomic uint32_t end;   /* of the texts */
     _Atomic uint32_t notes; /* list of texts */
     char reserved[32];
@@ -30,7 +31,7 @@ struct header {
 
 struct slot {
     _Atomic uint64_t counts[OUTCOMES];
-    _Atomic uint64_t bytes; /* last padded launch: asked << 32 | given */
+    _Atomic uint64_t bytes; /* last padded launch: requested << 32 | given */
     uint32_t name;          /* a text */
     uint32_t comm;
     _Atomic uint32_t reasons; /* list of texts */
@@ -54,7 +55,7 @@ _Static_assert(sizeof(struct file) == FILE_BYTES, "receipts.py");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct file *) current;
-static struct file *parents; /* after fork: where the child finds the names of the slots it inherited */
+static struct file *parents; /* after fork: holds the names of the slots that the child inherited */
 static char directory[4096];
 static int32_t rank = NO_RANK;
 
@@ -68,7 +69,17 @@ void receipts_capture(const char *where, const char *number) {
 
 /* --- the file ------------------------------------------------------------------------------ */
 
+/* A file that must stay smaller ends the program with SIGXFSZ as soon as it grows too far. */
+static bool may_grow(void) {
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= FILE_BYTES;
+}
+
 static int create_file(void) {
+    if (!may_grow()) {
+        errno = EFBIG;
+        return -1;
+    }
     char path[sizeof directory + 64];
     uint64_t random = 0;
     if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
@@ -77,7 +88,7 @@ static int create_file(void) {
     int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file < 0)
         return -1;
-    /* All blocks now: a full disk found later, at a write to the mapping, would kill the program with SIGBUS. */
+    /* Allocate all blocks now: a disk that fills up later would kill the program with SIGBUS. */
     int wrong = posix_fallocate(file, 0, FILE_BYTES);
     if (wrong) {
         unlink(path);
@@ -102,9 +113,11 @@ static struct file *map_file(void) {
     return &last_resort;
 }
 
+/* The parent goes on writing. A text is whole before `end` passes it, and in a list only after that: so what the lists
+ * held before `end` is read lies below it. */
 static void copy_names(struct file *made, const struct file *from) {
-    uint32_t slots = atomic_load(&from->header.slots), end = atomic_load(&from->header.end);
-    memcpy(made->texts, from->texts, sizeof made->texts);
+    uint32_t slots = atomic_load(&from->header.slots);
+    slots = slots < SLOTS ? slots : SLOTS;
     for (uint32_t at = 0; at < slots; at++) {
         made->slot[at].name = from->slot[at].name;
         made->slot[at].comm = from->slot[at].comm;
@@ -112,6 +125,9 @@ static void copy_names(struct file *made, const struct file *from) {
         atomic_store(&made->slot[at].reasons, atomic_load(&from->slot[at].reasons));
     }
     atomic_store(&made->header.notes, atomic_load(&from->header.notes));
+    uint32_t first = (uint32_t)offsetof(struct file, texts), end = atomic_load(&from->header.end);
+    end = end >= first && end <= FILE_BYTES ? end : first;
+    memcpy(made->texts, from->texts, end - first);
     atomic_store(&made->header.end, end);
     atomic_store(&made->header.slots, slots);
 }
@@ -150,7 +166,7 @@ void receipts_before_fork(void) {
 void receipts_after_fork(bool child) {
     struct file *file = atomic_load(&current);
     if (child && file) {
-        parents = file; /* stays mapped: threads of the parent do not exist here */
+        parents = file; /* stays mapped: the parent's threads do not exist here */
         atomic_store(&current, NULL);
     }
     pthread_mutex_unlock(&lock);

@@ -1,14 +1,21 @@
-"""Reading the receipts that the launch shim leaves: one file per process, in the layout of receipts.c.
+"""What the launch shim counted, one file per process in the layout of receipts.c, and the receipts that follow from it.
 
-A process may still be running, or have died in the middle of a write: what cannot be read is left out.
+A process may still run, or may have died during a write: unreadable entries are left out.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
+from makeway.values.control import CommPriority, Control, SmemPad
+from makeway.values.plan import Plan
+from makeway.values.receipt import Receipt, Status
+
+CARRIER = "launch shim"
 MAGIC = b"MKWRCPTS"
 VERSION = 1
 FILE_BYTES = 1 << 20
@@ -20,14 +27,15 @@ _SLOT = struct.Struct("<5QQIIII")
 _TEXT = struct.Struct("<II")
 _NO_RANK = -1
 _LONGEST_TEXT = 4096
+_BY_CODE = "code:"  # a pad that names its kernels by their code object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCounts:
-    """What became of the launches of one kernel; each launch is padded, refused, skipped, prioritised or left alone.
+    """The launches of one kernel by outcome: each is padded, refused, skipped, prioritised or left alone.
 
     `asked_bytes` and `given_bytes` are those of the last padded launch, 0 when there was none. A refused launch was
-    repeated as the program asked.
+    repeated unchanged.
     """
 
     kernel: str
@@ -39,7 +47,7 @@ class KernelCounts:
     prioritised: int
     asked_bytes: int
     given_bytes: int
-    reason: str  # why skipped or refused, "" if it was not
+    reason: str  # why launches were skipped or refused; "": none was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +57,13 @@ class LaunchReceipts:
     pid: int
     rank: int | None
     notes: tuple[str, ...]
-    kernels: tuple[KernelCounts, ...]  # those that were launched, in the order of their first launch
+    kernels: tuple[KernelCounts, ...]  # in the order of their first launch
 
 
 def read_receipts(directory: Path) -> tuple[LaunchReceipts, ...]:
-    """The receipts of every process that left some, by rank and process id."""
-    found = [receipts for path in directory.glob("launch-*") if (receipts := _read(_content(path))) is not None]
-    return tuple(sorted(found, key=lambda each: (each.rank is None, each.rank or 0, each.pid)))
+    """The counts of every process that left some, by rank and process id."""
+    processes = [launches for path in directory.glob("launch-*") if (launches := _read(_content(path))) is not None]
+    return tuple(sorted(processes, key=lambda each: (each.rank is None, each.rank or 0, each.pid)))
 
 
 def _content(path: Path) -> bytes:
@@ -105,15 +113,89 @@ def _kernel(data: bytes, slot: int) -> KernelCounts | None:
 
 
 def _texts(data: bytes, at: int) -> tuple[str, ...]:
-    """A list of texts, the oldest first. Offsets only ever point back, so it ends."""
-    found: list[str] = []
+    """A linked list of texts, the oldest first. Offsets only ever point back, so it ends."""
+    texts: list[str] = []
     while _HEADER.size <= at <= len(data) - _TEXT.size:
         before, length = _TEXT.unpack_from(data, at)
         start = at + _TEXT.size
         if length > _LONGEST_TEXT or start + length > len(data):
             break
-        found.append(data[start : start + length].decode(errors="replace"))
+        texts.append(data[start : start + length].decode(errors="replace"))
         if before >= at:
             break
         at = before
-    return tuple(reversed(found))
+    return tuple(reversed(texts))
+
+
+# --- receipts -----------------------------------------------------------------------------------
+
+
+def shim_receipts(plan: Plan, launches: Sequence[LaunchReceipts]) -> tuple[Receipt, ...]:
+    """A receipt for each pad and for the priority on every rank where kernels were launched."""
+    pads = _pads_by_kernel(plan, launches)
+    kernels: dict[int | None, list[KernelCounts]] = {}
+    for process in launches:
+        if process.kernels:
+            kernels.setdefault(process.rank, []).extend(process.kernels)
+    return tuple(
+        receipt
+        for rank, counts in kernels.items()
+        for control in plan.controls
+        for receipt in _receipt(control, rank, counts, pads)
+    )
+
+
+def _pads_by_kernel(plan: Plan, launches: Sequence[LaunchReceipts]) -> dict[str, Control]:
+    """The pad of each compute kernel: the first whose pattern matches, as in the shim."""
+    pads = [control for control in plan.controls if isinstance(control, SmemPad)]
+    by_code = [pad for pad in pads if pad.kernel.startswith(_BY_CODE)]
+    by_kernel: dict[str, Control] = {}
+    for kernel in (kernel for process in launches for kernel in process.kernels if not kernel.comm):
+        match = next((pad for pad in pads if fnmatchcase(kernel.kernel, pad.kernel)), None)
+        if match is None and by_code and kernel.padded + kernel.refused:
+            match = by_code[0]  # the shim records names, not code objects; only a pad by code object is left
+        if match is not None:
+            by_kernel[kernel.kernel] = match
+    return by_kernel
+
+
+def _receipt(
+    control: Control, rank: int | None, kernels: Sequence[KernelCounts], pads: Mapping[str, Control]
+) -> Iterator[Receipt]:
+    match control:
+        case SmemPad(kernel=pattern):
+            matches = [kernel for kernel in kernels if not kernel.comm and pads.get(kernel.kernel) == control]
+            changed, done = sum(kernel.padded for kernel in matches), "padded"
+            nothing = f"no kernel named {pattern} was launched"
+        case CommPriority():
+            matches = [kernel for kernel in kernels if kernel.comm]
+            changed, done = sum(kernel.prioritised for kernel in matches), "raised in priority"
+            nothing = "no communication kernel was launched"
+        case _:
+            return
+    if not matches:
+        yield Receipt(control=control, status="not seen", detail=nothing, carrier=CARRIER, rank=rank)
+        return
+    seen, refused, skipped = (
+        sum(getattr(kernel, name) for kernel in matches) for name in ("seen", "refused", "skipped")
+    )
+    detail = f"{changed:,} of {seen:,} launches {done}"
+    detail += f", {refused:,} refused" if refused else ""
+    detail += f", {skipped:,} left alone" if skipped else ""
+    if reasons := "; ".join(dict.fromkeys(kernel.reason for kernel in matches if kernel.reason)):
+        detail += f": {reasons}"
+    # One refused launch is enough: the shim leaves that kernel alone from then on.
+    status: Status = "refused" if refused else "applied" if changed else "no effect"
+    yield Receipt(
+        control=control,
+        status=status,
+        detail=detail,
+        carrier=CARRIER,
+        rank=rank,
+        evidence=(
+            ("launches seen", seen),
+            ("launches changed", changed),
+            ("launches refused", refused),
+            ("launches skipped", skipped),
+        ),
+    )

@@ -106,7 +106,7 @@ const char *rules_parse(struct rules *rules, const uint8_t *data, size_t size) {
 
 /* --- globs --------------------------------------------------------------------------------- */
 
-/* What is left to match: the rest of an alternative, then what follows its closing brace. */
+/* What remains to match: the rest of an alternative, then whatever follows its closing brace. */
 struct rest {
     const char *at, *end;
     const struct rest *then;
@@ -114,10 +114,10 @@ struct rest {
 
 struct match {
     bool braces;
-    int steps; /* left: hostile patterns take exponential time, and then match nothing */
+    int steps; /* steps left: a hostile pattern would take exponential time; it then matches nothing */
 };
 
-/* One past the bracket that closes the class at `at`, or NULL: then '[' is a letter as any other (as in fnmatch). */
+/* One past the bracket that closes the class at `at`; NULL: '[' is an ordinary character, as in fnmatch. */
 static const char *class_end(const char *at, const char *end) {
     const char *close = at + 1;
     if (close < end && *close == '!')

@@ -1,4 +1,4 @@
-/* The rules file (written by rules.py) and the match of a kernel's name against it. */
+/* The launch rules (a file written by rules.py) and the matching of kernel names. */
 #ifndef MAKEWAY_RULES_H
 #define MAKEWAY_RULES_H
 
@@ -9,7 +9,7 @@
 enum { MOST_LAUNCH_RULES = 256, MOST_COMM_PATTERNS = 1024, LONGEST_PATTERN = 1024, LARGEST_FILE = 2 << 20 };
 enum rule_kind { RULE_PAD, RULE_BLOCKS };
 
-struct pattern { /* points into the file: not ended by NUL */
+struct pattern { /* points into the file: not NUL-terminated */
     const char *text;
     uint32_t length;
 };
@@ -29,13 +29,13 @@ struct rules {
     struct pattern comm[MOST_COMM_PATTERNS];
 };
 
-/* NULL, or why the file cannot be used. The rules point into `data`, which must stay. */
+/* NULL, or why the file is unusable. The rules point into `data`, which must outlive them. */
 const char *rules_parse(struct rules *rules, const uint8_t *data, size_t size);
 
 bool rules_comm(const struct rules *rules, const char *name);
 
-/* The first rule for a kernel. NULL: its name, or the 16 hex digits of its code object, are not known; without a name
- * no glob matches, not even "*", since nobody can tell that the kernel does not communicate. */
+/* The first launch rule for a kernel. `name` and `code` (16 hex digits of its code object) are NULL where unknown;
+ * without a name no glob matches, not even "*", since the kernel might communicate. */
 const struct rule *rules_find(const struct rules *rules, const char *name, const char *code);
 
 uint64_t rules_hash(const uint8_t *data, size_t size);

@@ -1,4 +1,4 @@
-"""The rules file of the launch shim: what to do with which kernel, in a form C reads without a parser.
+"""Launch rules: what the shim does to which kernel, in a file that C reads without a parser.
 
 All numbers are little-endian. Header: magic (8 bytes), version, length of the whole file (both 32 bits), checksum of
 the rest (64 bits, FNV-1a). Body: flags, launch rules, comm patterns (32 bits each), then per rule its kind (8 bits),
@@ -39,10 +39,10 @@ _CODE = re.compile(r"code:[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRule:
-    """What the shim does to the compute kernels that match: add shared memory, or reach a residency by adding it.
+    """What the shim does to matching compute kernels: add shared memory, or add as much as a residency takes.
 
-    The pattern is a glob on the kernel's name as the driver knows it (mangled), or "code:" and the `code_hash` of the
-    image that the kernel was loaded from.
+    The pattern is a glob on the kernel's (mangled) name in the driver, or "code:" and the `code_hash` of the image that
+    the kernel was loaded from.
     """
 
     pattern: str
@@ -54,21 +54,21 @@ class LaunchRule:
         if self.pattern.startswith("code:") and not _CODE.fullmatch(self.pattern):
             raise InputError(f"{self.pattern!r} names no code object; write code: and the 16 hex digits of `code_hash`")
         if (self.pad_bytes is None) == (self.blocks_per_sm is None):
-            raise InputError(f"the rule for {self.pattern!r} needs either pad_bytes or blocks_per_sm, and not both")
+            raise InputError(f"the rule for {self.pattern!r} needs either pad_bytes or blocks_per_sm, not both")
         if not 1 <= self.value <= LARGEST_VALUE:
             raise InputError(f"the rule for {self.pattern!r} asks for {self.value:,}; give 1 to {LARGEST_VALUE:,}")
 
     @property
     def value(self) -> int:
         """The pad or the residency, whichever is given."""
-        found = self.blocks_per_sm if self.pad_bytes is None else self.pad_bytes
-        assert found is not None
-        return found
+        value = self.blocks_per_sm if self.pad_bytes is None else self.pad_bytes
+        assert value is not None
+        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Everything the shim is told. The first matching launch rule wins; communication is never padded.
+    """Everything that the shim reads. The first matching launch rule wins; communication is never padded.
 
     `comm_patterns` are globs with alternatives in braces (see `makeway.act.preload.patterns`).
     """
@@ -97,7 +97,7 @@ def _check_pattern(pattern: str) -> None:
 
 
 def rules_of(plan: Plan) -> Rules:
-    """What the shim can do of a plan: its pads, and the priority of communication."""
+    """The launch rules of a plan: its pads, and the priority of communication."""
     return Rules(
         launches=tuple(
             LaunchRule(pattern=control.kernel, pad_bytes=control.pad_bytes)
@@ -115,9 +115,9 @@ def _bundled_comm_globs() -> tuple[str, ...]:
 
 
 def code_hash(image: bytes) -> str:
-    """The name of a code object in a rule's pattern: FNV-1a (64 bits) of its ELF image.
+    """The name of a code object in a launch rule's pattern: FNV-1a (64 bits) of its ELF image.
 
-    The image ends where its last table or section does: the driver is given no size, and what follows is not hashed.
+    The image ends with its last table or section: the driver gets no size, so nothing after that is hashed.
     """
     return f"{_fnv1a(image[: _elf_bytes(image)]):016x}"
 
@@ -166,24 +166,24 @@ def _packed(pattern: str) -> bytes:
 
 
 def decode_rules(data: bytes) -> Rules:
-    """The rules of a file, or an error that says what is wrong with it."""
+    """The launch rules in a file, or an error that says what is wrong with it."""
     if len(data) < _HEADER.size or not data.startswith(MAGIC):
         raise DataFileError(
-            "not a rules file of the launch shim: its first bytes are others; write it anew from a plan"
+            "not a rules file of the launch shim: it starts with other bytes; write it again from a plan"
         )
     _, version, length, checksum = _HEADER.unpack_from(data)
     if version > VERSION:
         raise DataFileError(f"the rules file has version {version}, this makeway reads {VERSION}; use a newer makeway")
     if version != VERSION:
-        raise DataFileError(f"the rules file has version {version}, which never was; write it anew from a plan")
+        raise DataFileError(f"the rules file has version {version}, which does not exist; write it again from a plan")
     if length != len(data):
-        raise DataFileError(f"the rules file is cut short or too long: {len(data):,} bytes, it says {length:,}")
+        raise DataFileError(f"the rules file is truncated or too long: {len(data):,} bytes, it says {length:,}")
     if checksum != _fnv1a(data[_HEADER.size :]):
-        raise DataFileError("the rules file is damaged: its checksum does not match; write it anew from a plan")
+        raise DataFileError("the rules file is damaged: its checksum does not match; write it again from a plan")
     try:
         return _Body(data).rules()
     except (struct.error, UnicodeDecodeError, InputError) as error:
-        raise DataFileError(f"the rules file is damaged: {error}; write it anew from a plan") from None
+        raise DataFileError(f"the rules file is damaged: {error}; write it again from a plan") from None
 
 
 @dataclass(slots=True)
@@ -197,19 +197,19 @@ class _Body:
             raise InputError(f"unknown flags {flags:#x}")
         if launches > MOST_LAUNCH_RULES or comm > MOST_COMM_PATTERNS:
             raise InputError(f"{launches:,} launch rules and {comm:,} comm patterns are too many")
-        found = Rules(
+        rules = Rules(
             launches=tuple([self.launch() for _ in range(launches)]),
             comm_patterns=tuple([self.pattern() for _ in range(comm)]),
             raise_comm_priority=flags == _RAISE_COMM_PRIORITY,
         )
         if self.at != len(self.data):
             raise InputError(f"{len(self.data) - self.at:,} bytes follow the last pattern")
-        return found
+        return rules
 
     def numbers(self, layout: struct.Struct) -> tuple[int, ...]:
-        found: tuple[int, ...] = layout.unpack_from(self.data, self.at)
+        values: tuple[int, ...] = layout.unpack_from(self.data, self.at)
         self.at += layout.size
-        return found
+        return values
 
     def launch(self) -> LaunchRule:
         kind, value = self.numbers(_RULE)
@@ -220,12 +220,12 @@ class _Body:
             case 1:
                 return LaunchRule(pattern=pattern, blocks_per_sm=value)
             case _:
-                raise InputError(f"unknown kind of rule {kind}")
+                raise InputError(f"unknown kind of launch rule {kind}")
 
     def pattern(self) -> str:
         (length,) = self.numbers(_LENGTH)
-        found = self.data[self.at : self.at + length]
-        if len(found) < length:
+        encoded = self.data[self.at : self.at + length]
+        if len(encoded) < length:
             raise InputError("a pattern runs past the end")
         self.at += length
-        return found.decode("ascii")
+        return encoded.decode("ascii")

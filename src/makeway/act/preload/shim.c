@@ -1,4 +1,4 @@
-/* Starting up: the environment, the rules file, fork. Nothing happens before a driver function is asked for. */
+/* Start-up: environment, rules file, fork. Nothing happens until the program looks up a driver function. */
 #define _GNU_SOURCE
 #include "shim.h"
 
@@ -29,7 +29,7 @@ void shim_log(const char *format, ...) {
     fprintf(stderr, "makeway: %s\n", letters);
 }
 
-/* Never freed: the rules point into it. */
+/* Never freed: the launch rules point into it. */
 static const char *load_rules(void) {
     struct stat facts;
     int file = open(rules_path, O_RDONLY | O_CLOEXEC);

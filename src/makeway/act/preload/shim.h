@@ -1,4 +1,4 @@
-/* What the parts of the shim share: whether it is on, the rules, where the real functions are, the kernels met so far. */
+/* Shared by the parts of the shim: whether it is on, the launch rules, the real functions, the kernels seen so far. */
 #ifndef MAKEWAY_SHIM_H
 #define MAKEWAY_SHIM_H
 
@@ -18,7 +18,7 @@
 
 extern struct rules shim_rules;
 extern bool shim_logs;
-bool shim_on(void); /* there is a rules file and it can be used */
+bool shim_on(void); /* there is a usable rules file */
 
 /* --- real functions (symbols.c) ------------------------------------------------------------ */
 
@@ -30,24 +30,26 @@ struct symbol {
 };
 
 struct api {
-    const char *library; /* to look for when nobody asked for a symbol yet: the program is linked to it */
-    const char *stem;    /* how the library's file name starts */
+    const char *library; /* looked up where the program is linked to the library and has called no dlsym */
+    const char *stem;    /* prefix of the library's file name */
     const struct symbol *symbols;
     int count;
     _Atomic bool bound;
+    _Atomic(void *) base; /* where the library that `real` points into is mapped */
+    _Atomic bool second;  /* a second library with the same functions has been noted */
     _Atomic(void *) real[MOST_SYMBOLS];
 };
 
 extern struct api cuda, hip;
 
-void *symbols_find(struct api *api, int symbol); /* looks for the library if need be */
+void *symbols_find(struct api *api, int symbol); /* finds the library if necessary */
 
 static inline void *real_of(struct api *api, int symbol) {
     void *found = atomic_load_explicit(&api->real[symbol], memory_order_relaxed);
     return UNLIKELY(!found) ? symbols_find(api, symbol) : found;
 }
 
-/* The wrapper for a pointer that a look-up by name returned (the pointer itself when there is none). */
+/* The wrapper for a pointer from a look-up by name; the pointer itself where there is none. */
 void *symbols_replace(struct api *api, int symbol, void *real);
 
 void symbols_before_fork(void);
@@ -57,48 +59,48 @@ void symbols_after_fork(void);
 
 enum action { LEAVE, PAD, FIT, RAISE, SKIP };
 
-/* One kernel handle, decided once. Entries are never freed: a launch may be looking at one at any time. */
+/* One kernel handle, decided once. Entries are never freed: a launch may be reading one at any time. */
 struct kernel {
     void *function;
-    void *context;   /* NULL, or the context this entry is for when the handle serves several */
-    bool by_context; /* look again with the current context */
+    void *context;   /* the context of this entry where a handle serves several; otherwise NULL */
+    bool by_context; /* look up again with the current context */
     bool handle;     /* CUkernel, which has no context of its own */
     enum action decided;
     uint32_t slot;
     uint32_t value;
     int priority;
     int device;
-    char name[64]; /* its beginning, for messages */
+    char name[64]; /* its first characters, for messages */
     _Atomic enum action action;
-    _Atomic uint32_t generation; /* of shim_generation, when this was decided */
-    _Atomic uint32_t epoch;      /* of shim_epoch, when `raised` was read */
-    _Atomic uint32_t said;       /* reasons already on record, one bit each */
+    _Atomic uint32_t generation; /* shim_generation at the decision */
+    _Atomic uint32_t epoch;      /* shim_epoch when `raised` was read */
+    _Atomic uint32_t said;       /* reasons already recorded, one bit each */
     _Atomic uint32_t limit;      /* the most dynamic shared memory the device allows this kernel */
-    _Atomic uint32_t own;        /* the most the program allows it */
-    _Atomic uint32_t raised;     /* the most it is allowed now */
-    _Atomic uint64_t fitted;     /* threads << 32 | dynamic bytes that leave the residency asked for */
+    _Atomic uint32_t own;        /* the most the program allows */
+    _Atomic uint32_t raised;     /* the current limit */
+    _Atomic uint64_t fitted;     /* threads << 32 | dynamic bytes that keep the wanted residency */
 };
 
-extern _Atomic uint32_t shim_generation; /* counts unloads: a handle may mean another kernel afterwards */
+extern _Atomic uint32_t shim_generation; /* counts unloads: a handle may name another kernel afterwards */
 extern _Atomic uint32_t shim_epoch;      /* counts the program's own changes of limits */
 extern pthread_mutex_t shim_limits;      /* held while a kernel's limit is changed */
 
 struct kernel *kernels_find(void *function, void *context);
 
-/* Puts a copy of `made` in the table, in place of a stale entry for the same handle. NULL when the table is full. */
+/* Puts a copy of `made` in the table, replacing a stale entry for the same handle. NULL when the table is full. */
 struct kernel *kernels_add(const struct kernel *made);
 
-/* Handles that the driver gave out as CUkernel: in a launch they look like any CUfunction. */
+/* Handles that the driver returned as CUkernel: in a launch they look like any CUfunction. */
 void kernels_mark_handle(void *handle);
 bool kernels_is_handle(void *handle);
 
 void kernels_before_fork(void);
 void kernels_after_fork(bool child);
 
-/* Counts a launch that goes through as the program asked. */
+/* Counts a launch that goes through unchanged. */
 void kernels_skip(struct kernel *kernel, int reason, const char *words);
 
-/* A launch that the driver refused because of us: no more of it for this kernel. */
+/* A launch that the driver refused because of us: this kernel is left alone from now on. */
 void kernels_drop(struct kernel *kernel, const char *what, mw_result result);
 
 /* Bits of `said`. */

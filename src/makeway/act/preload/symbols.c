@@ -1,4 +1,4 @@
-/* Finding the real functions, and handing out ours in their place: by symbol, by dlsym, by the driver's own look-up. */
+/* Finds the real functions and hands out ours instead: by symbol, by dlsym, by the driver's own look-up. */
 #define _GNU_SOURCE
 #include "shim.h"
 
@@ -9,14 +9,14 @@
 
 typedef void *(*look_up)(void *, const char *);
 
-/* The stub below jumps through it: not static, not exported. */
+/* The stub below jumps through it, so it is neither static nor exported. */
 __attribute__((visibility("hidden"))) _Atomic(look_up) makeway_real_dlsym;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 #define PLAIN_CODE __attribute__((no_sanitize("address", "thread", "undefined")))
 
-/* Runs before any sanitizer is ready: their run-times call dlsym to start themselves. */
+/* Runs before sanitizers are ready: their run-times call dlsym during start-up. */
 PLAIN_CODE static look_up real_dlsym(void) {
     look_up found = atomic_load_explicit(&makeway_real_dlsym, memory_order_relaxed);
     static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
@@ -36,30 +36,94 @@ void symbols_after_fork(void) {
     pthread_mutex_unlock(&lock);
 }
 
-/* --- binding ------------------------------------------------------------------------------- */
+/* --- libraries ----------------------------------------------------------------------------- */
 
-static void bind_locked(struct api *api, void *handle) {
-    look_up look = real_dlsym();
-    for (int at = 0; at < api->count; at++) {
-        void *found = look(handle, api->symbols[at].name);
-        if (found != api->symbols[at].wrapper)
-            atomic_store_explicit(&api->real[at], found, memory_order_relaxed);
-    }
-    if (atomic_load(&api->bound))
-        atomic_fetch_add(&shim_generation, 1); /* the library was unloaded and another one loaded */
-    atomic_store_explicit(&api->bound, true, memory_order_release);
-    dlerror(); /* functions this driver does not have are no error of the program's */
+static void *base_of(const void *pointer) {
+    Dl_info facts;
+    return pointer && dladdr(pointer, &facts) ? facts.dli_fbase : NULL;
 }
 
-/* The library that holds a pointer is open: the handle is only borrowed, so that the program may still close it. */
-static bool bind_where(struct api *api, void *pointer) {
+static bool has_stem(const struct api *api, const char *path) {
+    const char *slash = strrchr(path, '/');
+    return strncmp(slash ? slash + 1 : path, api->stem, strlen(api->stem)) == 0;
+}
+
+static bool is_driver(const struct api *api, const void *pointer) {
     Dl_info facts;
-    void *handle = dladdr(pointer, &facts) && facts.dli_fname ? dlopen(facts.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    return dladdr(pointer, &facts) && facts.dli_fname && has_stem(api, facts.dli_fname);
+}
+
+/* The handle is only borrowed: close it, so that the program may still unload the library. */
+static void *borrow_library_of(const void *pointer) {
+    Dl_info facts;
+    return dladdr(pointer, &facts) && facts.dli_fname ? dlopen(facts.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+}
+
+struct search {
+    const struct api *api;
+    char path[4096];
+};
+
+static int match_stem(struct dl_phdr_info *facts, size_t size, void *out) {
+    struct search *search = out;
+    (void)size;
+    if (!facts->dlpi_name || !has_stem(search->api, facts->dlpi_name) ||
+        strlen(facts->dlpi_name) >= sizeof search->path)
+        return 0;
+    strcpy(search->path, facts->dlpi_name);
+    return 1;
+}
+
+/* The driver, however its file is called (libamdhip64.so.6) and whoever loaded it; NULL when it is not loaded. */
+static void *borrow_driver(const struct api *api) {
+    void *handle = dlopen(api->library, RTLD_LAZY | RTLD_NOLOAD);
+    if (handle)
+        return handle;
+    struct search search = {.api = api};
+    return dl_iterate_phdr(match_stem, &search) ? dlopen(search.path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+}
+
+/* --- binding ------------------------------------------------------------------------------- */
+
+/* Everything is looked up before our lock is taken: dlsym takes the loader's lock, and a constructor that runs inside
+ * dlopen holds that one already when it calls us. */
+static void bind(struct api *api, void *handle) {
+    look_up look = real_dlsym();
+    void *real[MOST_SYMBOLS], *base = NULL;
+    void *behind = NULL; /* the driver behind a library that replaces some of its functions */
+    for (int at = 0; at < api->count; at++) {
+        const struct symbol *symbol = &api->symbols[at];
+        real[at] = look(handle, symbol->name);
+        if (real[at] && real[at] == symbol->wrapper)
+            real[at] = look(RTLD_NEXT, symbol->name);
+        if (!base && real[at])
+            base = base_of(real[at]);
+    }
+    for (int at = 0; at < api->count; at++) {
+        if (real[at] || !base || is_driver(api, base))
+            continue;
+        if (!behind && !(behind = borrow_driver(api)))
+            break;
+        real[at] = look(behind, api->symbols[at].name);
+    }
+    dlerror(); /* functions this driver does not have are no error of the program's */
+    pthread_mutex_lock(&lock);
+    for (int at = 0; at < api->count; at++)
+        atomic_store_explicit(&api->real[at], real[at], memory_order_relaxed);
+    atomic_store(&api->base, base);
+    if (atomic_load(&api->bound))
+        atomic_fetch_add(&shim_generation, 1); /* the library was unloaded and another loaded */
+    atomic_store_explicit(&api->bound, true, memory_order_release);
+    pthread_mutex_unlock(&lock);
+    if (behind)
+        dlclose(behind);
+}
+
+static bool bind_where(struct api *api, void *pointer) {
+    void *handle = borrow_library_of(pointer);
     if (!handle)
         return false;
-    pthread_mutex_lock(&lock);
-    bind_locked(api, handle);
-    pthread_mutex_unlock(&lock);
+    bind(api, handle);
     dlclose(handle);
     return true;
 }
@@ -68,11 +132,9 @@ void *symbols_find(struct api *api, int symbol) {
     if (!atomic_load_explicit(&api->bound, memory_order_acquire)) {
         void *next = real_dlsym()(RTLD_NEXT, api->symbols[symbol].name);
         if (!next || !bind_where(api, next)) {
-            void *handle = dlopen(api->library, RTLD_LAZY | RTLD_NOLOAD);
+            void *handle = borrow_driver(api);
             if (handle) {
-                pthread_mutex_lock(&lock);
-                bind_locked(api, handle);
-                pthread_mutex_unlock(&lock);
+                bind(api, handle);
                 dlclose(handle);
             }
         }
@@ -83,7 +145,7 @@ void *symbols_find(struct api *api, int symbol) {
 void *symbols_replace(struct api *api, int symbol, void *real) {
     void *known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed);
     if (!known && atomic_load_explicit(&api->bound, memory_order_acquire))
-        atomic_store_explicit(&api->real[symbol], real, memory_order_relaxed); /* not exported, but looked up */
+        atomic_store_explicit(&api->real[symbol], real, memory_order_relaxed); /* not exported, but found by look-up */
     else if (!known && !bind_where(api, real))
         return real;
     return api->symbols[symbol].wrapper;
@@ -91,7 +153,7 @@ void *symbols_replace(struct api *api, int symbol, void *real) {
 
 /* --- dlsym --------------------------------------------------------------------------------- */
 
-#define NOT_FOUND ((void *)1) /* the answer is NULL; NULL itself means "ask the real dlsym" */
+#define NOT_FOUND ((void *)1) /* stands for NULL; NULL itself means "call the real dlsym" */
 
 PLAIN_CODE static struct api *api_of(const char *name) {
     if (!name)
@@ -110,22 +172,27 @@ static int symbol_of(const struct api *api, const char *name) {
     return -1;
 }
 
-/* A driver that looks its own functions up (the one of WSL 2 does) must get them, or it would call itself for ever. */
-static bool is_driver(const struct api *api, void *caller) {
-    Dl_info facts;
-    if (!dladdr(caller, &facts) || !facts.dli_fname)
+/* Who must get what the real dlsym gives: a driver that looks its own functions up (the one of WSL 2 does), and a
+ * library that replaces this function itself and looks for the next one. With ours, both would call themselves. */
+static bool must_get_the_real(const struct api *api, const char *name, void *caller) {
+    if (is_driver(api, caller))
+        return true;
+    void *handle = borrow_library_of(caller);
+    if (!handle)
         return false;
-    const char *slash = strrchr(facts.dli_fname, '/');
-    return strncmp(slash ? slash + 1 : facts.dli_fname, api->stem, strlen(api->stem)) == 0;
+    void *own = real_dlsym()(handle, name);
+    bool replaces = own && base_of(own) == base_of(caller);
+    dlclose(handle);
+    return replaces;
 }
 
 static int read_unloads(struct dl_phdr_info *facts, size_t size, void *out) {
     if (size >= offsetof(struct dl_phdr_info, dlpi_subs) + sizeof facts->dlpi_subs)
         *(unsigned long long *)out = facts->dlpi_subs;
-    return 1; /* the first library says all */
+    return 1; /* the first library decides */
 }
 
-/* A library that was closed and opened again may stand at the same address, with everything in it as new. */
+/* A library that was closed and reopened may be at the same address, with fresh state. */
 static bool unloaded_since(void) {
     static _Atomic unsigned long long seen;
     unsigned long long now = 0;
@@ -133,16 +200,26 @@ static bool unloaded_since(void) {
     return atomic_exchange(&seen, now) != now;
 }
 
+/* The library that was bound is still there, and this is another one: two drivers in one process. */
+static bool is_second(struct api *api, int symbol, void *real) {
+    void *known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed), *base = atomic_load(&api->base);
+    if (!known || !base || base_of(known) != base || base_of(real) == base)
+        return false;
+    if (!atomic_exchange(&api->second, true))
+        receipts_note("a second library has %s: its launches are left as they are", api->symbols[symbol].name);
+    return true;
+}
+
 static void *resolve_ours(struct api *api, int symbol, void *handle) {
     look_up look = real_dlsym();
     const char *name = api->symbols[symbol].name;
-    void *real = handle == RTLD_DEFAULT || handle == RTLD_NEXT ? NULL : look(handle, name);
+    void *real = handle == RTLD_DEFAULT ? NULL : look(handle, name);
     /* The global scope starts with the program and us: what is meant is the library behind. */
-    if (handle == RTLD_DEFAULT || handle == RTLD_NEXT || real == api->symbols[symbol].wrapper)
+    if (handle == RTLD_DEFAULT || real == api->symbols[symbol].wrapper)
         real = look(RTLD_NEXT, name);
     if (!real)
         return NOT_FOUND;
-    if (!shim_on())
+    if (!shim_on() || is_second(api, symbol, real))
         return real;
     bool known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed) == real;
     if ((unloaded_since() || !known) && !bind_where(api, real))
@@ -150,15 +227,51 @@ static void *resolve_ours(struct api *api, int symbol, void *handle) {
     return api->symbols[symbol].wrapper;
 }
 
+struct places {
+    const void *caller, *ours;
+    int at, caller_at, ours_at;
+};
+
+static int note_places(struct dl_phdr_info *facts, size_t size, void *out) {
+    struct places *places = out;
+    (void)size;
+    for (int at = 0; at < facts->dlpi_phnum; at++) {
+        const ElfW(Phdr) *part = &facts->dlpi_phdr[at];
+        uintptr_t start = facts->dlpi_addr + part->p_vaddr, end = start + part->p_memsz;
+        if (part->p_type != PT_LOAD)
+            continue;
+        if ((uintptr_t)places->caller >= start && (uintptr_t)places->caller < end)
+            places->caller_at = places->at;
+        if ((uintptr_t)places->ours >= start && (uintptr_t)places->ours < end)
+            places->ours_at = places->at;
+    }
+    places->at++;
+    return 0;
+}
+
+/* RTLD_NEXT means "behind the caller": the real dlsym knows, and finds our function for callers before us. Only where
+ * no library is behind us must such a caller get nothing, as without us. */
+static void *resolve_next(struct api *api, int symbol, void *caller) {
+    if (real_dlsym()(RTLD_NEXT, api->symbols[symbol].name))
+        return NULL;
+    struct places places = {.caller = caller, .ours = (const void *)&resolve_ours, .caller_at = -1, .ours_at = -1};
+    dl_iterate_phdr(note_places, &places);
+    return places.caller_at < places.ours_at ? NOT_FOUND : NULL;
+}
+
 __attribute__((visibility("hidden"), used)) PLAIN_CODE void *makeway_resolve(void *handle, const char *name,
                                                                              void *caller) {
     real_dlsym();
     struct api *api = api_of(name);
     int symbol = api ? symbol_of(api, name) : -1;
-    return symbol < 0 || is_driver(api, caller) ? NULL : resolve_ours(api, symbol, handle);
+    if (symbol < 0)
+        return NULL;
+    if (handle == RTLD_NEXT)
+        return resolve_next(api, symbol, caller);
+    return must_get_the_real(api, name, caller) ? NULL : resolve_ours(api, symbol, handle);
 }
 
-/* dlsym(RTLD_NEXT, ...) depends on who calls: what is not ours is left to the real one by a jump, with the caller's
+/* dlsym(RTLD_NEXT, ...) depends on its caller: what is not ours goes to the real dlsym by a jump, with the caller's
  * return address still in place. */
 #if defined(__x86_64__)
 __asm__(".text\n.globl dlsym\n.type dlsym, @function\ndlsym:\n"

@@ -1,1 +1,1 @@
-"""Controls on AMD GPUs through torch's HIP build. Not yet run on hardware. Loads no torch until a GPU is looked for."""
+"""Controls on AMD GPUs through torch's HIP build. Not yet run on hardware. Loads torch only to look for a GPU."""

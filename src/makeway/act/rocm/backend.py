@@ -1,6 +1,6 @@
-"""Controls on one rank's AMD GPU, through torch's HIP build, which keeps CUDA's names. Not yet run on hardware.
+"""Controls on one rank's AMD GPU through torch's HIP build, which keeps CUDA's names. Not yet run on hardware.
 
-As on NVIDIA but for the partition: there are no green contexts, streams have CU masks instead.
+As on NVIDIA except for the partition: instead of green contexts there are streams with CU masks.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from makeway.act.cuda.streams import ConfinedStream
 from makeway.act.export.values import Library
 from makeway.act.rocm.masks import check_split, hip_library, mask_words, masked_stream
 from makeway.values.errors import MakewayError
+from makeway.values.support import Platform
 
 
 @dataclass
 class RocmBackend(CudaBackend):
     """A backend for the current AMD device of this process; `hip` stands in for HIP's runtime."""
 
-    name: str = "rocm"
+    name: Platform = "rocm"
     hip: Any | None = None
 
     def __post_init__(self) -> None:
@@ -42,7 +43,7 @@ class RocmBackend(CudaBackend):
         return None
 
     def _partition(self, torch: Any, device: int, comm_sms: int) -> AbstractContextManager[ConfinedStream]:
-        """Compute on all but the first CUs of the dealt order; RCCL's own streams are not masked."""
+        """Compute on all but the first CUs in mask order; RCCL's own streams are not masked."""
         assert self.machine.sms is not None
         return masked_stream(
             torch, self.hip or hip_library(), device, mask_words(comm_sms, self.machine.sms - comm_sms)

@@ -1,8 +1,8 @@
-"""Streams that keep to some CUs: hipExtStreamCreateWithCUMask, which torch does not offer. Not yet run on hardware.
+"""Streams confined to some CUs by hipExtStreamCreateWithCUMask, which torch does not offer. Not yet run on hardware.
 
-Bit i of a mask is not CU i of the chip: the driver deals bits out in turn, first over XCDs (gfx942 on), then over
+Bit i of a mask is not CU i of the chip: the driver assigns bits round-robin, first over XCDs (gfx942 on), then over
 shader engines (Linux kernel, drivers/gpu/drm/amd/amdkfd/kfd_mqd_manager.c, `mqd_symmetrically_map_cu_mask`). So
-neighbouring bits are spread evenly, and whole turns take as much from each XCD.
+neighbouring bits are spread evenly, and each full round takes one CU of every XCD.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LIBRARY = "amdhip64"
 
 
 def least_comm_cus(arch: str) -> int:
-    """The CUs that one turn over the XCDs takes: a queue must keep a CU on each."""
+    """The CUs of one round over the XCDs: a queue must keep a CU on each."""
     return _XCDS.get(arch, 1)
 
 
 def check_split(cus: int, comm_cus: int, arch: str) -> None:
-    """Nothing, or the error of a split that leaves an XCD without a CU on either side."""
+    """Refuse a split that leaves an XCD without a CU on either side."""
     unit = least_comm_cus(arch)
     if not unit <= comm_cus <= cus - unit or comm_cus % unit:
         raise InputError(
@@ -45,7 +45,7 @@ def mask_words(first: int, count: int) -> tuple[int, ...]:
 
 
 def hip_library() -> Any:
-    """HIP's runtime, the copy that torch has loaded if it has; an error that names it where there is none."""
+    """HIP's runtime, preferably the copy that torch has loaded; an error that names it where there is none."""
     for name in (ctypes.util.find_library(_LIBRARY), f"lib{_LIBRARY}.so"):
         if name is None:
             continue
@@ -64,11 +64,11 @@ def masked_stream(torch: Any, hip: Any, device: int, words: tuple[int, ...]) -> 
     with torch.cuda.device(device):
         _check(hip.hipExtStreamCreateWithCUMask(ctypes.byref(stream), ctypes.c_uint32(len(words)), mask), "create")
     try:
-        found = (ctypes.c_uint32 * len(words))()
-        _check(hip.hipExtStreamGetCUMask(stream, ctypes.c_uint32(len(words)), found), "read back")
-        if tuple(found) != words:
-            raise UnsupportedError(f"a stream was asked for CUs {_hex(words)}, the driver gave {_hex(tuple(found))}.")
-        cus = sum(word.bit_count() for word in found)
+        granted = (ctypes.c_uint32 * len(words))()
+        _check(hip.hipExtStreamGetCUMask(stream, ctypes.c_uint32(len(words)), granted), "read back")
+        if tuple(granted) != words:
+            raise UnsupportedError(f"a stream requested CU mask {_hex(words)}, the driver set {_hex(tuple(granted))}.")
+        cus = sum(word.bit_count() for word in granted)
         detail = f"stream on {cus} CUs, mask {_hex(words)} read back; only kernels on that stream are confined"
         yield ConfinedStream(stream=torch.cuda.ExternalStream(stream.value, device=device), sms=cus, detail=detail)
     finally:

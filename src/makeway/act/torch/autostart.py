@@ -1,8 +1,7 @@
-"""A plan for a program that does not know of it: applied when the program makes its process group.
+"""A plan for an unmodified program, applied when the program makes its process group.
 
-`begin` runs while the program imports torch, so that this module loads neither torch nor anything that needs it; the
-rest waits for the first `torch.distributed.init_process_group`. Nothing that goes wrong here reaches the program: it
-is written to the receipts.
+`begin` runs while the program imports torch, so this module loads neither torch nor anything that needs it; the rest
+waits for the first `torch.distributed.init_process_group`. Errors never reach the program: they go to the receipts.
 """
 
 from __future__ import annotations
@@ -18,18 +17,16 @@ from makeway.act.torch.replacing import replace_everywhere
 if TYPE_CHECKING:
     from makeway.act.torch.process import Process
 
-_WRAPPED = ("init_process_group", "new_group", "destroy_process_group")
-
 
 def begin(plan_path: str, receipts_dir: str | None) -> None:
     """Apply the plan in this process once it has a process group; a second call does nothing."""
     distributed = importlib.import_module("torch.distributed")
-    if not hasattr(distributed, _WRAPPED[0]):  # torch was built without torch.distributed
+    if not hasattr(distributed, _FIRST):  # torch was built without torch.distributed
         return
     if distributed.init_process_group.__module__ == __name__:
         return
     start = functools.cache(lambda: _process(plan_path, receipts_dir))
-    for name, wrap in zip(_WRAPPED, (_initialising, _grouping, _destroying), strict=True):
+    for name, wrap in _WRAPPERS.items():
         replace_everywhere(getattr(distributed, name), wrap(getattr(distributed, name), start))
 
 
@@ -40,31 +37,23 @@ def _process(plan_path: str, receipts_dir: str | None) -> Process:
 
 
 def _ours(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """As functools.wraps, but the module stays ours: that is how a second `begin` knows the first."""
+    """As functools.wraps, but the module stays ours, by which a second `begin` recognises the first."""
     kept = [name for name in functools.WRAPPER_ASSIGNMENTS if name != "__module__"]
     return functools.wraps(original, assigned=kept)
 
 
-def _initialising(original: Callable[..., Any], start: Callable[[], Process]) -> Callable[..., Any]:
+def _making(original: Callable[..., Any], start: Callable[[], Process]) -> Callable[..., Any]:
     @_ours(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+    def make_group(*args: Any, **kwargs: Any) -> Any:
         process = start()
         result = original(*args, **process.group_options(original, args, kwargs))
-        process.group_made()
+        if original.__name__ == _FIRST:
+            process.group_made()
+        else:
+            process.group_added()
         return result
 
-    return init_process_group
-
-
-def _grouping(original: Callable[..., Any], start: Callable[[], Process]) -> Callable[..., Any]:
-    @_ours(original)
-    def new_group(*args: Any, **kwargs: Any) -> Any:
-        process = start()
-        result = original(*args, **process.group_options(original, args, kwargs))
-        process.group_added()
-        return result
-
-    return new_group
+    return make_group
 
 
 def _destroying(original: Callable[..., Any], start: Callable[[], Process]) -> Callable[..., Any]:
@@ -74,3 +63,7 @@ def _destroying(original: Callable[..., Any], start: Callable[[], Process]) -> C
         return original(group)
 
     return destroy_process_group
+
+
+_FIRST = "init_process_group"
+_WRAPPERS = {_FIRST: _making, "new_group": _making, "destroy_process_group": _destroying}

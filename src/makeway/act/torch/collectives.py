@@ -1,8 +1,8 @@
 """torch.distributed's own collectives of CPU tensors, through shared memory.
 
-Whether a call goes this way depends only on what all ranks must agree on anyway: its kind, group, number type and
-reduction. Gather and all-to-all give the same bits as Gloo; sums are added in order of rank, which for more than two
-ranks may round differently than Gloo's ring.
+Whether a call is rerouted depends only on what all ranks must agree on anyway: its kind, group, number type and
+reduction. Gather and all-to-all give the same bits as Gloo; sums are added in rank order, which for more than two ranks
+may round differently from Gloo's ring.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from makeway.act.torch.replacing import replaced
 
 
 class Copies:
-    """How many collectives went through shared memory."""
+    """Counts the collectives that went through shared memory."""
 
     def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
         self.calls = 0
@@ -92,134 +92,115 @@ class DirectWork(dist.Work):
 @contextmanager
 def rerouted(direct: DirectGroup, copies: Copies) -> Iterator[None]:
     """Inside the block, collectives of CPU tensors in the default group go through `direct`."""
-    ways: dict[str, Callable[..., Any]] = {
-        "all_gather_single": _all_gather,
-        "reduce_scatter_single": _reduce_scatter,
-        "all_reduce": _all_reduce,
-        "all_to_all_single": _all_to_all,
-    }
+    routes = _Routes(direct, copies)
     with ExitStack() as stack:
-        for name, way in ways.items():
+        for name in ("all_gather_single", "reduce_scatter_single", "all_reduce", "all_to_all_single"):
             original = getattr(dist, name)
-            stack.enter_context(replaced(original, _wrapped(original, functools.partial(way, direct, copies))))
+            stack.enter_context(replaced(original, _wrapped(original, getattr(routes, name))))
         yield
 
 
-def _wrapped(original: Callable[..., Any], way: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(original: Callable[..., Any], route: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
-        return way(original, *args, **kwargs)
+        return route(original, *args, **kwargs)
 
     return collective
 
 
-def _ours(direct: DirectGroup, group: dist.ProcessGroup | None, *tensors: Any) -> bool:
-    """True for dense CPU tensors in the default group, outside a coalescing block."""
-    if group is not None and group is not dist.group.WORLD:
-        return False
-    if not direct.usable or dist.group.WORLD in dist.distributed_c10d._world.pg_coalesce_state:
-        return False
-    return all(
-        type(tensor) in _PLAIN
-        and tensor.device.type == "cpu"
-        and tensor.layout == torch.strided
-        and not tensor.is_complex()
-        for tensor in tensors
-    )
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may redefine collectives
+_SUM = dist.ReduceOp.SUM
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)  # what a subclass means by a collective is its own affair
+class _Routes:
+    """torch's collectives by name and signature, behind the original; calls that are not ours go to the original."""
 
+    def __init__(self, direct: DirectGroup, copies: Copies) -> None:
+        self.direct, self.copies = direct, copies
 
-def _run(
-    call: Callable[..., Work | None], copies: Copies, output: torch.Tensor, given: torch.Tensor, async_op: bool
-) -> DirectWork | None:
-    """Run `call(output, given, async_op=)` on contiguous tensors; a strided output is filled at the end."""
-    into = output.detach()
-    compact = into if into.is_contiguous() else into.contiguous()
-    source = compact if given is output else given.detach().contiguous()
-    copies.count(given.nbytes)
+    def _ours(self, group: dist.ProcessGroup | None, *tensors: Any) -> bool:
+        """True for dense CPU tensors in the default group, outside a coalescing block."""
+        if group is not None and group is not dist.group.WORLD:
+            return False
+        if not self.direct.usable or dist.group.WORLD in dist.distributed_c10d._world.pg_coalesce_state:
+            return False
+        return all(
+            type(tensor) in _PLAIN
+            and tensor.device.type == "cpu"
+            and tensor.layout == torch.strided
+            and not tensor.is_complex()
+            for tensor in tensors
+        )
 
-    def after() -> None:
-        if compact is not into:
-            into.copy_(compact)
+    def _run(
+        self, call: Callable[..., Work | None], output: torch.Tensor, given: torch.Tensor, async_op: bool
+    ) -> DirectWork | None:
+        """Run `call(output, given, async_op=)` on contiguous tensors; a strided output is filled at the end."""
+        into = output.detach()
+        compact = into if into.is_contiguous() else into.contiguous()
+        source = compact if given is output else given.detach().contiguous()
+        self.copies.count(given.nbytes)
 
-    work = call(compact, source, async_op=async_op)
-    if work is not None:
-        return DirectWork(work, after, [output])
-    after()
-    return None
+        def after() -> None:
+            if compact is not into:
+                into.copy_(compact)
 
+        work = call(compact, source, async_op=async_op)
+        if work is not None:
+            return DirectWork(work, after, [output])
+        after()
+        return None
 
-def _all_gather(
-    direct: DirectGroup,
-    copies: Copies,
-    original: Callable[..., Any],
-    output_tensor: Any,
-    input_tensor: Any,
-    group: Any = None,
-    async_op: bool = False,
-) -> Any:
-    if not _ours(direct, group, output_tensor, input_tensor):
-        return original(output_tensor, input_tensor, group, async_op)
-    return _run(direct.all_gather_into_tensor, copies, output_tensor, input_tensor, async_op)
+    def all_gather_single(
+        self, original: Any, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
+    ) -> Any:
+        if not self._ours(group, output_tensor, input_tensor):
+            return original(output_tensor, input_tensor, group, async_op)
+        return self._run(self.direct.all_gather_into_tensor, output_tensor, input_tensor, async_op)
 
+    def reduce_scatter_single(
+        self,
+        original: Any,
+        output: Any,
+        input: Any,  # noqa: A002  # torch's name
+        op: Any = _SUM,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Any:
+        if op != _SUM or not self._ours(group, output, input) or output.dtype not in SUMMED:
+            return original(output, input, op, group, async_op)
+        return self._run(self.direct.reduce_scatter_tensor, output, input, async_op)
 
-def _reduce_scatter(
-    direct: DirectGroup,
-    copies: Copies,
-    original: Callable[..., Any],
-    output: Any,
-    input: Any,  # noqa: A002  # torch's name
-    op: Any = dist.ReduceOp.SUM,
-    group: Any = None,
-    async_op: bool = False,
-) -> Any:
-    if op != dist.ReduceOp.SUM or not _ours(direct, group, output, input) or output.dtype not in SUMMED:
-        return original(output, input, op, group, async_op)
-    return _run(direct.reduce_scatter_tensor, copies, output, input, async_op)
+    def all_reduce(self, original: Any, tensor: Any, op: Any = _SUM, group: Any = None, async_op: bool = False) -> Any:
+        # DistributedDataParallel.join passes the Work of a single number to C++, where a Work made in Python does not
+        # survive; only some ranks wait for that sum at once, so waiting must not decide.
+        single = isinstance(tensor, torch.Tensor) and tensor.numel() == 1
+        if op != _SUM or single or not self._ours(group, tensor) or tensor.dtype not in SUMMED:
+            return original(tensor, op, group, async_op)
 
+        def reduce(into: torch.Tensor, _: torch.Tensor, *, async_op: bool) -> Work | None:
+            return self.direct.all_reduce(into, async_op=async_op)
 
-def _all_reduce(
-    direct: DirectGroup,
-    copies: Copies,
-    original: Callable[..., Any],
-    tensor: Any,
-    op: Any = dist.ReduceOp.SUM,
-    group: Any = None,
-    async_op: bool = False,
-) -> Any:
-    # DistributedDataParallel.join hands the Work of a single number to C++, where a Work made in Python does not live;
-    # some ranks wait for that sum at once and some do not, so that waiting must not decide.
-    single = isinstance(tensor, torch.Tensor) and tensor.numel() == 1
-    if op != dist.ReduceOp.SUM or single or not _ours(direct, group, tensor) or tensor.dtype not in SUMMED:
-        return original(tensor, op, group, async_op)
+        return self._run(reduce, tensor, tensor, async_op)
 
-    def reduce(into: torch.Tensor, _: torch.Tensor, *, async_op: bool) -> Work | None:
-        return direct.all_reduce(into, async_op=async_op)
+    def all_to_all_single(
+        self,
+        original: Any,
+        output: Any,
+        input: Any,  # noqa: A002  # torch's name
+        output_split_sizes: Any = None,
+        input_split_sizes: Any = None,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Any:
+        if not self._ours(group, output, input):
+            return original(output, input, output_split_sizes, input_split_sizes, group, async_op)
 
-    return _run(reduce, copies, tensor, tensor, async_op)
+        def exchange(into: torch.Tensor, given: torch.Tensor, *, async_op: bool) -> Work | None:
+            # None and an empty list both mean equal parts to torch.
+            takes, gives = output_split_sizes or None, input_split_sizes or None
+            return self.direct.all_to_all_single(into, given, takes, gives, async_op=async_op)
 
-
-def _all_to_all(
-    direct: DirectGroup,
-    copies: Copies,
-    original: Callable[..., Any],
-    output: Any,
-    input: Any,  # noqa: A002  # torch's name
-    output_split_sizes: Any = None,
-    input_split_sizes: Any = None,
-    group: Any = None,
-    async_op: bool = False,
-) -> Any:
-    if not _ours(direct, group, output, input):
-        return original(output, input, output_split_sizes, input_split_sizes, group, async_op)
-
-    def exchange(into: torch.Tensor, given: torch.Tensor, *, async_op: bool) -> Work | None:
-        # None and an empty list both mean equal parts to torch.
-        takes, gives = output_split_sizes or None, input_split_sizes or None
-        return direct.all_to_all_single(into, given, takes, gives, async_op=async_op)
-
-    return _run(exchange, copies, output, input, async_op)
+        return self._run(exchange, output, input, async_op)

@@ -5,6 +5,7 @@ DistributedDataParallel compares a hook's annotations with its own types, so the
 
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,24 +14,25 @@ from torch._C._distributed_c10d import GradBucket  # where torch keeps it; torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from makeway.act.backend import Receipt
+from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cpu.calls import FRACTIONS
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.hook import direct_hook
+from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch.collectives import Copies
-from makeway.act.torch.groups import carried, process_group_options, where_runs
+from makeway.act.torch.groups import group_controls, process_group_options, where_runs
 from makeway.act.torch.meeting import shared_memory
-from makeway.act.torch.plans import PlanLike, plan_of
 from makeway.values.control import Chunks, CopyEngine
 from makeway.values.errors import InputError, MakewayError
+from makeway.values.receipt import Receipt, Status
 from makeway.values.units import MIB
 
 DEFAULT_CAP_MIB = 25  # torch/nn/parallel/distributed.py, _DEFAULT_BUCKET_CAP_MB
-OWN_HOOK = "the program registered a hook of its own for gradients, which stays"
+OWN_HOOK = "the program registered its own hook for gradients, which stays"
 
 
 class Gradients:
-    """The way of one module's gradient buckets, and how many went it."""
+    """The hook's state for one module: where its buckets go, and how many went there."""
 
     def __init__(
         self, module: DistributedDataParallel, direct: DirectGroup, on_first: Callable[[], None] = lambda: None
@@ -43,15 +45,15 @@ class Gradients:
 
 
 def gradient_hook(state: Gradients, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket through shared memory; what direct collectives cannot add goes the group's own way.
+    """Average a bucket through shared memory; what direct collectives cannot add goes through the process group.
 
     Each gradient is divided by the number of ranks before it is added, as DistributedDataParallel does by itself; with
     two ranks the result is the same to the bit, with more it differs by the order of additions.
     """
     if state.theirs is not None:
         theirs, hook = state.theirs
-        found: torch.futures.Future[torch.Tensor] = hook(theirs, bucket)
-        return found
+        future: torch.futures.Future[torch.Tensor] = hook(theirs, bucket)
+        return future
     module = state.module()
     if module is not None and not getattr(module, "_divide_by_initial_world_size", True):
         raise InputError(
@@ -68,7 +70,7 @@ def gradient_hook(state: Gradients, bucket: GradBucket) -> torch.futures.Future[
 def no_hook(module: DistributedDataParallel, *, builtin: bool = False) -> str | None:
     """Why this module's gradients cannot go through shared memory; None when they can.
 
-    `builtin` says that the program registered one of torch's hooks in C++, of which the module keeps no note.
+    `builtin`: the program registered one of torch's hooks in C++, which the module does not record.
     """
     if module.device_type != "cpu":
         return "copies through shared memory are for modules on a CPU"
@@ -82,25 +84,30 @@ def no_hook(module: DistributedDataParallel, *, builtin: bool = False) -> str | 
 
 
 def smaller_buckets(chunks: Chunks | None, cap_mib: float | None, caps_mib: Any | None) -> float | None:
-    """The bucket size in MiB that cuts default buckets into pieces; None: leave it, as the program chose or may."""
+    """The bucket size in MiB that divides default buckets; None: leave it to the program or to torch."""
     if chunks is None or cap_mib is not None or caps_mib is not None:
         return None
     return DEFAULT_CAP_MIB / chunks.pieces
 
 
 def buckets_receipt(chunks: Chunks, module: DistributedDataParallel, given_mib: float | None) -> Receipt:
-    """What became of Chunks for a module, as it holds its bucket size now."""
-    found = module.bucket_bytes_cap
-    if given_mib is None:
-        detail = f"the program chose buckets of {found:,} bytes itself, which stay"
-        return Receipt(control=chunks, status="refused", detail=detail)
+    """The receipt for Chunks from a module's bucket size now; `given_mib`: the size it was made with, if ours."""
+    cap = module.bucket_bytes_cap
     size = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
-    if size <= found:
-        detail = f"all gradients of a module ({size:,} bytes) fit one bucket of {found:,} bytes: nothing was cut"
-        return Receipt(control=chunks, status="no effect", detail=detail)
-    detail = f"gradients in buckets of {found:,} bytes, the default of {DEFAULT_CAP_MIB} MiB in {chunks.pieces}"
-    held = found == int(given_mib * MIB)
-    return Receipt(control=chunks, status="applied" if held else "no effect", detail=detail)
+    status: Status
+    if given_mib is None:
+        status, detail = "refused", f"the program chose buckets of {cap:,} bytes itself, which stay"
+    elif size <= cap:
+        status = "no effect"
+        detail = f"all gradients of a module ({size:,} bytes) fit one bucket of {cap:,} bytes: nothing was divided"
+    else:
+        status = "applied" if cap == int(given_mib * MIB) else "no effect"
+        detail = f"gradients in buckets of {cap:,} bytes, the default of {DEFAULT_CAP_MIB} MiB in {chunks.pieces}"
+    return Receipt(control=chunks, status=status, detail=detail, carrier=_carrier(module))
+
+
+def _carrier(module: DistributedDataParallel) -> str:
+    return TORCH_CARRIERS["cpu" if module.device_type == "cpu" else where_runs(module.process_group)]
 
 
 def prepare_ddp(
@@ -114,10 +121,10 @@ def prepare_ddp(
     """
     controls = plan_of(plan).controls
     group, receipts = arguments.get("process_group"), list[Receipt]()
-    if where_runs(group) != "cpu" and group is None and carried(controls):
+    if where_runs(group) != "cpu" and group is None and group_controls(controls):
         made = process_group_options(controls)
         arguments["process_group"] = dist.new_group(backend="nccl", pg_options=made.options)
-        receipts += made.receipts
+        receipts += [replace(receipt, carrier=TORCH_CARRIERS[where_runs()]) for receipt in made.receipts]
     chunks = next((control for control in controls if isinstance(control, Chunks)), None)
     cap = smaller_buckets(chunks, arguments.get("bucket_cap_mb"), arguments.get("bucket_cap_mb_list"))
     module = DistributedDataParallel(model, **arguments if cap is None else arguments | {"bucket_cap_mb": cap})
@@ -125,16 +132,20 @@ def prepare_ddp(
         receipts.append(buckets_receipt(chunks, module, cap))
     for control in controls:
         if isinstance(control, CopyEngine) and module.device_type == "cpu":
-            receipts.append(_copying(control, module, direct))
+            refusal = _register(module, direct)
+            detail = refusal or "gradients are averaged through shared memory"
+            status: Status = "applied" if refusal is None else "refused"
+            receipts.append(Receipt(control=control, status=status, detail=detail, carrier=_carrier(module)))
     return module, tuple(receipts)
 
 
-def _copying(control: CopyEngine, module: DistributedDataParallel, direct: DirectGroup | None) -> Receipt:
+def _register(module: DistributedDataParallel, direct: DirectGroup | None) -> str | None:
+    """Register the hook, or say why not."""
     if reason := no_hook(module):
-        return Receipt(control=control, status="refused", detail=reason)
+        return reason
     try:
         direct = direct or shared_memory(module.process_group)
     except MakewayError as error:
-        return Receipt(control=control, status="refused", detail=str(error))
+        return str(error)
     module.register_comm_hook(Gradients(module, direct), gradient_hook)
-    return Receipt(control=control, status="applied", detail="gradients are averaged through shared memory")
+    return None

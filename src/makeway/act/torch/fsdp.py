@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,14 +13,16 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllocMixin
 
-from makeway.act.backend import Receipt
+from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cuda.options import read_back
+from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch.collectives import DirectWork
+from makeway.act.torch.groups import where_runs
 from makeway.act.torch.meeting import shared_memory
-from makeway.act.torch.plans import PlanLike, plan_of
 from makeway.values.control import CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder
 from makeway.values.errors import InputError, MakewayError
+from makeway.values.receipt import Receipt
 
 NOT_HERE = "fully_shard has nothing to set for it; apply the plan with makeway.torch.overlap"
 
@@ -72,13 +75,19 @@ def prepare_fsdp2(model: torch.nn.Module, plan: PlanLike, *, direct: DirectGroup
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if not modules:
         raise InputError("the model has no fully_shard module; call torch.distributed.fsdp.fully_shard first")
-    return tuple(_apply(control, model, modules, direct) for control in plan_of(plan).controls)
+    carrier = TORCH_CARRIERS["cpu" if _on_cpu(model) else where_runs()]
+    receipts = [_apply(control, model, modules, direct) for control in plan_of(plan).controls]
+    return tuple(replace(receipt, carrier=carrier) for receipt in receipts)
+
+
+def _on_cpu(model: torch.nn.Module) -> bool:
+    return next(model.parameters()).device.type == "cpu"
 
 
 def _apply(
     control: Control, model: torch.nn.Module, modules: Sequence[FSDPModule], direct: DirectGroup | None
 ) -> Receipt:
-    on_cpu = next(model.parameters()).device.type == "cpu"
+    on_cpu = _on_cpu(model)
     match control:
         case LaunchOrder():
             return _prefetch(control, modules, on_cpu=on_cpu)
@@ -96,16 +105,20 @@ def _group(module: FSDPModule) -> dist.ProcessGroup:
     groups = module._get_fsdp_state()._fsdp_param_groups
     if not groups:
         raise InputError("a fully_shard module has no parameters of its own")
-    found: dist.ProcessGroup = groups[0]._all_gather_process_group
-    return found
+    group: dist.ProcessGroup = groups[0]._all_gather_process_group
+    return group
+
+
+def _with_parameters(modules: Sequence[FSDPModule]) -> list[FSDPModule]:
+    return [module for module in modules if module._get_fsdp_state()._fsdp_param_groups]
 
 
 def _prefetch(control: Control, modules: Sequence[FSDPModule], *, on_cpu: bool) -> Receipt:
-    layers = [module for module in modules if module._get_fsdp_state()._fsdp_param_groups]
+    layers = _with_parameters(modules)
     for layer, following in pairwise(layers):
         layer.set_modules_to_forward_prefetch([following])
     for module in modules[: 1 if on_cpu else 0]:
-        module._set_unshard_async_op(True)  # a CPU has no streams: without, nothing overlaps
+        module._set_unshard_async_op(True)  # a CPU has no streams: nothing would overlap
     held = sum(bool(layer._get_fsdp_state()._states_to_forward_prefetch) for layer in layers)
     detail = f"{held} of {len(layers)} sharded modules gather the next one ahead{', asynchronously' if on_cpu else ''}"
     return Receipt(control=control, status="applied" if held else "no effect", detail=detail)
@@ -113,9 +126,9 @@ def _prefetch(control: Control, modules: Sequence[FSDPModule], *, on_cpu: bool) 
 
 def _copy(control: CopyEngine, modules: Sequence[FSDPModule], direct: DirectGroup | None) -> Receipt:
     if control.variant != "parallel-copy" or control.prelaunch:
-        detail = "on a CPU every rank pulls for itself (parallel-copy), when the data is there"
+        detail = "on a CPU every rank pulls for itself (parallel-copy), once the data is ready"
         return Receipt(control=control, status="refused", detail=detail)
-    sharded = [module for module in modules if module._get_fsdp_state()._fsdp_param_groups]
+    sharded = _with_parameters(modules)
     try:
         groups = {_group(module) for module in sharded}
         if len(groups) > 1:
@@ -132,7 +145,7 @@ def _copy(control: CopyEngine, modules: Sequence[FSDPModule], direct: DirectGrou
 
 def _symmetric(control: CopyEngine, modules: Sequence[FSDPModule]) -> Receipt:
     if not all(hasattr(module, "set_symm_mem_for_comm") for module in modules):
-        detail = "FSDPModule of this torch has no set_symm_mem_for_comm"
+        detail = "FSDPModule in this torch has no set_symm_mem_for_comm"
         return Receipt(control=control, status="refused", detail=detail)
     for module in modules:
         module.set_symm_mem_for_comm()

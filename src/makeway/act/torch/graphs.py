@@ -6,27 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from makeway.act.backend import Receipt
-from makeway.act.cuda.graph import GraphReceipt, control_receipts, shape_torch_graph
+from makeway.act.backend import TORCH_CARRIERS
+from makeway.act.cuda.graph import GraphChanges, control_receipts, shape_torch_graph
 from makeway.act.cuda.machine import load_torch
-from makeway.act.torch.groups import where_runs
-from makeway.act.torch.plans import PlanLike, plan_of
+from makeway.act.plans import PlanLike, plan_of
+from makeway.act.torch.groups import Where, where_runs
 from makeway.values.control import CommPriority, SmemPad
 from makeway.values.plan import Plan
+from makeway.values.receipt import Receipt
 
 WARM_UPS = 3  # as in torch's notes on CUDA graphs: lazy set-up must not be captured
 NO_GRAPH = "there are no CUDA graphs on a CPU: each replay calls the function"
-ONLY_CUDA = "graphs are shaped through CUDA's driver; this one replays as it was captured"
+ONLY_CUDA = "graphs are shaped through the CUDA driver; this one replays as it was captured"
 
 
 @dataclass(slots=True, kw_only=True)
 class ShapedGraph:
-    """A function that was captured; `replay` runs it again on the same memory."""
+    """A captured function; `replay` runs it again on the same memory."""
 
     receipts: tuple[Receipt, ...]
-    result: Any  # what the function gave; a replay writes to the same tensors
+    result: Any  # of the function; a replay writes to the same tensors
     graph: Any | None = None  # torch.cuda.CUDAGraph; None on a CPU
-    nodes: GraphReceipt | None = None  # what became of each node
+    nodes: GraphChanges | None = None  # what became of each node
     _function: Callable[[], Any]
 
     def replay(self) -> Any:
@@ -42,21 +43,21 @@ def shaped_graph(
 ) -> ShapedGraph:
     """Capture `function` on the current device, apply the plan's pads and priority to its nodes, instantiate.
 
-    The function is called a few times before, on a stream of its own. `driver` stands in for `cuda.bindings.driver`.
+    The function is called a few times before, on its own stream. `driver` stands in for `cuda.bindings.driver`.
     """
     torch = torch or load_torch()
-    asked, where = plan_of(plan), where_runs(torch=torch)
+    plan, where = plan_of(plan), where_runs(torch=torch)
     if where == "cpu":
-        return ShapedGraph(receipts=_refused(asked, NO_GRAPH), result=function(), _function=function)
+        return ShapedGraph(receipts=_refused(plan, NO_GRAPH, where), result=function(), _function=function)
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     _warm_up(function, torch)
     with torch.cuda.graph(graph):
         result = function()
     if where == "rocm":
         graph.instantiate()
-        return ShapedGraph(receipts=_refused(asked, ONLY_CUDA), result=result, graph=graph, _function=function)
-    nodes = shape_torch_graph(graph, asked, driver=driver)
-    receipts = control_receipts(nodes, asked)
+        return ShapedGraph(receipts=_refused(plan, ONLY_CUDA, where), result=result, graph=graph, _function=function)
+    nodes = shape_torch_graph(graph, plan, driver=driver)
+    receipts = control_receipts(nodes, plan)
     return ShapedGraph(receipts=receipts, result=result, graph=graph, nodes=nodes, _function=function)
 
 
@@ -69,6 +70,9 @@ def _warm_up(function: Callable[[], Any], torch: Any) -> None:
     torch.cuda.current_stream().wait_stream(side)
 
 
-def _refused(plan: Plan, reason: str) -> tuple[Receipt, ...]:
-    controls = (control for control in plan.controls if isinstance(control, SmemPad | CommPriority))
-    return tuple(Receipt(control=control, status="refused", detail=reason) for control in controls)
+def _refused(plan: Plan, reason: str, where: Where) -> tuple[Receipt, ...]:
+    return tuple(
+        Receipt(control=control, status="refused", detail=reason, carrier=TORCH_CARRIERS[where])
+        for control in plan.controls
+        if isinstance(control, SmemPad | CommPriority)
+    )

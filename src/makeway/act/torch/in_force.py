@@ -5,39 +5,44 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ContextDecorator, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
-from makeway.act.backend import Backend, Receipt
+from makeway.act.backend import Backend
 from makeway.act.cuda.machine import load_torch
+from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch.groups import Where, where_runs
-from makeway.act.torch.plans import PlanLike, plan_of
-from makeway.values.control import Control, CopyEngine, control_word
-from makeway.values.errors import InputError, MakewayError
+from makeway.values.control import Control, CopyEngine, SmemPad, TileChoice, control_word
+from makeway.values.errors import InputError
+from makeway.values.receipt import Receipt
+
+# What a GPU backend prepares for makeway's own GEMM and copies; no launch of the program goes through it.
+_OWN_KERNELS = "no kernel of the program takes it: use makeway.torch.padded or tiled, or makeway run"
+_OWN_COPIES = "no collective of the program goes through makeway's own copies"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
-    """What became of each control, and what the controls gave to launch through."""
+class InForce:
+    """A plan in force: a receipt per control, and what the controls provide to launch through."""
 
     where: Where
     receipts: tuple[Receipt, ...]
     compute_stream: Any | None = None  # current inside the block; None: as before
-    comm_stream: Any | None = None  # for copies of one's own; NCCL has its own streams
+    comm_stream: Any | None = None  # for the program's own copies; NCCL has its own streams
     group: Any | None = None  # a process group with the plan's options
     direct: Any | None = None  # a DirectGroup: collectives through shared memory, on CPUs
 
     def table(self) -> str:
-        """One line per control: its word, its status, what was read back."""
-        words = [control_word(receipt.control) for receipt in self.receipts]
-        width = max(map(len, words), default=0)
-        lines = zip(words, self.receipts, strict=True)
-        return "\n".join(f"{word:{width}}  {receipt.status:9}  {receipt.detail}" for word, receipt in lines)
+        """One line per control: its name, its status, what was read back."""
+        names = [control_word(receipt.control) for receipt in self.receipts]
+        width = max(map(len, names), default=0)
+        lines = zip(names, self.receipts, strict=True)
+        return "\n".join(f"{name:{width}}  {receipt.status:9}  {receipt.detail}" for name, receipt in lines)
 
 
 def overlap(plan: PlanLike, *, group: Any | None = None, backend: Backend | None = None) -> Overlap:
-    """The plan in force: `with overlap(plan) as applied:`, or `@overlap(plan)` on a function.
+    """The plan in force: `with overlap(plan) as in_force:`, or `@overlap(plan)` on a function.
 
     The hardware is that of `group`, by default of the default process group. On CPUs the plan acts on the threads of
     this process and, for `copy-engine`, takes shared memory with the ranks of the group, so that all of them must
@@ -49,7 +54,7 @@ def overlap(plan: PlanLike, *, group: Any | None = None, backend: Backend | None
 
 
 class Overlap(ContextDecorator):
-    """The context manager and decorator that `overlap` gives; it may be entered any number of times."""
+    """The context manager and decorator that `overlap` returns; it may be entered any number of times."""
 
     def __init__(self, controls: Sequence[Control], group: Any | None, backend: Backend | None) -> None:
         self._controls, self._group, self._backend = tuple(controls), group, backend
@@ -58,33 +63,49 @@ class Overlap(ContextDecorator):
     def _recreate_cm(self) -> Overlap:
         return Overlap(self._controls, self._group, self._backend)
 
-    def __enter__(self) -> Applied:
+    def __enter__(self) -> InForce:
         with ExitStack() as stack:
-            applied = stack.enter_context(_IN_FORCE.entered(self._controls, self._apply))
-            if applied.compute_stream is not None:
-                stack.enter_context(_on(applied.compute_stream, load_torch()))
+            in_force = stack.enter_context(_CURRENT.entered(self._controls, self._apply))
+            if in_force.compute_stream is not None:
+                stack.enter_context(_on(in_force.compute_stream, load_torch()))
             self._entered.append(stack.pop_all())
-        return applied
+        return in_force
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._entered.pop().__exit__(kind, error, trace)
 
-    def _apply(self, stack: ExitStack) -> Applied:
+    def _apply(self, stack: ExitStack) -> InForce:
         where = where_runs(self._group)
         if self._backend is None and where == "cpu":
-            return _on_threads(self._controls, self._group, stack)
+            from makeway.act.torch.on_cpu import OnCpu
+
+            on_cpu = stack.enter_context(OnCpu(self._controls, self._group))
+            return InForce(where=where, receipts=on_cpu.receipts, direct=on_cpu.direct)
         backend = self._backend or _gpu_backend(where)
         receipts = stack.enter_context(backend.applied(self._controls))
         session = getattr(backend, "session", None)
-        given = {name: getattr(session, name, None) for name in ("compute_stream", "comm_stream", "group")}
-        return Applied(where=where, receipts=receipts, **given)
+        provided = {name: getattr(session, name, None) for name in ("compute_stream", "comm_stream", "group")}
+        return InForce(where=where, receipts=tuple(map(_for_program, receipts)), **provided)
+
+
+def _for_program(receipt: Receipt) -> Receipt:
+    """The receipt of a GPU backend as it concerns the program, which launches nothing through the backend."""
+    if receipt.status != "applied":
+        return receipt
+    match receipt.control:
+        case SmemPad() | TileChoice():
+            return replace(receipt, status="no effect", detail=_OWN_KERNELS)
+        case CopyEngine():
+            return replace(receipt, status="no effect", detail=_OWN_COPIES)
+        case _:
+            return receipt
 
 
 @contextmanager
 def _on(stream: Any, torch: Any) -> Iterator[None]:
-    """Work goes on that stream, after what was launched before and before what is launched later."""
+    """Work goes on that stream, ordered after what was launched before and before what is launched later."""
     before = torch.cuda.current_stream()
     stream.wait_stream(before)
     try:
@@ -104,72 +125,40 @@ def _gpu_backend(where: Where) -> Backend:
     return CudaBackend()
 
 
-def _on_threads(controls: tuple[Control, ...], group: Any | None, stack: ExitStack) -> Applied:
-    """The CPU's controls; without a process group there is nobody to share memory with."""
-    import torch.distributed as dist
-
-    from makeway.act.cpu.controls import CpuBackend
-    from makeway.act.torch.collectives import Copies, rerouted
-    from makeway.act.torch.meeting import place_on_host, shared_memory
-
-    direct, reason = None, None
-    copy = next((control for control in controls if isinstance(control, CopyEngine)), None)
-    if copy is not None:
-        try:
-            direct = stack.enter_context(shared_memory(group))
-        except MakewayError as error:
-            reason = str(error)
-    rank, ranks = place_on_host() or _place(group)
-    receipts = stack.enter_context(CpuBackend(direct, rank=rank, ranks=ranks).applied(controls))
-    if copy is not None and reason is not None:
-        refused = Receipt(control=copy, status="refused", detail=reason)
-        receipts = tuple(refused if receipt.control == copy else receipt for receipt in receipts)
-    copying = any(receipt.control == copy and receipt.status == "applied" for receipt in receipts)
-    if direct is not None and copying and (group is None or group is dist.group.WORLD):
-        stack.enter_context(rerouted(direct, Copies()))
-    return Applied(where="cpu", receipts=receipts, direct=direct)
-
-
-def _place(group: Any | None) -> tuple[int, int]:
-    import torch.distributed as dist
-
-    return (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
-
-
 @dataclass
-class _InForce:
+class _Current:
     """The one plan of this process, however often it was entered."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     controls: tuple[Control, ...] = ()
-    applied: Applied | None = None
+    in_force: InForce | None = None
     times: int = 0
     stack: ExitStack = field(default_factory=ExitStack)
 
     @contextmanager
-    def entered(self, controls: tuple[Control, ...], apply: Callable[[ExitStack], Applied]) -> Iterator[Applied]:
+    def entered(self, controls: tuple[Control, ...], apply: Callable[[ExitStack], InForce]) -> Iterator[InForce]:
         with self.lock:
             if self.times and controls != self.controls:
                 inside = ", ".join(map(control_word, self.controls))
                 raise InputError(f"another plan is in force in this process ({inside}); leave it before the next")
             if not self.times:
                 with ExitStack() as stack:
-                    self.applied = apply(stack)
+                    self.in_force = apply(stack)
                     self.stack = stack.pop_all()
                 self.controls = controls
             self.times += 1
-            assert self.applied is not None
-            applied = self.applied
+            assert self.in_force is not None
+            in_force = self.in_force
         with ExitStack() as leaving:  # learns of an error in the block: peers may never finish what is under way then
             leaving.push(self._left)
-            yield applied
+            yield in_force
 
     def _left(self, *error: Any) -> None:
         with self.lock:
             self.times -= 1
             if not self.times:
-                self.applied, self.controls = None, ()
+                self.in_force, self.controls = None, ()
                 self.stack.__exit__(*error)
 
 
-_IN_FORCE = _InForce()
+_CURRENT = _Current()

@@ -1,7 +1,7 @@
 """Triton kernels under a plan: padded launches, and autotuning kept to the plan's tile. Not yet run on hardware.
 
-Triton launches with `metadata.shared` bytes of dynamic shared memory, the figure its compiler found
-(makeway.act.triton.gemm has the places); a copy of the compiled kernel with a larger figure occupies more.
+Triton launches with `metadata.shared` bytes of dynamic shared memory, as its compiler computed
+(makeway.act.triton.gemm cites where); a copy of the compiled kernel with a larger figure occupies more.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from makeway.act.backend import Receipt, Status
-from makeway.act.torch.plans import PlanLike, plan_of
+from makeway.act.backend import TORCH_CARRIERS
+from makeway.act.cuda.machine import load_torch
+from makeway.act.plans import PlanLike, plan_of
 from makeway.values.control import Control, SmemPad, TileChoice
 from makeway.values.errors import InputError
+from makeway.values.receipt import Receipt, Status
 
-Tell = Callable[[Receipt], None]
+OnReceipt = Callable[[Receipt], None]
 _SIDE = re.compile(r"(?:BLOCK|TILE)(?:_SIZE)?_?([MNK])", re.IGNORECASE)  # BLOCK_M, BLOCK_SIZE_M, TILE_M, blockM
 
 
-def padded(kernel: Any, plan: PlanLike, *, tell: Tell = lambda receipt: None) -> Any:
+def padded(kernel: Any, plan: PlanLike, *, on_receipt: OnReceipt = lambda receipt: None) -> Any:
     """A copy of a `triton.jit` (or autotuned) kernel that launches with the plan's pad; the kernel itself stays.
 
-    `tell` gets a receipt for each variant that Triton compiles. A pad that the device cannot hold is left out, and the
-    variant launches as Triton made it. A plan without a pad for this kernel gives the kernel back.
+    `on_receipt` is called for each variant that Triton compiles. A pad that the device cannot hold is left out, and
+    the variant launches as compiled. A plan without a pad for this kernel returns the kernel itself.
     """
     name = _name(kernel)
     control = _for_kernel(plan, SmemPad, name)
@@ -35,36 +37,36 @@ def padded(kernel: Any, plan: PlanLike, *, tell: Tell = lambda receipt: None) ->
     assert isinstance(control, SmemPad)
     if not hasattr(kernel, "device_caches"):
         if not hasattr(kernel, "fn") or not hasattr(kernel, "run"):
-            raise InputError(f"{name} is no Triton kernel; decorate it with triton.jit")
+            raise InputError(f"{name} is not a Triton kernel; decorate it with triton.jit")
         if not hasattr(kernel.fn, "run"):  # Triton's interpreter launches no blocks
-            _tell(tell, control, "no effect", f"{name} runs in Triton's interpreter, which has no shared memory")
+            _issue(on_receipt, control, "no effect", f"{name} runs in Triton's interpreter, which has no shared memory")
             return kernel
         outer = copy.copy(kernel)  # an Autotuner or Heuristics around it
-        outer.fn = padded(kernel.fn, plan, tell=tell)
+        outer.fn = padded(kernel.fn, plan, on_receipt=on_receipt)
         if hasattr(outer, "cache"):
             outer.cache = {}  # timings with the pad may prefer another configuration
         return outer
-    return _padding(kernel, control, tell)
+    return _padding(kernel, control, on_receipt)
 
 
-def _padding(kernel: Any, control: SmemPad, tell: Tell) -> Any:
+def _padding(kernel: Any, control: SmemPad, on_receipt: OnReceipt) -> Any:
     larger = copy.copy(kernel)
 
     def create_binder() -> Any:
-        found = type(kernel).create_binder(larger)  # sets `compile`, by which every variant is made
+        binder = type(kernel).create_binder(larger)  # sets `compile`, which makes every variant
         compile_plain = larger.compile
 
         def compile_padded(*args: Any, **kwargs: Any) -> Any:
-            return _with_pad(compile_plain(*args, **kwargs), control, tell)
+            return _with_pad(compile_plain(*args, **kwargs), control, on_receipt)
 
         larger.compile = compile_padded
-        return found
+        return binder
 
     larger.device_caches = defaultdict(create_binder)
     return larger
 
 
-def _with_pad(compiled: Any, control: SmemPad, tell: Tell) -> Any:
+def _with_pad(compiled: Any, control: SmemPad, on_receipt: OnReceipt) -> Any:
     from triton.compiler.compiler import max_shared_mem
     from triton.runtime.driver import driver
 
@@ -72,21 +74,21 @@ def _with_pad(compiled: Any, control: SmemPad, tell: Tell) -> Any:
 
     before = compiled.metadata.shared
     after, limit = before + control.pad_bytes, max_shared_mem(driver.active.get_current_device())
-    words = f"{compiled.metadata.name}: {before:,} bytes of shared memory per block"
+    usage = f"{compiled.metadata.name}: {before:,} bytes of shared memory per block"
     if after > limit:
-        _tell(tell, control, "refused", f"{words}; with the pad {after:,}, the device allows {limit:,}")
+        _issue(on_receipt, control, "refused", f"{usage}; with the pad {after:,}, the device allows {limit:,}")
         return compiled
     larger = padded_copy(compiled, control.pad_bytes)
-    held: Status = "applied" if larger.metadata.shared == after else "no effect"
-    _tell(tell, control, held, f"{words}, {larger.metadata.shared:,} with the pad")
+    status: Status = "applied" if larger.metadata.shared == after else "no effect"
+    _issue(on_receipt, control, status, f"{usage}, {larger.metadata.shared:,} with the pad")
     return larger
 
 
-def tiled(kernel: Any, plan: PlanLike, *, tell: Tell = lambda receipt: None) -> Any:
+def tiled(kernel: Any, plan: PlanLike, *, on_receipt: OnReceipt = lambda receipt: None) -> Any:
     """A copy of an autotuned kernel that tries only configurations of the plan's tile; the kernel itself stays.
 
-    Sides are found by name: BLOCK_M, BLOCK_SIZE_M, TILE_M and the like. Where no configuration has the tile, the
-    kernel is given back as it is and the receipt says so.
+    Sides are recognised by name: BLOCK_M, BLOCK_SIZE_M, TILE_M and the like. Where no configuration has the tile, the
+    kernel itself is returned and the receipt says so.
     """
     name = _name(kernel)
     control = _for_kernel(plan, TileChoice, name)
@@ -95,33 +97,35 @@ def tiled(kernel: Any, plan: PlanLike, *, tell: Tell = lambda receipt: None) -> 
     assert isinstance(control, TileChoice)
     configs = getattr(kernel, "configs", None)
     if configs is None:
-        _tell(tell, control, "refused", f"{name} is not autotuned: it offers no choice of tiles")
+        _issue(on_receipt, control, "refused", f"{name} is not autotuned: it offers no choice of tiles")
         return kernel
     wanted = {"M": control.tile_m, "N": control.tile_n, "K": control.tile_k}
     fitting = [config for config in configs if tile_sides(config.kwargs) == wanted]
     if not fitting:
-        found = sorted({"x".join(map(str, tile_sides(config.kwargs).values())) or "none" for config in configs})
-        _tell(tell, control, "refused", f"{name} offers no such tile; its configurations have {', '.join(found)}")
+        tiles = sorted({"x".join(map(str, tile_sides(config.kwargs).values())) or "none" for config in configs})
+        _issue(
+            on_receipt, control, "refused", f"{name} offers no such tile; its configurations have {', '.join(tiles)}"
+        )
         return kernel
     kept = copy.copy(kernel)
     kept.configs, kept.cache = fitting, {}
-    _tell(tell, control, "applied", f"{name}: {len(fitting)} of {len(configs)} configurations have the tile")
+    _issue(on_receipt, control, "applied", f"{name}: {len(fitting)} of {len(configs)} configurations have the tile")
     return kept
 
 
 def tile_sides(constants: Mapping[str, Any]) -> dict[str, int]:
-    """The sides of a tile among a configuration's constants, in the order M, N, K; those that it has."""
-    found = {
+    """The sides of a tile among a configuration's constants, in the order M, N, K, as far as they are there."""
+    sides = {
         match[1].upper(): int(value)
         for name, value in constants.items()
         if (match := _SIDE.fullmatch(name)) is not None
     }
-    return {side: found[side] for side in "MNK" if side in found}
+    return {side: sides[side] for side in "MNK" if side in sides}
 
 
 def _for_kernel(plan: PlanLike, kind: type[Control], name: str) -> Control | None:
-    found = (one for one in plan_of(plan).controls if isinstance(one, kind))
-    return next((one for one in found if fnmatchcase(name, one.kernel)), None)  # type: ignore[union-attr]
+    controls = (control for control in plan_of(plan).controls if isinstance(control, kind))
+    return next((control for control in controls if fnmatchcase(name, control.kernel)), None)  # type: ignore[union-attr]
 
 
 def _name(kernel: Any) -> str:
@@ -130,5 +134,6 @@ def _name(kernel: Any) -> str:
     return str(getattr(kernel, "__name__", kernel))
 
 
-def _tell(tell: Tell, control: Control, status: Status, detail: str) -> None:
-    tell(Receipt(control=control, status=status, detail=detail))
+def _issue(on_receipt: OnReceipt, control: Control, status: Status, detail: str) -> None:
+    carrier = TORCH_CARRIERS["rocm" if getattr(load_torch().version, "hip", None) else "cuda"]
+    on_receipt(Receipt(control=control, status=status, detail=detail, carrier=carrier))

@@ -1,42 +1,25 @@
-"""A DirectGroup for a program that did not ask for one: only when every rank comes, and none waits long."""
+"""A DirectGroup for an unmodified program: only when every rank takes part, and no rank waits long."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from makeway.act.cpu.cores import place_on_host
 from makeway.act.cpu.direct import DirectGroup
 from makeway.values.errors import InputError, MakewayError, UnsupportedError
 
 PATIENCE = timedelta(seconds=30)
-_LOCAL = (
-    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
-    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-)
-
-
-def place_on_host(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """This rank's number on its host and the ranks there, as the launcher says; None where none says so."""
-    for pair in _LOCAL:
-        rank, ranks = (environ.get(name, "") for name in pair)
-        if rank.isdigit() and ranks.isdigit() and int(rank) < int(ranks):
-            return int(rank), int(ranks)
-    return None
 
 
 def met(group: dist.ProcessGroup, *, number: int, patience: timedelta = PATIENCE) -> DirectGroup:
     """A DirectGroup of the group's ranks, or the same error on all of them.
 
-    Building one takes all ranks. Some of them may run without a plan and would never come: ranks first count
-    themselves in the group's store, and whoever has waited long enough calls it off for all. `number` tells the
-    meetings of one store apart.
+    Building one takes all ranks, and some may run without a plan. So ranks first sign in at the group's store, and a
+    rank that has waited long enough calls it off for all. `number` distinguishes the meetings of one store.
     """
     ranks = dist.get_world_size(group)
     place = place_on_host()
@@ -44,9 +27,9 @@ def met(group: dist.ProcessGroup, *, number: int, patience: timedelta = PATIENCE
         raise UnsupportedError(
             f"copies through shared memory need ranks that share a host: {place[1]} of {ranks} ranks run on this one"
         )
-    if not _all_come(dist.distributed_c10d._get_process_group_store(group), ranks, f"makeway/{number}", patience):
+    if not _all_present(dist.distributed_c10d._get_process_group_store(group), ranks, f"makeway/{number}", patience):
         raise MakewayError(
-            f"not all {ranks} ranks came within {patience.total_seconds():g} s to share memory; start every rank "
+            f"not all {ranks} ranks signed in within {patience.total_seconds():g} s to share memory; start every rank "
             "under the same plan"
         )
     return shared_memory(group)
@@ -61,10 +44,10 @@ def shared_memory(group: dist.ProcessGroup | None) -> DirectGroup:
     return DirectGroup(group, timeout_s=timeout.total_seconds())
 
 
-def _all_come(store: Store, ranks: int, key: str, patience: timedelta) -> bool:
-    """True when all ranks have come; every rank that asks gets the same answer."""
+def _all_present(store: Store, ranks: int, key: str, patience: timedelta) -> bool:
+    """True when all ranks have signed in; every rank gets the same answer."""
     verdict = f"{key}/verdict"
-    if store.add(f"{key}/come", 1) == ranks:
+    if store.add(f"{key}/present", 1) == ranks:
         return bool(store.compare_set(verdict, "", "go") == b"go")
     try:
         store.wait([verdict], patience)

@@ -1,10 +1,10 @@
-"""DistributedDataParallel modules of a program that knows nothing of the plan."""
+"""DistributedDataParallel modules of an unmodified program."""
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,50 +12,46 @@ import torch.distributed as dist
 from torch._compile import _disable_dynamo  # torch.compiler.disable, but loads the compiler only when called
 from torch.nn.parallel import DistributedDataParallel
 
+from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cpu.direct import DirectGroup
+from makeway.act.launch.receipt_file import ReceiptFile
 from makeway.act.torch.collectives import Copies
-from makeway.act.torch.ddp import (
-    OWN_HOOK,
-    Gradients,
-    buckets_receipt,
-    gradient_hook,
-    no_hook,
-    smaller_buckets,
-)
+from makeway.act.torch.ddp import OWN_HOOK, Gradients, buckets_receipt, gradient_hook, no_hook, smaller_buckets
 from makeway.act.torch.groups import argument
-from makeway.act.torch.ledger import Ledger
-from makeway.values.control import Chunks, CopyEngine
+from makeway.values.control import Chunks, Control, CopyEngine
 from makeway.values.errors import MakewayError
+from makeway.values.receipt import Receipt, Status
 from makeway.values.units import format_bytes
 
+CARRIER = TORCH_CARRIERS["cpu"]
 NOTHING_COPIED = "nothing has gone through shared memory: no DistributedDataParallel module, no collective seen"
-NO_MODULE = "no DistributedDataParallel module was made, whose buckets could be cut"
+NO_MODULE = "no DistributedDataParallel module was made whose buckets could be divided"
 
 
 class Modules:
     """Gives modules the plan's bucket size when they are made, and the plan's hook when they first run.
 
-    A hook the program registers stays, before our own or after it: then ours hands each bucket over.
+    A hook that the program registers stays, before ours or after it: then ours passes each bucket on.
     """
 
     def __init__(
-        self,
-        *,
-        copy: CopyEngine | None,
-        chunks: Chunks | None,
-        share: Callable[[dist.ProcessGroup], DirectGroup],
-        ledger: Ledger,
+        self, controls: Sequence[Control], *, share: Callable[[dist.ProcessGroup], DirectGroup], file: ReceiptFile
     ) -> None:
-        self.copy, self.chunks = copy, chunks
+        self.chunks = next((control for control in controls if isinstance(control, Chunks)), None)
+        self.copy: CopyEngine | None = None  # while it is in force
         self.gradients: list[Gradients] = []
-        self.copies = Copies(on_first=self.tell)  # of collectives that the program calls itself
+        self.copies = Copies(on_first=self.record_copies)  # of collectives that the program calls itself
         self.refusals: list[str] = []
-        self._share, self._ledger = share, ledger
+        self._share, self._file = share, file
         self._cut = False
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Inside the block every module that is made is taken care of."""
+    def watched(self, *, copy: CopyEngine | None) -> Iterator[None]:
+        """Inside the block the plan reaches every module that is made; `copy`: gradients go through shared memory."""
+        self.copy = copy
+        self.record_copies()
+        if self.chunks is not None:
+            self._file.set(Receipt(control=self.chunks, status="no effect", detail=NO_MODULE, carrier=CARRIER))
         wrappers = {
             "__init__": self._making,
             "register_comm_hook": self._hooking,
@@ -87,40 +83,40 @@ class Modules:
             if self.chunks is not None:
                 receipt = buckets_receipt(self.chunks, module, cap_mib)
                 if not self._cut:  # one module whose gradients were cut is enough
-                    self._ledger.set([receipt])
+                    self._file.set(receipt)
                 self._cut = self._cut or receipt.status == "applied"
             if self.copy is None or not _may_be_hooked(module):
                 return
-            direct = self._share(module.process_group)  # here, where all ranks of the group meet anyway
+            direct = self._share(module.process_group)  # all ranks of the group meet here anyway
             handle = module.register_forward_pre_hook(_before_first_forward)
             _WAITING[module] = (self, direct, handle)
         except MakewayError as error:
             self._refuse(str(error))
         except Exception as error:
-            self._ledger.fail(error)
+            self._file.fail(error)
 
     # --- when it first runs --------------------------------------------------------------------
 
     def first_forward(self, module: DistributedDataParallel, direct: DirectGroup) -> None:
-        """The program has registered its hook by now, if it has one."""
+        """Register the hook, unless the program has registered its own by now."""
         try:
             if reason := no_hook(module, builtin=module in _BUILTIN):
                 self._refuse(reason)
                 return
-            state = Gradients(module, direct, on_first=self.tell)
+            state = Gradients(module, direct, on_first=self.record_copies)
             module.register_comm_hook(state, gradient_hook)
             self.gradients.append(state)
         except Exception as error:
-            self._ledger.fail(error)
+            self._file.fail(error)
 
     def _refuse(self, reason: str) -> None:
         self.refusals.append(reason)
-        self.tell()
+        self.record_copies()
 
     def _hooking(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def register_comm_hook(module: DistributedDataParallel, state: object, hook: Callable[..., Any]) -> None:
-            ours = next((one for one in self.gradients if one.module() is module and one.theirs is None), None)
+            ours = next((state for state in self.gradients if state.module() is module and state.theirs is None), None)
             if ours is None:
                 original(module, state, hook)
                 return
@@ -138,27 +134,31 @@ class Modules:
 
         return register_builtin
 
-    # --- what became of it ---------------------------------------------------------------------
+    # --- what went through shared memory --------------------------------------------------------
 
-    def tell(self) -> None:
-        """Write what has gone through shared memory so far."""
+    def record_copies(self) -> None:
+        """Write the receipt for what has gone through shared memory so far."""
         if self.copy is None:
             return
-        used = [one.copies for one in self.gradients if one.copies.calls]
-        words = []
+        used = [state.copies for state in self.gradients if state.copies.calls]
+        buckets, size = sum(copies.calls for copies in used), sum(copies.bytes for copies in used)
+        calls = self.copies.calls
+        parts = []
         if used:
-            buckets, size = sum(one.calls for one in used), sum(one.bytes for one in used)
-            words.append(f"{buckets:,} gradient buckets ({format_bytes(size)}) of {_counted(len(used), 'module')}")
-        if self.copies.calls:
-            words.append(f"{_counted(self.copies.calls, 'collective')} ({format_bytes(self.copies.bytes)})")
+            parts.append(f"{buckets:,} gradient buckets ({format_bytes(size)}) of {_counted(len(used), 'module')}")
+        if calls:
+            parts.append(f"{_counted(calls, 'collective')} ({format_bytes(self.copies.bytes)})")
         refused = "; ".join(dict.fromkeys(self.refusals))
-        if words:
-            detail = f"{' and '.join(words)} through shared memory"
-            self._ledger.say(self.copy, "applied", f"{detail}; refused: {refused}" if refused else detail)
+        detail = f"{' and '.join(parts)} through shared memory"
+        status: Status
+        if parts:
+            status, detail = "applied", f"{detail}; refused: {refused}" if refused else detail
         elif refused:
-            self._ledger.say(self.copy, "refused", refused)
+            status, detail = "refused", refused
         else:
-            self._ledger.say(self.copy, "no effect", NOTHING_COPIED)
+            status, detail = "no effect", NOTHING_COPIED
+        counts = (("gradient buckets", buckets), ("collectives", calls), ("bytes", size + self.copies.bytes))
+        self._file.set(Receipt(control=self.copy, status=status, detail=detail, carrier=CARRIER, evidence=counts))
 
 
 def _counted(number: int, what: str) -> str:
@@ -173,7 +173,7 @@ _BUILTIN: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
 def _may_be_hooked(module: DistributedDataParallel) -> bool:
-    """A module on CPUs; what else may forbid a hook shows when it runs."""
+    """A module on CPUs with peers; `no_hook` decides the rest when it first runs."""
     return module.device_type == "cpu" and dist.get_world_size(module.process_group) > 1
 
 

@@ -1,4 +1,4 @@
-"""Another function under the same name, wherever a module has it. Loads nothing of torch."""
+"""Replaces a function by another of the same name in every module. Loads nothing of torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def replace_everywhere(original: Callable[..., Any], other: Callable[..., Any]) -> None:
-    """In all modules that are loaded: torch re-exports its functions, and programs import them by name."""
+    """Replace it in all loaded modules: torch re-exports its functions, and programs import them by name."""
     name = original.__name__
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
@@ -19,7 +19,7 @@ def replace_everywhere(original: Callable[..., Any], other: Callable[..., Any]) 
 
 @contextmanager
 def replaced(original: Callable[..., Any], other: Callable[..., Any]) -> Iterator[None]:
-    """The other function inside the block. Both must bear the same name."""
+    """The other function inside the block; both must have the same name."""
     assert original.__name__ == other.__name__
     replace_everywhere(original, other)
     try:

@@ -1,7 +1,7 @@
 """Streams of a plan: one of high priority for communication, one confined to some SMs for compute.
 
-Not yet run on hardware. On a machine without a GPU there are no streams: both give None there, which
-`torch.cuda.stream` takes for "leave the stream as it is".
+Not yet run on hardware. Without a GPU there are no streams: both are None then, which `torch.cuda.stream` takes for
+"leave the stream as it is".
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from makeway.act.cuda.machine import load_torch
 from makeway.act.cuda.streams import ConfinedStream, prioritised_stream
 from makeway.act.cuda.streams import green_stream as _green_stream
+from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch.groups import where_runs
-from makeway.act.torch.plans import PlanLike, plan_of
 from makeway.values.control import CommPriority, SmPartition
 
 
 def comm_stream(plan: PlanLike, *, torch: Any | None = None) -> Any | None:
-    """A stream for communication of one's own, of the highest priority if the plan says so; None without a GPU."""
+    """A stream for the program's own communication, of the highest priority if the plan says so; None without a GPU."""
     torch = torch or load_torch()
     if where_runs(torch=torch) == "cpu":
         return None
@@ -36,7 +36,7 @@ def compute_partition(plan: PlanLike, *, torch: Any | None = None) -> Iterator[C
     Only what is launched on the stream inside the block is confined: `with torch.cuda.stream(confined.stream)`.
     """
     torch = torch or load_torch()
-    partition = next((one for one in plan_of(plan).controls if isinstance(one, SmPartition)), None)
+    partition = next((control for control in plan_of(plan).controls if isinstance(control, SmPartition)), None)
     where = where_runs(torch=torch)
     if partition is None or where == "cpu":
         yield None
@@ -49,6 +49,6 @@ def compute_partition(plan: PlanLike, *, torch: Any | None = None) -> Iterator[C
     from makeway.act.rocm.masks import hip_library, mask_words, masked_stream
 
     units = torch.cuda.get_device_properties(device).multi_processor_count
-    words = mask_words(partition.comm_sms, units - partition.comm_sms)
-    with masked_stream(torch, hip_library(), device, words) as confined:
+    mask = mask_words(partition.comm_sms, units - partition.comm_sms)
+    with masked_stream(torch, hip_library(), device, mask) as confined:
         yield confined

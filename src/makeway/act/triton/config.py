@@ -1,4 +1,4 @@
-"""How our GEMM is launched: tile, grid, stages, number type, pad; and the paper's rule for its shared memory.
+"""The launch of our GEMM: tile, grid, stages, number type, pad; and the paper's formula for its shared memory.
 
 Loads neither Triton nor torch.
 """
@@ -20,20 +20,20 @@ Tile = tuple[int, int, int]  # M, N, K
 KERNEL_NAME = "tiled_gemm"
 OPT1: Tile = (64, 64, 32)  # arXiv 2606.09200, section 4.1
 OPT2: Tile = (64, 64, 64)
-SMALLEST_SIDE = 16  # of a tile: the least that tl.dot takes
+SMALLEST_SIDE = 16  # of a tile: the smallest that tl.dot takes
 MOST_ELEMENTS = 2**31  # of a matrix: offsets are 32 bits wide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmConfig:
-    """One way to run C[m,n] = A[m,k] B[k,n], all row by row, sums in fp32."""
+    """One configuration of C[m,n] = A[m,k] B[k,n]: row-major, sums in fp32."""
 
     tile: Tile = OPT1
     grid: tuple[int, int] | None = None  # X along n, Y along m; blocks loop over the tiles. None: one block per tile
     dtype: GemmType = "fp16"
-    stages: int = 2  # of the loop over k: how many tiles of A and B are on their way or in use
+    stages: int = 2  # of the loop over k: tiles of A and B in flight or in use
     warps: int = 4
-    pad_bytes: int = 0  # more dynamic shared memory per block than the kernel uses
+    pad_bytes: int = 0  # dynamic shared memory per block beyond what the kernel uses
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(GemmType):
@@ -54,7 +54,7 @@ class GemmConfig:
             raise InputError(f"warps must be a power of 2 up to 32, got {self.warps!r}")
 
     def blocks(self, m: int, n: int) -> tuple[int, int]:
-        """The grid that is launched: X x Y, never more blocks along a side than there are tiles."""
+        """The launched grid, X x Y: at most one block per tile along each side."""
         across, down = -(-n // self.tile[1]), -(-m // self.tile[0])
         if self.grid is None:
             return across, down
@@ -64,19 +64,18 @@ class GemmConfig:
 def operand_bytes(tile: Tile, dtype: GemmType) -> int:
     """S_blk of arXiv 2606.09200, section 3.1: one tile of A and one of B, TILE_M*TILE_K + TILE_K*TILE_N elements.
 
-    What a block of a plain tiled kernel holds in shared memory. A kernel that fetches ahead holds it once for each
-    tile on its way.
+    That is what a block of a plain tiled kernel holds in shared memory; a pipelined kernel holds it once per stage.
     """
     m, n, k = tile
     return (m * k + k * n) * ELEMENT_BYTES[dtype]
 
 
 def operand_buffers(arch: str, dtype: GemmType, stages: int) -> float:
-    """How often Triton 3.9 holds the operands in shared memory: its multiple of `operand_bytes`, as compiled.
+    """Operand buffers that Triton 3.9 keeps in shared memory, as a multiple of `operand_bytes`.
 
-    Found by compiling, not published; tests/oracle/test_triton_gemm.py holds it to the compiler. One buffer less than
-    stages, since the tile in use waits in registers; Hopper's tensor cores read shared memory while the next tiles
-    come, so that none is spared. Without a pipeline AMD's code passes A and B through the same bytes, one by one.
+    Observed in compiled code, not published; tests/oracle/test_triton_gemm.py checks it against the compiler. One
+    buffer fewer than stages, since the tile in use is in registers; Hopper's tensor cores read shared memory while the
+    next tiles arrive, so they need all. Without a pipeline, AMD's code passes A and B through the same bytes in turn.
     """
     if arch.startswith("gfx"):
         return 0.5 if stages == 1 else stages - 1
@@ -85,13 +84,13 @@ def operand_buffers(arch: str, dtype: GemmType, stages: int) -> float:
 
 
 def launch_bytes(config: GemmConfig, arch: str) -> int:
-    """The dynamic shared memory that a block will ask for, pad included."""
+    """The dynamic shared memory that a block requests, pad included."""
     buffers = operand_buffers(arch, config.dtype, config.stages)
     return int(operand_bytes(config.tile, config.dtype) * buffers) + config.pad_bytes
 
 
 def controlled(config: GemmConfig, controls: Sequence[Control]) -> GemmConfig:
-    """The configuration under those of the controls that act on our GEMM: its tile and its pad."""
+    """The configuration under the controls that act on our GEMM: tile and pad."""
     for control in controls:
         if isinstance(control, TileChoice) and fnmatchcase(KERNEL_NAME, control.kernel):
             config = replace(config, tile=(control.tile_m, control.tile_n, control.tile_k))
@@ -101,7 +100,7 @@ def controlled(config: GemmConfig, controls: Sequence[Control]) -> GemmConfig:
 
 
 def check_shape(m: int, n: int, k: int) -> None:
-    """Nothing, or the error of a product that our GEMM cannot address."""
+    """Refuse a product that our GEMM cannot address."""
     for what, rows, columns in (("A", m, k), ("B", k, n), ("C", m, n)):
         if rows < 1 or columns < 1 or rows * columns >= MOST_ELEMENTS:
             raise InputError(

@@ -1,12 +1,12 @@
-"""A GEMM whose X x Y blocks loop over the output tiles: the grid, tile and pad of arXiv 2606.09200 in our hands.
+"""A GEMM whose X x Y blocks loop over the output tiles, with the grid, tile and pad of arXiv 2606.09200.
 
-Not yet run on hardware. Checked by Triton's interpreter for its numbers, and compiled for GPUs that are not there for
-its resources (tests/oracle/test_triton_gemm.py).
+Not yet run on hardware. tests/oracle/test_triton_gemm.py checks its results in Triton's interpreter and its resources
+by compiling it for several GPUs.
 
-The pad: Triton launches a kernel with `metadata.shared` bytes of dynamic shared memory, the figure its compiler found,
-and raises the function's limit to it when it loads the binary (triton, backends/nvidia/driver.c, `load_binary` and
-`launch`; on AMD the figure goes to the launch alone). A copy of the compiled kernel with a larger figure is the same
-code in a block that occupies more.
+The pad: Triton launches a kernel with `metadata.shared` bytes of dynamic shared memory, as its compiler computed, and
+raises the function's limit to that when it loads the binary (triton, backends/nvidia/driver.c, `load_binary` and
+`launch`; AMD's driver passes it to the launch only). A copy of the compiled kernel with a larger value is the same
+code in a larger block.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def matmul(a: torch.Tensor, b: torch.Tensor, config: GemmConfig, *, out: torch.T
     (m, k), (inner, n) = a.shape, b.shape
     check_shape(m, n, k)
     if inner != k or not (a.is_contiguous() and b.is_contiguous()):
-        raise InputError(f"cannot multiply {m} x {k} by {inner} x {n} row by row; make both contiguous and of one k")
+        raise InputError(f"cannot multiply {m} x {k} by {inner} x {n} ; make both contiguous with the same k")
     wanted = _POINTERS[config.dtype].removeprefix("*")
     if a.dtype != b.dtype or str(a.dtype) != {"fp32": "torch.float32", "fp16": "torch.float16"}[wanted]:
         raise InputError(f"tensors of {a.dtype} and {b.dtype} were given to a GEMM of {config.dtype}")
     result = a.new_empty((m, n)) if out is None else out
     grid = (*config.blocks(m, n), 1)
     arguments = (a, b, result, m, n, k, *config.tile, _PRECISION[config.dtype])
-    if not isinstance(tiled_gemm, triton.runtime.JITFunction):  # the interpreter knows neither warps nor pads
+    if not isinstance(tiled_gemm, triton.runtime.JITFunction):  # the interpreter has neither warps nor pads
         tiled_gemm[grid](*arguments)
         return result
     options = {"num_warps": config.warps, "num_stages": config.stages}
@@ -87,24 +87,24 @@ def _padded_kernel(config: GemmConfig, arguments: tuple[Any, ...], options: dict
 
 
 def padded(kernel: Any, pad_bytes: int) -> Any:
-    """A copy of a compiled kernel whose launches ask for `pad_bytes` more dynamic shared memory; not loaded yet.
+    """A copy of a compiled kernel whose launches request `pad_bytes` more dynamic shared memory; not loaded yet.
 
-    The kernel itself stays as it is. A device that refuses so much says so when the copy is loaded.
+    The kernel itself stays unchanged. A device that refuses the size does so when the copy is loaded.
     """
     larger = copy.copy(kernel)
-    # Its own handles: the original unloads its module when it goes, and so will the copy.
+    # Handles of its own: each object unloads its module when it is deleted.
     larger.module = larger.function = larger._module_pid = larger._run = None
     larger.metadata = kernel.metadata._replace(shared=kernel.metadata.shared + pad_bytes)
     larger.packed_metadata = make_backend(larger.metadata.target).pack_metadata(larger.metadata)
     return larger
 
 
-# --- ahead of time, for a GPU that need not be there --------------------------------------------
+# --- compiled ahead of time, without a GPU -----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledGemm:
-    """A binary, and the launch values that no binary holds."""
+    """A binary, and the launch values that it does not contain."""
 
     arch: str
     binary: bytes

@@ -1,32 +1,31 @@
-"""What to change, from the causes found: each piece of advice with the time its cause accounts for."""
+"""What to change, derived from the causes: each piece of advice carries the time its cause accounts for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from makeway.decide.analysis.causes import CauseGroup
-from makeway.decide.analysis.findings import Advice, CauseKind, Matching
+from makeway.decide.analysis.findings import Advice, CauseGroup, CauseKind, Loss, Matching
 from makeway.decide.analysis.names import short_name
 from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, SmPartition
 
 # Advice about less than this part of the recorded span is noise.
 WORTH = 0.005
-# Ranks are named when together they account for so much of the waiting.
+# The late ranks that advice names account for at least this share of all waiting.
 MOSTLY = 0.8
 
-_TITLES: dict[tuple[CauseKind, str], str] = {
-    ("straggler", "exposed"): "find out why {rank}",
-    ("no-room", "late"): "let the collective in: priority first, then SMs set apart or a smaller footprint",
-    ("dependency", "late"): "launch collectives as soon as their data is there: smaller buckets, earlier prefetch",
+_TITLES: dict[tuple[CauseKind, Loss], str] = {
+    ("straggler", "exposed"): "find out why {late_ranks}",
+    ("no-room", "late"): "make room for the collective: raise its priority, then reserve SMs or shrink its footprint",
+    ("dependency", "late"): "launch collectives as soon as their data is ready: smaller buckets, earlier prefetch",
     ("dependency", "exposed"): "give the GPU compute that does not need the result: prefetch, or split the collective",
     ("launch-bound", "exposed"): "launch compute earlier: CUDA graphs, torch.compile, fewer small kernels",
     ("serialised", "exposed"): "put the collective on a stream of its own (async_op=True, or a side stream)",
     ("contention", "slowed"): "take less from compute: fewer communication blocks, or copy engines",
 }
 
-# What the simulator can be asked about each cause; the gains are its answer, not ours.
-_CONTROLS: dict[tuple[CauseKind, str], tuple[Control, ...]] = {
+# Controls that may help against each cause; the simulator predicts their gains.
+_CONTROLS: dict[tuple[CauseKind, Loss], tuple[Control, ...]] = {
     ("no-room", "late"): (CommPriority(), SmPartition(16), CopyEngine()),
     ("dependency", "exposed"): (Chunks(4),),
     ("contention", "slowed"): (CommBlocks(8), CopyEngine()),
@@ -34,75 +33,64 @@ _CONTROLS: dict[tuple[CauseKind, str], tuple[Control, ...]] = {
 
 
 def advice(groups: Sequence[CauseGroup], matching: Matching, *, span_ns: int) -> tuple[Advice, ...]:
-    """What to change, the most time first; causes that are not determined ask for a better record."""
-    found: list[Advice] = []
+    """What to change, the most time first; undetermined causes ask for a better recording."""
+    items: list[Advice] = []
     for group in groups:
-        if group.rank_ns < WORTH * span_ns:
+        if group.most_on_one_rank_ns < WORTH * span_ns:
             continue
         key = (group.kind, group.of)
         if group.kind == "undetermined":
-            found.append(_better_record(group))
+            items.append(_better_recording(group))
         elif key in _TITLES:
-            rank = _late_ranks(matching)
-            found.append(
+            items.append(
                 Advice(
-                    title=_TITLES[key].format(rank=rank),
+                    title=_TITLES[key].format(late_ranks=_late_ranks(matching)),
                     why=_why(group, matching),
-                    bound_ns=group.rank_ns,
+                    at_most_ns=group.most_on_one_rank_ns,
                     cause=group.kind,
                     controls=_CONTROLS.get(key, ()),
                 )
             )
-    return _once(found)
-
-
-def blamed(matching: Matching) -> list[tuple[int, float]]:
-    """Each rank that came last somewhere, with its share of all waiting; the largest first."""
-    caused: dict[int, int] = {}
-    for matched in matching.matched:
-        waited = sum(end - start - matched.transfer_ns for _, start, end in matched.members)
-        caused[matched.last_rank] = caused.get(matched.last_rank, 0) + waited
-    whole = sum(caused.values())
-    return sorted(((rank, time / whole) for rank, time in caused.items() if time), key=lambda item: (-item[1], item[0]))
+    return _merged(items)
 
 
 def _late_ranks(matching: Matching) -> str:
-    """The fewest ranks that account for most of the waiting."""
+    """The fewest ranks that account for most of the waiting, in words."""
     named: list[int] = []
     covered = 0.0
-    for rank, share in blamed(matching):
+    for rank, share in matching.late_ranks:
         if covered >= MOSTLY:
             break
         named.append(rank)
         covered += share
     if not named or len(named) > 3:
-        return "ranks take turns in coming late"
+        return "ranks take turns arriving late"
     first = ", ".join(map(str, sorted(named)[:-1]))
-    return f"ranks {first} and {max(named)} come late" if first else f"rank {named[0]} comes late"
+    return f"ranks {first} and {max(named)} arrive late" if first else f"rank {named[0]} arrives late"
 
 
 def _why(group: CauseGroup, matching: Matching) -> str:
     if group.kind == "straggler":
-        shares = ", ".join(f"rank {rank} {share:.0%}" for rank, share in blamed(matching)[:3])
-        return f"of all waiting, so much is for each rank: {shares}"
+        shares = ", ".join(f"rank {rank} {share:.0%}" for rank, share in matching.late_ranks[:3])
+        return f"share of all waiting by the rank waited for: {shares}"
     if group.kind == "no-room" and group.kernel:
-        return f"{short_name(group.kernel)} leaves a block of it short of {group.short_by or 'room'}"
+        return f"{short_name(group.kernel)} leaves a block of the collective short of {group.short_by or 'room'}"
     return group.evidence
 
 
-def _better_record(group: CauseGroup) -> Advice:
+def _better_recording(group: CauseGroup) -> Advice:
     return Advice(
         title=f"record more: {group.record_next}",
-        why=f"the cause of this time cannot be told from this trace: {group.evidence}",
-        bound_ns=group.rank_ns,
+        why=f"this trace does not show the cause of this time: {group.evidence}",
+        at_most_ns=group.most_on_one_rank_ns,
         cause="undetermined",
     )
 
 
-def _once(found: Sequence[Advice]) -> tuple[Advice, ...]:
-    """Each title once, with the time of all that share it."""
-    merged: dict[str, Advice] = {}
-    for item in found:
-        first = merged.get(item.title)
-        merged[item.title] = replace(first, bound_ns=first.bound_ns + item.bound_ns) if first else item
-    return tuple(sorted(merged.values(), key=lambda item: (-item.bound_ns, item.title)))
+def _merged(items: Sequence[Advice]) -> tuple[Advice, ...]:
+    """Each title once, with the added times of all its items."""
+    by_title: dict[str, Advice] = {}
+    for item in items:
+        first = by_title.get(item.title)
+        by_title[item.title] = replace(first, at_most_ns=first.at_most_ns + item.at_most_ns) if first else item
+    return tuple(sorted(by_title.values(), key=lambda item: (-item.at_most_ns, item.title)))

@@ -1,25 +1,27 @@
-"""Causes of late, exposed and slowed collectives, each with its evidence; and causes that are alike, added up."""
+"""Causes of late, exposed and slowed collectives with their evidence, and groups of similar causes."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from makeway.decide.analysis.exposure import exposed_causes
-from makeway.decide.analysis.findings import Cause, CauseKind, Confidence, Matched, Matching, Slowdowns
+from makeway.decide.analysis.findings import Cause, CauseGroup, Confidence, Matched, Matching, Slowdowns
 from makeway.decide.analysis.lateness import late_causes
 from makeway.decide.analysis.names import short_name
 from makeway.decide.analysis.streams import StreamView, milliseconds
 from makeway.values.device import Device
 from makeway.values.timeline import Timeline
 
-# Below, a slow-down is within what the same kernel varies by from launch to launch.
+# A smaller slow-down is within the variation of one kernel from launch to launch.
 SLOWED = 1.05
+
+_Arrival = tuple[int, int, int, Matched]  # of a rank in a collective: start, end, when the last rank arrived
 
 
 def rank_causes(timeline: Timeline, rank: int, device: Device | None) -> tuple[Cause, ...]:
-    """What one rank's own record says of its late and exposed communication; other ranks may know better."""
+    """Causes of late and exposed communication, as far as one rank's own record shows them."""
     view = StreamView(timeline, rank)
     late = [cause for span in view.spans if span.kind in ("comm", "copy") for cause in late_causes(view, span, device)]
     return (*late, *exposed_causes(view))
@@ -49,29 +51,26 @@ def slowed_causes(slowdowns: Slowdowns, rank: int) -> tuple[Cause, ...]:
 
 
 def with_waiting(causes: Sequence[Cause], matching: Matching) -> tuple[Cause, ...]:
-    """The causes with the part of exposed time that was waiting for the last rank blamed on that rank.
+    """The causes, with exposed time spent waiting for the last rank attributed to that rank.
 
-    Until the last rank came, nothing could move: what ran beside it, or did not, comes second.
+    Nothing moves until the last rank arrives, so this cause comes before any other.
     """
-    arrivals: dict[int, list[tuple[int, int, int, Matched]]] = {}
+    arrivals: dict[int, list[_Arrival]] = {}
     for matched in matching.matched:
-        moved = matched.transfer_ns
+        transfer_ns = matched.transfer_ns
         for rank, start, end in matched.members:
-            arrivals.setdefault(rank, []).append((start, end, end - moved, matched))
-    for known in arrivals.values():
-        known.sort(key=lambda item: item[:3])
+            arrivals.setdefault(rank, []).append((start, end, end - transfer_ns, matched))
+    for on_rank in arrivals.values():
+        on_rank.sort(key=lambda arrival: arrival[:3])
     return tuple(part for cause in causes for part in _split_waiting(cause, arrivals.get(cause.rank, [])))
 
 
-def _split_waiting(cause: Cause, known: list[tuple[int, int, int, Matched]]) -> list[Cause]:
-    if cause.of != "exposed":
+def _split_waiting(cause: Cause, arrivals: list[_Arrival]) -> list[Cause]:
+    arrival = _collective_at(cause, arrivals) if cause.of == "exposed" else None
+    if arrival is None:
         return [cause]
-    found = _collective_at(cause, known)
-    if found is None:
-        return [cause]
-    arrived, matched = found
-    end = cause.at_ns + cause.time_ns
-    waiting = min(arrived, end) - cause.at_ns
+    _, _, arrived_ns, matched = arrival
+    waiting = min(arrived_ns - cause.at_ns, cause.time_ns)
     if waiting <= 0:
         return [cause]
     late = Cause(
@@ -82,49 +81,30 @@ def _split_waiting(cause: Cause, known: list[tuple[int, int, int, Matched]]) -> 
         at_ns=cause.at_ns,
         time_ns=waiting,
         confidence="high",
-        evidence=(
-            f"rank {matched.last_rank} came last: its part of the collective took {milliseconds(matched.transfer_ns)}, "
-            "the others waited in theirs"
-        ),
+        evidence=f"rank {matched.last_rank} arrived last and spent {milliseconds(matched.transfer_ns)} in the "
+        "collective; the others waited in theirs",
     )
     rest = replace(cause, at_ns=cause.at_ns + waiting, time_ns=cause.time_ns - waiting)
     return [late, rest] if rest.time_ns else [late]
 
 
-def _collective_at(cause: Cause, known: list[tuple[int, int, int, Matched]]) -> tuple[int, Matched] | None:
-    at = bisect_right(known, cause.at_ns, key=lambda item: item[0])
-    for start, end, arrived, matched in reversed(known[max(0, at - 8) : at]):
+def _collective_at(cause: Cause, arrivals: list[_Arrival]) -> _Arrival | None:
+    at = bisect_right(arrivals, cause.at_ns, key=lambda arrival: arrival[0])
+    for arrival in reversed(arrivals[max(0, at - 8) : at]):
+        start, end, _, matched = arrival
         if start <= cause.at_ns < end and matched.name == cause.collective:
-            return arrived, matched
+            return arrival
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CauseGroup:
-    """Causes alike in kind, time, kernel and resource, over all collectives and ranks."""
-
-    kind: CauseKind
-    of: str
-    time_ns: int  # all ranks together
-    rank_ns: int  # of the rank with most
-    count: int  # how many times
-    ranks: tuple[int, ...]
-    confidence: Confidence
-    kernel: str | None
-    resource: str | None
-    short_by: str | None
-    evidence: str  # of the longest
-    record_next: str | None
-
-
 def cause_groups(causes: Iterable[Cause]) -> tuple[CauseGroup, ...]:
-    """Causes that are alike, added up; the most time first."""
-    alike: dict[tuple[object, ...], list[Cause]] = {}
+    """Similar causes added up, the most time first."""
+    similar: dict[tuple[object, ...], list[Cause]] = {}
     for cause in causes:
         kernel = cause.kernel if cause.kind in ("no-room", "contention") else None
         resource = cause.resource if cause.kind == "no-room" else None
-        alike.setdefault((cause.kind, cause.of, kernel, resource), []).append(cause)
-    groups = [_group(members) for members in alike.values()]
+        similar.setdefault((cause.kind, cause.of, kernel, resource), []).append(cause)
+    groups = [_group(members) for members in similar.values()]
     return tuple(sorted(groups, key=lambda group: (-group.time_ns, group.kind, group.of, group.kernel or "")))
 
 
@@ -138,7 +118,7 @@ def _group(members: list[Cause]) -> CauseGroup:
         kind=longest.kind,
         of=longest.of,
         time_ns=sum(by_rank.values()),
-        rank_ns=max(by_rank.values()),
+        most_on_one_rank_ns=max(by_rank.values()),
         count=len(members),
         ranks=tuple(sorted(by_rank)),
         confidence=_agreed(members),

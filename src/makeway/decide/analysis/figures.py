@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from makeway.decide.analysis.findings import Figures, StepFigures
 from makeway.decide.analysis.intervals import Interval
-from makeway.values.errors import InputError
+from makeway.values.errors import TraceError
 from makeway.values.timeline import Span, Step, Timeline, covered_ns, overlap_ns, union_ns
 
 
 def figures(spans: Sequence[Span]) -> Figures:
-    """Interval unions over one rank's spans; copies between GPUs count as communication, but not as kernels."""
+    """Interval unions over one rank's spans; copies between GPUs count as communication, not as kernels."""
     compute: list[Interval] = []
     comm: list[Interval] = []
     memory: list[Interval] = []
@@ -34,7 +34,7 @@ def figures(spans: Sequence[Span]) -> Figures:
 def unions(
     compute: Sequence[Interval], comm: Sequence[Interval], memory: Sequence[Interval], *, copies: int = 0
 ) -> Figures:
-    """The figures of three kinds of intervals; `copies` of the comm ones are no kernels."""
+    """The figures of three kinds of intervals; `copies` of the comm intervals are not kernels."""
     compute_union, comm_union, memory_union = union_ns(compute), union_ns(comm), union_ns(memory)
     busy = union_ns([*compute_union, *comm_union, *memory_union])
     span_ns = busy[-1][1] - busy[0][0] if busy else 0
@@ -60,7 +60,7 @@ def _length(disjoint: Sequence[Interval]) -> int:
 
 
 def step_figures(timeline: Timeline, rank: int) -> tuple[StepFigures, ...]:
-    """The figures of every step of `rank`, in order; nothing where the record marks no steps."""
+    """The figures of every step of `rank`, in order; empty where no steps are recorded."""
     steps = _steps(timeline, rank)
     return tuple(
         StepFigures(number=step.number, figures=figures(spans))
@@ -71,18 +71,16 @@ def step_figures(timeline: Timeline, rank: int) -> tuple[StepFigures, ...]:
 def spans_of_step(timeline: Timeline, rank: int, number: int) -> tuple[Span, ...]:
     """The spans of one step: those that the host launched within it.
 
-    A span without a recorded launch belongs to the step in which it starts. What was launched, or without a
-    launch started, outside every step belongs to none.
+    A span without a recorded launch belongs to the step in which it starts. Spans outside every step belong to none.
     """
     steps = _steps(timeline, rank)
-    found = [index for index, step in enumerate(steps) if step.number == number]
-    if not found:
+    if number not in (step.number for step in steps):
+        source = next((info.source for info in timeline.ranks if info.rank == rank), "") or f"rank {rank}"
         known = ", ".join(str(step.number) for step in steps)
-        raise InputError(
-            f"rank {rank} has no step {number}; " + (f"its steps are {known}" if known else "its record marks no steps")
-        )
-    by_step = _by_step(timeline, rank, steps)
-    return tuple(span for index in found for span in by_step[index])
+        known = f"its steps are {known}" if known else "it records no profiler steps"
+        raise TraceError(f"{source} has no step {number}; {known}")
+    by_step = zip(steps, _by_step(timeline, rank, steps), strict=True)
+    return tuple(span for step, spans in by_step if step.number == number for span in spans)
 
 
 def _steps(timeline: Timeline, rank: int) -> list[Step]:

@@ -1,28 +1,35 @@
-"""What analysis says of timelines: the values that text, HTML and Perfetto output render."""
+"""The values that make up an analysis: figures, slow-downs, matched collectives, causes and advice."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from makeway.values.control import Control
-from makeway.values.timeline import share_of_ideal
+from makeway.values.timeline import Origin, Span, share_of_ideal
 
 CauseKind = Literal[
-    "straggler",  # a rank came late: the others wait inside the collective
+    "straggler",  # a rank arrived late: the others wait inside the collective
     "no-room",  # compute kernels held every SM, and no block of the collective fits beside them
-    "dependency",  # room was there: it waited for another stream, or compute waited for it
-    "launch-bound",  # the host asked too late
+    "dependency",  # there was room, but it waited for another stream, or compute waited for it
+    "launch-bound",  # the host launched too late
     "serialised",  # it shares its stream with compute
     "contention",  # it ran beside compute, and one slowed the other
     "undetermined",
 ]
 Confidence = Literal["high", "medium", "low"]
+Loss = Literal[
+    "late",  # between ready and start
+    "exposed",  # without compute beside it
+    "slowed",  # compute that took longer than alone
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Interval unions over the GPU spans of one rank, or of one step of it (docs/numbers.md)."""
+    """Interval unions over the GPU spans of one rank or one of its steps (docs/numbers.md)."""
+
+    SHOWN: ClassVar = ("compute_alone_ns", "memory_alone_ns", "overlap_percent", "exposed_percent", "share_of_ideal")
 
     kernels: int
     comm_kernels: int
@@ -35,6 +42,15 @@ class Figures:
     span_ns: int  # first start to last end
 
     @property
+    def compute_alone_ns(self) -> int:
+        return self.compute_ns - self.overlap_ns
+
+    @property
+    def memory_alone_ns(self) -> int:
+        """Only copies and fills run."""
+        return self.span_ns - self.idle_ns - self.compute_ns - self.exposed_ns
+
+    @property
     def overlap_percent(self) -> float | None:
         return 100.0 * self.overlap_ns / self.comm_ns if self.comm_ns else None
 
@@ -45,7 +61,7 @@ class Figures:
 
     @property
     def share_of_ideal(self) -> float | None:
-        """Of the recorded durations: what overlap hid, against what the longer side could have hidden."""
+        """Of the recorded durations: what overlap hid over what the longer side could have hidden."""
         return share_of_ideal(
             t_sequential=self.compute_ns + self.comm_ns,
             t=self.compute_ns + self.comm_ns - self.overlap_ns,
@@ -56,16 +72,16 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """How much of an SM's warps a kernel can hold: ours, and what Kineto's 48 KB cap makes of it."""
+    """How much of an SM's warps kernels can hold, and how often Kineto's formula gets it wrong."""
 
     kernels: int  # launches whose resources are recorded
-    kineto_wrong: int  # of them: Kineto's formula, with its cap, is off by more than 1 point
+    kineto_wrong: int  # of them: Kineto's formula, with its 48 KB cap, is off by more than 1 point
     mean_percent: float | None  # weighted by kernel time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdown:
-    """One kernel (same name, grid and resources) beside communication against alone, on one rank."""
+    """One kernel (same name, grid and resources) alone and beside communication, on one rank."""
 
     kernel: str
     rank: int
@@ -89,23 +105,32 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdowns:
-    """The groups that could be compared, and how much of the overlapped compute time they cover."""
+    """The kernels that ran both ways, and how much of the overlapped compute time they cover."""
+
+    SHOWN: ClassVar = ("covered_percent",)
 
     groups: tuple[Slowdown, ...]
     covered_ns: int
     overlapped_ns: int  # compute time beside communication, comparable or not
 
+    @property
+    def covered_percent(self) -> float | None:
+        return 100.0 * self.covered_ns / self.overlapped_ns if self.overlapped_ns else None
+
+
+NO_SLOWDOWNS = Slowdowns(groups=(), covered_ns=0, overlapped_ns=0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
-    """One collective seen on several ranks."""
+    """One collective as several ranks recorded it."""
 
     name: str
     members: tuple[tuple[int, int, int], ...]  # (rank, start_ns, end_ns)
 
     @property
     def transfer_ns(self) -> int:
-        """The shortest rank: it came last and waited for nobody."""
+        """The shortest rank's time: it arrived last and waited for nobody."""
         return min(end - start for _, start, end in self.members)
 
     def waiting_ns(self, rank: int) -> int:
@@ -113,28 +138,37 @@ class Matched:
 
     @property
     def last_rank(self) -> int:
-        """Whom the others waited for."""
+        """The rank that the others waited for."""
         return min(self.members, key=lambda member: (member[2] - member[1], member[0]))[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """Collectives matched over ranks: transfer against waiting, and the rank that was waited for."""
+    """Collectives matched across ranks: transfer, waiting, and the ranks that were waited for."""
 
-    matched: tuple[Matched, ...]
-    unmatched: tuple[tuple[int, int], ...]  # (rank, collectives without a counterpart)
-    transfer_ns: int  # sum of the shortest ranks
-    waiting_ns: tuple[tuple[int, int], ...]  # (rank, sum of its waiting)
-    straggler_rank: int | None  # None: nobody stands out
-    straggler_share: float | None  # of all waiting, the part spent waiting for that rank
+    matched: tuple[Matched, ...] = ()
+    unmatched: tuple[tuple[int, int], ...] = ()  # (rank, collectives without a counterpart)
+    transfer_ns: int = 0  # sum of the shortest ranks
+    waiting_ns: tuple[tuple[int, int], ...] = ()  # (rank, sum of its waiting)
+    late_ranks: tuple[tuple[int, float], ...] = ()  # (rank, share of all waiting spent waiting for it), largest first
+    straggler_rank: int | None = None  # None: no rank stands out
+    straggler_share: float | None = None  # of all waiting
+
+    @property
+    def mean_waiting_ns(self) -> float | None:
+        """Waiting per rank; None where nothing is matched."""
+        return sum(time for _, time in self.waiting_ns) / len(self.waiting_ns) if self.matched else None
+
+
+NO_MATCHING = Matching()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Why time of one collective on one rank was late or exposed, with the evidence for it."""
+    """Why one stretch of time of a collective on one rank was lost, with the evidence."""
 
     kind: CauseKind
-    of: Literal["late", "exposed", "slowed"]  # between ready and start; without compute beside it; longer than alone
+    of: Loss
     collective: str
     rank: int
     at_ns: int  # where this time begins
@@ -147,15 +181,56 @@ class Cause:
     record_next: str | None = None  # undetermined: what to record next time
 
 
+def cause_of(
+    comm: Span,
+    kind: CauseKind,
+    of: Loss,
+    when: tuple[int, int],
+    confidence: Confidence,
+    evidence: str,
+    **details: str | None,
+) -> Cause:
+    """A cause of the time `when` (start and end) of a collective."""
+    return Cause(
+        kind=kind,
+        of=of,
+        collective=comm.name,
+        rank=comm.rank,
+        at_ns=when[0],
+        time_ns=when[1] - when[0],
+        confidence=confidence,
+        evidence=evidence,
+        **details,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseGroup:
+    """Causes of the same kind, loss, kernel and resource, over all collectives and ranks."""
+
+    kind: CauseKind
+    of: Loss
+    time_ns: int  # all ranks together
+    most_on_one_rank_ns: int
+    count: int
+    ranks: tuple[int, ...]
+    confidence: Confidence
+    kernel: str | None
+    resource: str | None
+    short_by: str | None
+    evidence: str  # of the longest
+    record_next: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """One thing to change, and what it can bring at most."""
+    """One thing to change, and the most it can gain."""
 
     title: str
     why: str
-    bound_ns: int  # per rank: the time that the cause accounts for
+    at_most_ns: int  # per rank: the time that the cause accounts for
     cause: CauseKind
-    controls: tuple[Control, ...] = ()  # what `makeway simulate` and `plan` call it; empty: a change in the program
+    controls: tuple[Control, ...] = ()  # empty: a change in the program
     predicted_gain_ns: float | None = None  # from the simulator; None: not predicted
 
 
@@ -169,24 +244,18 @@ class StepFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFindings:
-    """What one rank's timeline says."""
+    """What one rank's timeline shows."""
 
     rank: int
     device: str | None
     source: str
     figures: Figures
-    steps: tuple[StepFigures, ...]
-    occupancy: Occupancy | None
-    slowdowns: Slowdowns
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """What the timelines of all ranks say together."""
-
-    ranks: tuple[RankFindings, ...]
-    matching: Matching
-    causes: tuple[Cause, ...]
-    advice: tuple[Advice, ...]
+    origin: Origin = "imported"
+    library: str | None = None  # "nccl-2.17.1"
+    spans: int = 0
+    waiting_ns: int | None = None  # inside matched collectives, for other ranks
+    exposed_waiting_ns: int = 0  # of it: the part without compute beside it
+    steps: tuple[StepFigures, ...] = ()
+    occupancy: Occupancy | None = None
+    slowdowns: Slowdowns = NO_SLOWDOWNS
     notes: tuple[str, ...] = ()

@@ -1,24 +1,24 @@
-"""The figures of HolisticTraceAnalysis (HTA), by its own rules, to lay beside ours.
+"""The figures of HolisticTraceAnalysis (HTA), by its own rules, to compare with makeway's.
 
 The rules are those of release 0.5.0 (facebookresearch/HolisticTraceAnalysis: hta/common/trace.py,
 hta/common/trace_parser.py, hta/utils/utils.py, hta/analyzers). They differ from `figures` in four ways:
 
-- With two or more profiler steps a kernel or copy counts only if the trace holds its launch, and by default only
-  if the host launched it before the last step began. (With `include_last_profiler_step=True` HTA means to
-  stop at the end of the last step. It compares launch times counted from the first event with an end that is
-  not, so on any real clock the end never stops it; neither does it here.)
-- A trace with fractions of a microsecond is cut to whole ones: starts up, ends down. An event within one
-  microsecond gets a negative length and counts as such.
-- Communication is what is named `nccl...Kernel...`; any other collective is compute.
+- With two or more profiler steps, a kernel or copy counts only if the trace holds its launch and, by default, the
+  host launched it before the last step began. (With `include_last_profiler_step=True` HTA means to stop at the end
+  of the last step. But it compares launch times relative to the first event with an absolute end, so no real clock
+  ever reaches it; the same holds here.)
+- Times with fractions of a microsecond are rounded: starts up, ends down. An event within one microsecond gets a
+  negative length and counts as such.
+- Communication is any kernel named `nccl...Kernel...`; any other collective is compute.
 - Kernels with "Sync" or "Memcpy" in their name are neither compute nor communication, but not idle.
 
-The rules cannot be followed to the last digit where HTA counts what a timeline does not hold:
+Digits differ where HTA counts what a timeline does not hold:
 
 - synchronisation events (`cuda_sync`), which HTA counts as busy time;
-- host events that carry a stream: HTA takes a `cpu_op` of a Triton kernel with a "stream" argument for a kernel;
-- profiler steps that are annotated on the GPU too, without a stream: HTA takes the later of host and GPU for the
-  start of the last step, which matters only when the last step is left out;
-- absolute times with fractions (about 1.7e15 us), where HTA's floating-point ends are a quarter microsecond coarse.
+- host events with a stream: HTA counts a `cpu_op` of a Triton kernel with a "stream" argument as a kernel;
+- profiler steps annotated on the GPU without a stream: HTA starts the last step at the later of host and GPU, which
+  matters only if the last step is left out;
+- absolute times with fractions (about 1.7e15 us), where HTA's floating-point ends have steps of a quarter microsecond.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _Kind = Literal["compute", "comm", "memory", "other"]
 
 
 def hta_figures(timeline: Timeline, rank: int, *, include_last_step: bool = True) -> Figures | None:
-    """What HTA says of one rank; None where its rules leave nothing to count.
+    """HTA's figures for one rank; None if its rules leave nothing to count.
 
-    `include_last_step` is HTA's include_last_profiler_step, which HTA leaves out by default. `kernels` and
-    `comm_kernels` count what HTA counts: kernels by their names, without copies.
+    `include_last_step` is HTA's include_last_profiler_step, which is off by default in HTA. `kernels` and
+    `comm_kernels` count kernels by name, without copies, as HTA does.
     """
     spans = _counted(timeline, rank, include_last_step=include_last_step)
     if not spans:

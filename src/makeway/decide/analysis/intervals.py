@@ -1,4 +1,4 @@
-"""Which part of many spans lies beside a set of intervals, without comparing every pair."""
+"""How much of many spans a set of intervals covers, without comparing every pair."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def interval(span: Span) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Disjoint intervals in order, and how much time they cover before each of them starts."""
+    """Disjoint intervals in order, and the time covered before each of them starts."""
 
     starts_ns: tuple[int, ...]
     ends_ns: tuple[int, ...]
@@ -26,10 +26,10 @@ class Cover:
 
     def until_ns(self, time_ns: int) -> int:
         """Covered time before `time_ns`."""
-        found = bisect_right(self.starts_ns, time_ns) - 1
-        if found < 0:
+        last = bisect_right(self.starts_ns, time_ns) - 1
+        if last < 0:
             return 0
-        return self.before_ns[found] + min(time_ns, self.ends_ns[found]) - self.starts_ns[found]
+        return self.before_ns[last] + min(time_ns, self.ends_ns[last]) - self.starts_ns[last]
 
     def within_ns(self, start_ns: int, end_ns: int) -> int:
         """Covered time between `start_ns` and `end_ns`."""

@@ -1,9 +1,9 @@
 """Why a collective started late: between ready and start, was there room for it on some SM?
 
-Ready is when the host had launched it and its own stream had ended what came before. A collective that is
-ready, finds room and still does not start waits for another stream: a dependency. Only a delay without room
-at any moment can be blamed on residency. A moment at which every running kernel has ended counts as room:
-a block that is only short of room would have been placed there, before the next kernel of that stream.
+A collective is ready once the host has launched it and its own stream has finished everything before it. If it is
+ready, has room and still does not start, it waits for another stream: a dependency. Only a delay without room at any
+moment is due to residency. A moment at which every running kernel has ended counts as room: a block that lacks only
+room would be placed there, before the next kernel of that stream.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from makeway.decide.analysis.findings import Cause
+from makeway.decide.analysis.findings import Cause, Confidence, cause_of
 from makeway.decide.analysis.names import short_name
 from makeway.decide.analysis.streams import SETTLE_NS, StreamView, milliseconds, ready_ns
 from makeway.model.residency import blocks_in, resident_blocks, room_beside, shortages
@@ -22,9 +22,9 @@ from makeway.values.errors import InvalidKernelError
 from makeway.values.kernel import KernelResources, Launch
 from makeway.values.timeline import Span
 
-# A start over 20 us after ready is late: launches by themselves take 5 to 15 us on a busy host.
+# A start more than 20 us after ready is late; a launch alone takes 5 to 15 us on a busy host.
 LATE_NS = 20_000
-# The part of a delay that evidence has to cover before a cause is claimed.
+# The part of a delay that evidence must cover before a cause is claimed.
 COVERED = 0.9
 
 RECORD_SYNC = (
@@ -36,7 +36,7 @@ RECORD_RESOURCES = "registers and shared memory per kernel: rocprofv3 or Nsight 
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """A stretch of time with the same kernels running, and whether a block of the collective had room."""
+    """A stretch of time with the same kernels running, and whether a block of the collective has room."""
 
     start_ns: int
     end_ns: int
@@ -52,10 +52,9 @@ def late_causes(view: StreamView, comm: Span, device: Device | None) -> list[Cau
     released = _released_ns(view, comm)
     if released is not None:
         until = min(max(released, ready), comm.start_ns)
-        found = (
-            [_dependency(comm, ready, until, "a recorded stream wait ended then", known=True)] if until > ready else []
-        )
-        return found + (_unreleased(view, comm, until, device) if comm.start_ns - until > LATE_NS else [])
+        waited = [_dependency(comm, ready, until, "a recorded stream wait ends then", known=True)]
+        late = _unreleased(view, comm, until, device) if comm.start_ns - until > LATE_NS else []
+        return (waited if until > ready else []) + late
     return _judged(view, comm, ready, device)
 
 
@@ -63,30 +62,28 @@ def _judged(view: StreamView, comm: Span, ready: int, device: Device | None) -> 
     moments = _moments(view, comm, ready, device)
     last_room = max((m.end_ns for m in moments if m.room and m.start_ns < comm.start_ns - SETTLE_NS), default=None)
     if last_room is not None:
-        before = [m for m in moments if m.start_ns < comm.start_ns - SETTLE_NS]  # later room is what let it in
-        evidence, known = _room_words(before, device), _room_share(before) >= COVERED
+        before = [m for m in moments if m.start_ns < comm.start_ns - SETTLE_NS]  # room after that is what let it start
+        evidence, known = _room_evidence(before, device), _room_share(before) >= COVERED
         if comm.start_ns - last_room <= LATE_NS:
             return [_dependency(comm, ready, comm.start_ns, evidence, known=known)]
         if (fed := _fed_by(moments, comm)) is not None:
-            evidence += f"; {short_name(fed.name)}, launched before it, ended just before it started"
+            evidence += f"; {short_name(fed.name)}, launched earlier, ended just before it started"
             return [_dependency(comm, ready, comm.start_ns, evidence, known=known)]
         return [
             _dependency(comm, ready, last_room, evidence, known=known),
-            _undetermined(comm, last_room, "it had let room pass before, so room alone did not hold it"),
+            _undetermined(comm, last_room, "it did not use earlier room, so room alone did not hold it"),
         ]
-    blocked = sum(m.end_ns - m.start_ns for m in moments if m.room is False)
-    if device is not None and blocked >= COVERED * (comm.start_ns - ready):
+    if device is not None and _blocked_ns(moments) >= COVERED * (comm.start_ns - ready):
         return [_no_room(comm, ready, moments, device)]
     if device is None or comm.launch is None or comm.launch.resources is None:
-        return [_undetermined(comm, ready, "the record does not say what its blocks need", RECORD_RESOURCES)]
-    return [_undetermined(comm, ready, "whether the kernels that ran left room is not recorded", RECORD_RESOURCES)]
+        return [_undetermined(comm, ready, "the trace does not record what its blocks need", RECORD_RESOURCES)]
+    return [_undetermined(comm, ready, "the trace does not record whether running kernels left room", RECORD_RESOURCES)]
 
 
 def _fed_by(moments: Sequence[_Moment], comm: Span) -> Span | None:
     """A kernel that the host launched before the collective and that ended just before it started.
 
-    A stream wait holds for all that was launched before; a collective that waits for a stream starts when the last
-    of it has ended.
+    A stream wait covers everything launched before it, so the collective starts when the last of that ends.
     """
     if comm.launched_ns is None:
         return None
@@ -102,16 +99,15 @@ def _fed_by(moments: Sequence[_Moment], comm: Span) -> Span | None:
 
 
 def _unreleased(view: StreamView, comm: Span, released: int, device: Device | None) -> list[Cause]:
-    """Waits are recorded and over: what is left is room, or something the record does not show."""
+    """The cause after all recorded waits have ended: room, or something that the trace does not show."""
     moments = _moments(view, comm, released, device)
-    blocked = sum(m.end_ns - m.start_ns for m in moments if m.room is False)
-    if device is not None and blocked >= COVERED * (comm.start_ns - released):
+    if device is not None and _blocked_ns(moments) >= COVERED * (comm.start_ns - released):
         return [_no_room(comm, released, moments, device, waits_known=True)]
-    return [_undetermined(comm, released, "its recorded waits were over and room was there", "a second run")]
+    return [_undetermined(comm, released, "its recorded waits had ended and there was room", "a second run")]
 
 
 def _released_ns(view: StreamView, comm: Span) -> int | None:
-    """When the last thing it is recorded to wait for ended; None without records or without a wait."""
+    """When the last span that it is recorded to wait for ended; None where waits are not recorded."""
     if view.waits is None or comm.launched_ns is None:
         return None
     earlier = view.before(comm)
@@ -126,11 +122,11 @@ def _released_ns(view: StreamView, comm: Span) -> int | None:
     return max(ends, default=0)
 
 
-# --- was there room ----------------------------------------------------------------------------
+# --- room over time ----------------------------------------------------------------------------
 
 
 def _moments(view: StreamView, comm: Span, ready: int, device: Device | None) -> list[_Moment]:
-    """The delay cut where the set of running kernels changes; a full drain is a moment of no length."""
+    """The delay split where the set of running kernels changes; a full drain is a moment of zero length."""
     beside = [span for span in view.running(ready, comm.start_ns) if span is not comm]
     edges = sorted({ready, comm.start_ns, *_inside(beside, ready, comm.start_ns)})
     moments: list[_Moment] = []
@@ -156,7 +152,7 @@ def _inside(spans: Sequence[Span], start: int, end: int) -> list[int]:
 
 
 def _has_room(device: Device | None, comm: Launch | None, running: Sequence[Span]) -> bool | None:
-    """Whether a block of the collective fits on the emptiest SM beside what runs; None when not known."""
+    """Whether a block of the collective fits on the emptiest SM beside the running kernels; None if unknown."""
     launches = [span.launch for span in running]
     if not launches:
         return True
@@ -179,7 +175,7 @@ def _fits_beside(device: Device, launch: Launch, comm: KernelResources) -> bool:
         full = resident_blocks(device, launch.resources)
         room = room_beside(device, launch.resources, min(full, launch.blocks // device.sms))
         return blocks_in(device, room, comm) > 0
-    except InvalidKernelError:  # a record that this device could not have run
+    except InvalidKernelError:  # a kernel that this device cannot run
         return False
 
 
@@ -188,42 +184,40 @@ def _room_share(moments: Sequence[_Moment]) -> float:
     return sum(m.end_ns - m.start_ns for m in moments if m.room) / whole if whole else 1.0
 
 
-# --- words -------------------------------------------------------------------------------------
+def _blocked_ns(moments: Sequence[_Moment]) -> int:
+    return sum(m.end_ns - m.start_ns for m in moments if m.room is False)
 
 
-def _room_words(moments: Sequence[_Moment], device: Device | None) -> str:
-    """How often and how long a block of it had room, and beside what."""
+# --- causes ------------------------------------------------------------------------------------
+
+
+def _room_evidence(moments: Sequence[_Moment], device: Device | None) -> str:
+    """How often and how long a block of the collective had room, and beside what."""
     free = sum(m.end_ns - m.start_ns for m in moments if m.room)
     whole = sum(m.end_ns - m.start_ns for m in moments)
     times = sum(1 for before, m in pairwise([None, *moments]) if m and m.room and not (before and before.room))
-    words = f"room for a block of it came {times} time{'s' if times > 1 else ''}"
-    words += f" ({milliseconds(free)} of {milliseconds(whole)})"
+    evidence = f"a block of it had room {times} time{'s' if times > 1 else ''}"
+    evidence += f" ({milliseconds(free)} of {milliseconds(whole)})"
     beside = Counter[str]()
     for moment in moments:
         if moment.room:
             for span in moment.running:
-                beside[_beside_words(span, device)] += moment.end_ns - moment.start_ns
+                beside[_with_blocks(span, device)] += moment.end_ns - moment.start_ns
     if beside:
-        words += f", {milliseconds(beside.most_common(1)[0][1])} beside {beside.most_common(1)[0][0]}"
-    return words
+        [(kernel, time_ns)] = beside.most_common(1)
+        evidence += f", {milliseconds(time_ns)} beside {kernel}"
+    return evidence
 
 
-def _beside_words(span: Span, device: Device | None) -> str:
+def _with_blocks(span: Span, device: Device | None) -> str:
     blocks = f" ({span.launch.blocks:,} blocks on {device.sms} SMs)" if span.launch and device else ""
     return f"{short_name(span.name)}{blocks}"
 
 
 def _dependency(comm: Span, start: int, end: int, evidence: str, *, known: bool) -> Cause:
-    return Cause(
-        kind="dependency",
-        of="late",
-        collective=comm.name,
-        rank=comm.rank,
-        at_ns=start,
-        time_ns=end - start,
-        confidence="high" if known else "medium",
-        evidence=f"it waited for another stream, not for room: {evidence}",
-    )
+    confidence: Confidence = "high" if known else "medium"
+    evidence = f"it waited for another stream, not for room: {evidence}"
+    return cause_of(comm, "dependency", "late", (start, end), confidence, evidence)
 
 
 def _no_room(comm: Span, start: int, moments: Sequence[_Moment], device: Device, *, waits_known: bool = False) -> Cause:
@@ -247,20 +241,16 @@ def _no_room(comm: Span, start: int, moments: Sequence[_Moment], device: Device,
         span.launched_ns is not None and comm.launched_ns is not None and span.launched_ns > comm.launched_ns
     )
     proven = in_its_tail or waits_known or launched_after
-    return Cause(
-        kind="no-room" if proven else "undetermined",
-        of="late",
-        collective=comm.name,
-        rank=comm.rank,
-        at_ns=start,
-        time_ns=comm.start_ns - start,
-        confidence="high" if in_its_tail or waits_known else "medium" if proven else "low",
-        evidence=(
-            f"{short_name(span.name)} held every SM for {milliseconds(blockers[name])} "
-            f"of {milliseconds(comm.start_ns - start)} ({held} blocks per SM) "
-            "and no block of the collective fits beside it"
-            + ("" if proven else "; it was launched before the collective, and a stream wait on it would look the same")
-        ),
+    return cause_of(
+        comm,
+        "no-room" if proven else "undetermined",
+        "late",
+        (start, comm.start_ns),
+        "high" if in_its_tail or waits_known else "medium" if proven else "low",
+        f"{short_name(span.name)} held every SM for {milliseconds(blockers[name])} "
+        f"of {milliseconds(comm.start_ns - start)} ({held} blocks per SM) "
+        "and no block of the collective fits beside it"
+        + ("" if proven else "; it was launched before the collective, and a stream wait on it would look the same"),
         kernel=span.name,
         resource=short[0].resource if short else None,
         short_by=str(short[0]) if short else None,
@@ -269,14 +259,4 @@ def _no_room(comm: Span, start: int, moments: Sequence[_Moment], device: Device,
 
 
 def _undetermined(comm: Span, start: int, why: str, record: str = RECORD_SYNC) -> Cause:
-    return Cause(
-        kind="undetermined",
-        of="late",
-        collective=comm.name,
-        rank=comm.rank,
-        at_ns=start,
-        time_ns=comm.start_ns - start,
-        confidence="low",
-        evidence=why,
-        record_next=record,
-    )
+    return cause_of(comm, "undetermined", "late", (start, comm.start_ns), "low", why, record_next=record)

@@ -1,4 +1,4 @@
-"""Kernel names short enough for a sentence."""
+"""Kernel names short enough for a sentence or a table."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 _LONGEST = 56
+_LONGEST_WITH_PARAMETERS = 160
 _BRACKETS = {"<": ">", "(": ")", "{": "}"}
 
 
@@ -17,6 +18,14 @@ def short_name(name: str) -> str:
     plain = re.sub(r"^(?:void|static|__global__)\s+", "", plain)
     plain = re.sub(r"\s+", " ", plain)
     return plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 14]}...{plain[-11:]}"
+
+
+def without_arguments(name: str) -> str:
+    """The name with its template parameters, which distinguish kernels: "void foo<int>(char*)" is "foo<int>"."""
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    head, bracket, _ = plain.partition(">(")
+    plain = (head + ">" if bracket else plain.partition("(")[0]) or name
+    return plain if len(plain) <= _LONGEST_WITH_PARAMETERS else f"{plain[: _LONGEST_WITH_PARAMETERS - 1]}…"
 
 
 def _without_brackets(name: str) -> str:

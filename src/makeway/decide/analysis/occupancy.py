@@ -1,13 +1,13 @@
-"""How much of an SM's warps a launch holds, and what Kineto writes for it.
+"""How much of an SM's warps a launch holds, and what Kineto records for it.
 
-Achieved occupancy here is an estimate from the launch alone, as in Kineto: blocks per SM are what fits, or what
-the grid has for each SM when that is less. It is an average over the SMs, so it may be less than one block.
+As in Kineto, achieved occupancy is estimated from the launch alone. Blocks per SM are the resident blocks, or the
+grid's blocks per SM if that is less. It is an average over SMs, so it may be less than one block.
 
     occupancy = min(resident blocks, blocks / SMs) x warps of a block / warps an SM can hold
 
-Kineto (pytorch/kineto, libkineto/src/DeviceProperties.cpp) counts threads where this counts warps, and asks the
-occupancy calculator without the opt-in to large shared memory: any block above the default limit of 48 KiB does
-not fit then, and its occupancy is written as 0. Every NCCL kernel of recent versions is such a block.
+Kineto (pytorch/kineto, libkineto/src/DeviceProperties.cpp) counts threads instead of warps, and calls the occupancy
+calculator without the opt-in to large shared memory. So a block above the default limit of 48 KiB does not fit, and
+its occupancy is recorded as 0. Every NCCL kernel of recent versions is such a block.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from makeway.values.errors import InputError
 from makeway.values.kernel import KernelResources, Launch
 from makeway.values.timeline import Span
 
-WRONG_BY_POINTS = 1.0  # Kineto writes whole percents
+WRONG_BY_POINTS = 1.0  # Kineto records whole percentages
 
 
 def occupancy_percent(device: Device, launch: Launch) -> float:
-    """Warps that an SM holds on average while `launch` runs alone, over the warps it can hold."""
+    """Warps that an SM holds on average while `launch` runs alone, as a percentage of its limit."""
     resources = _resources(launch)
     blocks = min(resident_blocks(device, resources), launch.blocks / device.sms)
     return 100.0 * blocks * need(device.sm, resources).warps / device.sm.max_warps
 
 
 def kineto_percent(device: Device, launch: Launch) -> float:
-    """Kineto's "est. achieved occupancy %" before it is rounded: 0 above the default shared-memory limit."""
+    """Kineto's "est. achieved occupancy %" before rounding: 0 above the default shared-memory limit."""
     resources, sm = _resources(launch), device.sm
     if resources.smem_bytes > sm.smem_default_block_bytes:
         return 0.0
@@ -41,7 +41,7 @@ def kineto_percent(device: Device, launch: Launch) -> float:
 
 
 def occupancy(spans: Iterable[Span], device: Device) -> Occupancy:
-    """The occupancy of all kernels whose resources are recorded, weighted by the time they ran."""
+    """The occupancy of all kernels with recorded resources, weighted by their time."""
     known: dict[Launch, tuple[float, bool]] = {}
     kernels = wrong = time_ns = 0
     weighted = 0.0
@@ -67,7 +67,7 @@ def occupancy(spans: Iterable[Span], device: Device) -> Occupancy:
 def _resources(launch: Launch) -> KernelResources:
     if launch.resources is None:
         raise InputError(
-            "occupancy needs registers and shared memory, which this launch's record lacks\n"
-            "ROCm's Kineto traces leave them out; rocprofv3 and NVIDIA traces have them."
+            "occupancy needs registers and shared memory, which are not recorded for this launch\n"
+            "Kineto traces of ROCm lack them; rocprofv3 and NVIDIA traces have them."
         )
     return launch.resources

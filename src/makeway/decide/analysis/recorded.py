@@ -1,9 +1,9 @@
-"""A workload made of a recorded step, so that the simulator can say what a control would do to that very step.
+"""A recorded step as a workload, so that the simulator can predict what a control does to it.
 
-What is taken over: each kernel's blocks, resources and time (alone where the trace holds it alone), the order of
-streams, and when the host launched what. What is inferred, since traces seldom hold it: which operation waits for
-which of another stream. An operation that was ready and started right after another stream's operation ended is
-taken to wait for it, and a collective for the compute launched before it, unless the record contradicts.
+Each kernel keeps its blocks, resources and time (alone, where the trace has it alone), its order on the stream and its
+launch time. Traces seldom record which operation waits for another stream, so that is inferred. An operation that was
+ready and started right after another stream's operation ended waits for it; a collective waits for the compute
+launched before it, unless the recording contradicts that.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from makeway.values.kernel import KernelResources
 from makeway.values.timeline import Exchange, Span, Timeline, union_ns
 from makeway.values.workload import CollectiveOp, KernelOp, Measured, Operation, Workload
 
-MOST_OPERATIONS = 200  # more make a simulation slower than a reader's patience; short kernels are joined
-MOST_COLLECTIVES = 48  # of a record with more, the middle is taken
-MOST_WAVES = 8  # a kernel of more waves stands as one of so many, with as much longer blocks
-_BRIEF_COPY_NS = 5_000  # copies and fills below are left out
-_COPY_BLOCK = KernelResources(threads=32, registers_per_thread=16)  # a copy stands in its stream and takes no room
-_UNRECORDED_BLOCK = "threads=544,registers=96,smem=48KiB"  # NCCL's usual block, for the few without a record
-_GUESSED_BYTES_PER_NS = 100.0  # the size of a collective whose size is not recorded; its time is the recorded one
+MOST_OPERATIONS = 200  # more take too long to simulate; short kernels are joined
+MOST_COLLECTIVES = 48  # a longer recording is cut to its middle
+MOST_WAVES = 8  # a kernel of more waves gets fewer, longer blocks
+_BRIEF_COPY_NS = 5_000  # shorter copies and fills are left out
+_COPY_BLOCK = KernelResources(threads=32, registers_per_thread=16)  # a copy keeps its place in a stream
+_UNRECORDED_BLOCK = "threads=544,registers=96,smem=48KiB"  # NCCL's usual block, for the few that are not recorded
+_GUESSED_BYTES_PER_NS = 100.0  # for a collective of unrecorded size; its time is as recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStep:
-    """A step as a workload, and the time it took."""
+    """A step as a workload, the GPU it ran on, and the time it took."""
 
     workload: Workload
+    device: Device
     rank: int
-    origin_ns: int  # where the workload's times count from
+    origin_ns: int  # time 0 of the workload
     recorded_ns: int
     kernels: int  # launches that the operations stand for
     collectives: tuple[tuple[str, int, int], ...]  # (operation, recorded start, recorded end)
@@ -47,7 +48,7 @@ class RecordedStep:
 
 @dataclass(slots=True)
 class _Run:
-    """Neighbours on one stream that become one operation."""
+    """Neighbouring spans of one stream that become one operation."""
 
     spans: list[Span]
     time_ns: float
@@ -67,14 +68,14 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Cuts:
-    """Spans (by id) before which, and after which, a run of neighbours has to be cut."""
+    """Spans (by id) before which, and after which, a run must end."""
 
     before: frozenset[int]
     after: frozenset[int]
 
     @classmethod
     def of(cls, waits: Mapping[int, list[Span]], waiting: Sequence[Span]) -> _Cuts:
-        """Where the spans that wait, and those they wait for, become ends of a run."""
+        """Cuts before the spans that wait and after those they wait for."""
         before = [id(span) for span in waiting if id(span) in waits]
         return cls(frozenset(before), frozenset(id(other) for item in before for other in waits[item]))
 
@@ -89,13 +90,13 @@ def recorded_step(
 ) -> RecordedStep:
     """The spans of one rank as a workload.
 
-    `causes` tells which delays were room (they must not become dependencies); `alone_ns` gives, by name and blocks,
-    a kernel's time alone.
+    Delays that `causes` attributes to room do not become dependencies. `alone_ns` holds kernels' times alone, by name
+    and blocks.
     """
     view = StreamView(timeline, rank)
     spans = [span for span in view.spans if span.kind != "memory" or span.duration_ns >= _BRIEF_COPY_NS]
     if not any(span.kind == "comm" for span in spans):
-        raise UnsupportedError("the record holds no collective on SMs: there is nothing that a control could overlap")
+        raise UnsupportedError("the recording holds no collective on SMs, so no control can overlap anything")
     whole, spans = len(spans), _window(spans)
     _refuse_unknown_resources(spans)
     waits = _dependencies(view, spans, {cause.at_ns for cause in causes if cause.kind == "no-room"})
@@ -118,6 +119,7 @@ def recorded_step(
     recorded = max(span.end_ns for span in spans) - min(span.start_ns for span in spans)
     return RecordedStep(
         workload=workload,
+        device=device,
         rank=rank,
         origin_ns=origin,
         recorded_ns=recorded,
@@ -132,8 +134,8 @@ def recorded_step(
 
 
 def with_arrivals(step: RecordedStep, matching: Matching) -> RecordedStep:
-    """The step with each matched collective as long as its transfer, begun when the last rank came."""
-    moved = {
+    """The step with each matched collective reduced to its transfer, from when the last rank arrived."""
+    transfers = {
         start: matched.transfer_ns
         for matched in matching.matched
         for rank, start, _ in matched.members
@@ -143,19 +145,18 @@ def with_arrivals(step: RecordedStep, matching: Matching) -> RecordedStep:
     operations: list[Operation] = []
     for op in step.workload.operations:
         start, end = recorded.get(op.name, (0, 0))
-        transfer = moved.get(start)
+        transfer = transfers.get(start)
         if isinstance(op, CollectiveOp) and transfer is not None and transfer < end - start:
-            came = float(end - transfer - step.origin_ns)
-            operations.append(
-                replace(op, time_ns=float(max(transfer, 1)), launched_ns=max(op.launched_ns or 0.0, came))
-            )
+            arrived = float(end - transfer - step.origin_ns)
+            launched = max(op.launched_ns or 0.0, arrived)
+            operations.append(replace(op, time_ns=float(max(transfer, 1)), launched_ns=launched))
         else:
             operations.append(op)
     return replace(step, workload=replace(step.workload, operations=tuple(operations)))
 
 
 def _window(spans: Sequence[Span]) -> list[Span]:
-    """The spans, or where there are too many collectives to simulate, those around the middle ones."""
+    """The spans, or those around the middle collectives if there are too many to simulate."""
     comm = [span for span in spans if span.kind == "comm"]
     if len(comm) <= MOST_COLLECTIVES:
         return list(spans)
@@ -170,20 +171,20 @@ def _refuse_unknown_resources(spans: Sequence[Span]) -> None:
     unknown = [span for span in kernels if span.launch is None or span.launch.resources is None]
     if len(unknown) > 0.05 * len(kernels):
         raise UnsupportedError(
-            f"{len(unknown):,} of {len(kernels):,} kernels have no registers and shared memory in the record: what a "
-            "control does to room cannot be predicted\n"
-            "Record them: rocprofv3 and Nsight Systems do, Kineto does on CUDA"
+            f"{len(unknown):,} of {len(kernels):,} kernels have no recorded registers and shared memory, so the "
+            "effect of a control on room cannot be predicted\n"
+            "Record them with rocprofv3 or Nsight Systems, or with Kineto on CUDA."
         )
 
 
-# --- which operation waits for which -----------------------------------------------------------
+# --- dependencies ------------------------------------------------------------------------------
 
 
 def _dependencies(view: StreamView, spans: Sequence[Span], no_room_at: set[int]) -> dict[int, list[Span]]:
-    """By id of a span: spans of other streams that had to end before it."""
+    """Spans of other streams that must end before a span, by its id."""
     ends = sorted(spans, key=lambda span: span.end_ns)
     times = [span.end_ns for span in ends]
-    found: dict[int, list[Span]] = {}
+    waits: dict[int, list[Span]] = {}
     for span in spans:
         ready = ready_ns(view, span)
         held_by_room = span.kind == "comm" and ready is not None and ready in no_room_at
@@ -191,14 +192,14 @@ def _dependencies(view: StreamView, spans: Sequence[Span], no_room_at: set[int])
             continue
         released = _released_by(span, ready, ends, times)
         if released is not None:
-            found[id(span)] = [released]
+            waits[id(span)] = [released]
         elif span.kind == "comm" and (fed := _fed_by(view, span)) is not None:
-            found[id(span)] = [fed]
-    return found
+            waits[id(span)] = [fed]
+    return waits
 
 
 def _released_by(span: Span, ready: int | None, ends: list[Span], times: list[int]) -> Span | None:
-    """The operation of another stream whose end let it start: it was ready before, and started right after."""
+    """The operation of another stream whose end let it start: it was ready before and started right after."""
     at = bisect_right(times, span.start_ns)
     while at and span.start_ns - times[at - 1] <= SETTLE_NS:
         other = ends[at - 1]
@@ -212,17 +213,17 @@ def _released_by(span: Span, ready: int | None, ends: list[Span], times: list[in
 
 
 def _fed_by(view: StreamView, comm: Span) -> Span | None:
-    """The compute that ended last before the collective started, of that launched before it: its data is there."""
+    """Of the compute launched before the collective, the last to end before it started: it made the data."""
     if comm.launched_ns is None:
         return None
-    found: Span | None = None
+    latest: Span | None = None
     for name, line in view.streams.items():
         at = bisect_left(line, comm.launched_ns, key=lambda span: span.launched_ns or span.start_ns)
         while at and (line[at - 1].kind != "compute" or line[at - 1].end_ns > comm.start_ns):
             at -= 1
         if at and name != comm.stream:
-            found = max(found or line[at - 1], line[at - 1], key=lambda span: span.end_ns)
-    return found
+            latest = max(latest or line[at - 1], line[at - 1], key=lambda span: span.end_ns)
+    return latest
 
 
 # --- fewer operations --------------------------------------------------------------------------
@@ -231,10 +232,10 @@ def _fed_by(view: StreamView, comm: Span) -> Span | None:
 def _runs(
     view: StreamView, spans: Sequence[Span], waits: Mapping[int, list[Span]], alone: Mapping[tuple[str, int], float]
 ) -> list[_Run]:
-    """Spans joined with their neighbours until few enough are left: first where no communication is near.
+    """Spans joined with their neighbours until few enough remain, first where no communication is near.
 
-    When that is not enough, compute that waits for compute of another stream is no longer kept apart. A run waits for
-    what its first span waits for, which began before it: no circle can come of it.
+    If that is not enough, compute that waits for compute of another stream is joined too. A run waits for what its
+    first span waits for, which began earlier, so no cycle can arise.
     """
     every = _Cuts.of(waits, spans)
     with_comm = _Cuts.of(waits, [span for span in spans if span.kind == "comm" or _waits_for_comm(span, waits)])
@@ -289,7 +290,7 @@ def _waits_for_comm(span: Span, waits: Mapping[int, list[Span]]) -> bool:
 
 
 def _may_join(run: _Run, span: Span, cuts: _Cuts) -> bool:
-    """Compute after compute, close together, and nobody of another stream waits in between."""
+    """Whether both are compute, close together, and no other stream waits in between."""
     return (
         run.last.kind == span.kind == "compute"
         and id(span) not in cuts.before
@@ -355,7 +356,7 @@ def _collective(span: Span, name: str, after: tuple[str, ...], launched: float, 
 
 
 def _size_bytes(span: Span) -> int | None:
-    """As nccl-tests counts it: the larger buffer of the rank."""
+    """The larger buffer of the rank, as nccl-tests counts."""
     exchange = span.exchange
     return max(exchange.in_bytes or 0, exchange.out_bytes or 0) or None if exchange else None
 
@@ -367,20 +368,18 @@ def _written_out(block: KernelResources) -> str:
 
 def _assumed(runs: Sequence[_Run], spans: Sequence[Span], whole: int) -> tuple[str, ...]:
     window = (
-        [f"of {whole:,} kernels and copies the {len(spans):,} around the middle are taken"]
-        if len(spans) < whole
-        else []
+        [f"{len(spans):,} kernels and copies around the middle stand for all {whole:,}"] if len(spans) < whole else []
     )
     sentences = [
         *window,
-        "the host launches as recorded; the other ranks arrive as recorded",
+        "the host launches and the other ranks arrive as recorded",
         "an operation that was ready and started right after another stream's operation ended waits for it",
     ]
     if len(runs) < len(spans):
         sentences.append(
-            f"{len(spans):,} kernels and copies stand as {len(runs):,} operations: neighbours on a stream are joined, "
+            f"{len(runs):,} operations stand for {len(spans):,} kernels and copies: neighbours on a stream are joined, "
             "with the resources of the longest"
         )
     if any(span.kind == "comm" and _size_bytes(span) is None for span in spans):
-        sentences.append("sizes of collectives are not recorded; their times are")
+        sentences.append("the sizes of collectives are not recorded, but their times are")
     return tuple(sentences)

@@ -1,4 +1,4 @@
-"""How much slower a compute kernel runs beside communication than alone, from one rank's own repetitions."""
+"""How much slower a compute kernel runs beside communication than alone, from the launches of one rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from makeway.values.kernel import Launch
 from makeway.values.timeline import Span
 
 LEAST_SAMPLES = 3  # on each side
-LEAST_ALONE_NS = 20_000  # shorter kernels vary by more than overlap costs them
+LEAST_ALONE_NS = 20_000  # shorter kernels vary more than overlap costs them
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class _Group:
 def slowdowns(spans: Sequence[Span], rank: int) -> Slowdowns:
     """Kernels of `rank` that ran both beside communication and alone, the costliest first.
 
-    Compared are launches of the same name, blocks, threads and resources. "Beside" is with communication for
-    more than half of its time, "alone" is without any; what lies between is left out, as are launches whose
-    grid is not recorded. `overlapped_ns` adds up each compute kernel's time beside communication (kernels that
-    run at once count each); `covered_ns` is the part of it in the groups that could be compared.
+    A group has one name, grid, block size and resources. A launch is "beside" if communication runs for more than half
+    of its time and "alone" if none does; others are left out, as are launches without a recorded grid.
+    `overlapped_ns` adds up each compute kernel's time beside communication (concurrent kernels each count);
+    `covered_ns` is the part of it in comparable groups.
 
-    One name and grid may still hide different work (a grouped GEMM, another row length): a ratio says what
-    was seen, not why.
+    One name and grid may still hide different work (a grouped GEMM, another row length): a ratio shows that a kernel
+    was slower, not why.
     """
     own = [span for span in spans if span.rank == rank]
     comm = cover(interval(span) for span in own if span.kind in ("comm", "copy"))
@@ -59,7 +59,7 @@ def slowdowns(spans: Sequence[Span], rank: int) -> Slowdowns:
             group.shared_ns.append(shared)
     compared = [(_slowdown(key, group, rank), group) for key, group in groups.items() if group.comparable]
     return Slowdowns(
-        groups=tuple(sorted((found for found, _ in compared), key=lambda found: (-found.cost_ns, found.kernel))),
+        groups=tuple(sorted((item for item, _ in compared), key=lambda item: (-item.cost_ns, item.kernel))),
         covered_ns=sum(sum(group.shared_ns) for _, group in compared),
         overlapped_ns=overlapped_ns,
     )

@@ -1,13 +1,13 @@
-"""A limit that a trace has to keep, written as in `--fail-if 'exposed>20%'`."""
+"""A limit that a run must keep, as in `--fail-if 'exposed>20%'`."""
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from makeway.decide.analysis.findings import Findings, RankFindings
+from makeway.decide.analysis.findings import RankFindings
 from makeway.values.errors import InputError, suggestion
 
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -16,7 +16,7 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
-# In per cent of what: communication for what is a part of it, the whole span for the rest.
+# Percentages of these are of communication time; the others are of the whole span.
 _OF_COMM = ("overlap", "waiting")
 _METRICS = ("exposed", "overlap", "waiting", "comm", "compute", "idle", "span")
 _FORM = "write for example 'exposed>20%' or 'idle>=5ms'"
@@ -24,7 +24,7 @@ _FORM = "write for example 'exposed>20%' or 'idle>=5ms'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """A metric, a comparison and a limit; the run fails where the comparison holds on any rank."""
+    """A metric, a comparison and a limit; a run fails if the comparison holds on any rank."""
 
     metric: str
     comparison: str
@@ -36,30 +36,43 @@ class Threshold:
 
 
 def parse_threshold(text: str) -> Threshold:
-    """The threshold that the words of the command line describe."""
-    found = re.fullmatch(r"\s*([a-z]+)\s*(>=|<=|>|<)\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|ms)\s*", text)
-    if not found:
+    """The threshold that `text` describes."""
+    match = re.fullmatch(r"\s*([a-z]+)\s*(>=|<=|>|<)\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|ms)\s*", text)
+    if not match:
         raise InputError(f"cannot read threshold {text!r}; {_FORM}")
-    metric = found[1]
+    metric, comparison, limit, unit = match.groups()
     if metric not in _METRICS:
         raise InputError(f"unknown metric {metric!r}{suggestion(metric, _METRICS)}\nKnown: {', '.join(_METRICS)}")
-    if metric == "span" and found[4] == "%":
-        raise InputError("span has no per cent: it is what the others are a part of; give milliseconds")
-    return Threshold(metric=metric, comparison=found[2], limit=float(found[3]), unit=found[4])
+    if metric == "span" and unit == "%":
+        raise InputError("span has no percentage: the others are percentages of it; give milliseconds")
+    return Threshold(metric=metric, comparison=comparison, limit=float(limit), unit=unit)
 
 
-def missed(threshold: Threshold, findings: Findings) -> list[tuple[int, float]]:
-    """The ranks on which the threshold is missed, with their values; ranks without the metric are left out."""
-    waiting = dict(findings.matching.waiting_ns)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """A threshold, and the ranks that miss it with their values."""
+
+    threshold: Threshold
+    missed: tuple[tuple[int, float], ...]
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """One for each rank that misses it."""
+        limit = self.threshold
+        return tuple(f"rank {rank} has {limit.metric} {value:.4g}{limit.unit}: {limit}" for rank, value in self.missed)
+
+
+def gate(threshold: Threshold, ranks: Sequence[RankFindings]) -> Gate:
+    """Which ranks miss the threshold; ranks without the metric do not."""
     holds = _COMPARISONS[threshold.comparison]
-    values = [(rank.rank, _value(threshold, rank, waiting.get(rank.rank))) for rank in findings.ranks]
-    return [(rank, value) for rank, value in values if value is not None and holds(value, threshold.limit)]
+    values = ((rank.rank, _value(threshold, rank)) for rank in ranks)
+    missed = tuple((rank, value) for rank, value in values if value is not None and holds(value, threshold.limit))
+    return Gate(threshold=threshold, missed=missed)
 
 
-def _value(threshold: Threshold, rank: RankFindings, waiting_ns: int | None) -> float | None:
-    figures = rank.figures
-    metric = threshold.metric
-    time_ns = waiting_ns if metric == "waiting" else getattr(figures, f"{metric}_ns")
+def _value(threshold: Threshold, rank: RankFindings) -> float | None:
+    figures, metric = rank.figures, threshold.metric
+    time_ns = rank.waiting_ns if metric == "waiting" else getattr(figures, f"{metric}_ns")
     if time_ns is None:
         return None
     if threshold.unit == "ms":

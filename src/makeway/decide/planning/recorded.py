@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
-from makeway.decide.analysis.rank import Question, findings, most_exposed, rank_records
-from makeway.decide.analysis.recorded import with_arrivals
+from makeway.decide.analysis.analyze import Progress, analyze
+from makeway.decide.analysis.what_if import not_shown_by_a_trace
 from makeway.decide.planning.planner import PLANNER, plan
-from makeway.decide.planning.what_if import not_shown_by_a_trace
 from makeway.model.simulate.policies import Dispatch
-from makeway.read.traces.ranks import map_traces
-from makeway.read.traces.read import find_traces
 from makeway.values.control import Control
 from makeway.values.device import Device
 from makeway.values.errors import UnsupportedError
@@ -52,11 +48,11 @@ def plan_recorded(
     dispatch: Dispatch | None = None,
     budget_ms: float = BUDGET_MS,
     timelines: bool = False,
-    progress: Callable[[Path, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Plan | NothingToPlan:
     """The plan for the most exposed step in these recordings, on the GPU that they name or on `device`.
 
-    `progress` gets each file and the bytes read of it so far; the other options are those of `plan`.
+    `progress` gets the share of all bytes read and the file just read from; the other options are those of `plan`.
     """
     exposed = step_to_plan(paths, device, step=step, progress=progress)
     if isinstance(exposed, NothingToPlan):
@@ -80,25 +76,19 @@ def step_to_plan(
     device: Device | None = None,
     *,
     step: int | None = None,
-    progress: Callable[[Path, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> StepToPlan | NothingToPlan:
     """The step of the rank with most exposed communication, as a workload; or why there is none."""
-    traces = find_traces(paths)
-    work = partial(rank_records, question=Question(device=device, step=step))
-    records = [record for ranks in map_traces(traces.files, work, progress=progress) for record in ranks]
-    result = findings(records)
-    notes = (*traces.notes, *result.notes)
-    chosen = most_exposed(records)
-    if chosen is None or chosen.step is None or chosen.device is None:
-        names = {record.device.name for record in records if record.device}
-        if not names:
+    analysis = analyze(paths, device=device, step=step, what_if=False, progress=progress)
+    recorded = analysis.step
+    if recorded is None:
+        if not analysis.devices:
             raise UnsupportedError("the recordings do not name a known GPU: pass --device (see `makeway devices`)")
-        reason = next((record.no_step for record in records if record.no_step), "no rank has a step")
-        return NothingToPlan(reason=reason.partition("\n")[0], device=", ".join(sorted(names)), notes=notes)
-    arrived = with_arrivals(chosen.step, result.matching)
+        reason = (analysis.no_step or "no rank has a step").partition("\n")[0]
+        return NothingToPlan(reason=reason, device=", ".join(analysis.devices), notes=analysis.notes)
     return StepToPlan(
-        workload=replace(arrived.workload, name=f"rank {arrived.rank} of {paths[0].name}"),
-        device=chosen.device,
-        excluded=not_shown_by_a_trace(arrived),
-        notes=(*notes, *arrived.workload.assumed),
+        workload=replace(recorded.workload, name=f"rank {recorded.rank} of {paths[0].name}"),
+        device=recorded.device,
+        excluded=not_shown_by_a_trace(recorded),
+        notes=(*analysis.notes, *recorded.workload.assumed),
     )

@@ -198,9 +198,7 @@ class _Compiler:
         peak = getattr(device, f"{key}_flops_per_s")
         for needed, rate, fact in ((flops, peak, key + "_flops"), (hbm_bytes, device.hbm_bytes_per_s, "hbm_bytes")):
             if needed and not rate:
-                raise UnsupportedError(
-                    f"{device.name} has no fact {fact}_per_s; give the kernel a measured time"
-                )
+                raise UnsupportedError(f"{device.name} has no fact {fact}_per_s; give the kernel a measured time")
         arithmetic = flops / (peak / device.sms) * 1e9 if flops else 0.0
         most = MEMORY_OVERDRIVE * (device.hbm_bytes_per_s or 0.0) / device.sms
         memory = hbm_bytes / most * 1e9 if hbm_bytes else 0.0

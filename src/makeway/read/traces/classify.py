@@ -1,9 +1,8 @@
-"""Which kernels communicate, by name: the bundled patterns (data/patterns), and a user's own on top.
+"""Which kernels communicate, by name: the bundled patterns (data/patterns), preceded by a user's own.
 
-Patterns are regular expressions searched anywhere in a kernel's name, which may be demangled, mangled or
-shortened; the first that matches decides. `[[compute]]` entries of a file come before its `[[pattern]]`
-entries, a user's file before the bundled one. Copies between GPUs are not kernels: the readers know them
-by their records.
+Patterns are regular expressions searched anywhere in a kernel's name, which may be demangled, mangled or shortened;
+the first match decides. `[[compute]]` entries of a file come before its `[[pattern]]` entries. Copies between GPUs
+are not kernels: the readers recognise them by their records.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from makeway.values.facts import data_files, parse_toml, read_file, refuse_unkno
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommName:
-    """What a kernel's name says about the communication it does."""
+    """What a kernel's name says about its communication."""
 
     kind: CollectiveKind | None  # None: a barrier, a broadcast, or a kernel that serves several kinds
     family: str  # the library: "nccl" (RCCL included), "deepep", "torch-symm-mem" ...
@@ -30,13 +29,11 @@ class CommName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamePattern:
-    """One pattern, and what the kernels it matches are; `means` None: compute, whatever later patterns say."""
+    """One pattern and what it means; `means` None: compute, whatever later patterns say."""
 
     match: re.Pattern[str]
     means: CommName | None
-    literal: str = field(
-        init=False, repr=False, compare=False
-    )  # every match holds it; looked for first, as it is quick
+    literal: str = field(init=False, repr=False, compare=False)  # part of every match, and quick to search for
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "literal", required_literal(self.match))
@@ -49,7 +46,7 @@ _LEADING_BRACKET = re.compile(r"\^?\]?")
 
 
 def required_literal(pattern: re.Pattern[str]) -> str:
-    """The longest text outside groups, classes and choices that every match of the pattern holds; "" for none."""
+    """The longest text outside groups, classes and choices that every match contains; "" for none."""
     if pattern.flags & (re.IGNORECASE | re.VERBOSE):
         return ""
     text = pattern.pattern
@@ -66,7 +63,7 @@ def required_literal(pattern: re.Pattern[str]) -> str:
         elif char == "[":
             in_class = True
             first = _LEADING_BRACKET.match(text, at)
-            at = first.end() if first else at  # a bracket that comes first belongs to the class
+            at = first.end() if first else at  # a leading bracket belongs to the class
             run = _ended(runs, run)
         elif char in "()":
             depth += 1 if char == "(" else -1
@@ -91,23 +88,23 @@ def _ended(runs: list[str], run: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommNames:
-    """The patterns in order. A trace repeats few names very often, so each is decided once."""
+    """The patterns in order. A trace repeats few names, so each is classified once."""
 
     patterns: tuple[NamePattern, ...]
     _decided: dict[str, CommName | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def find(self, name: str) -> CommName | None:
-        """What kernel `name` communicates, or None when it computes."""
+        """What kernel `name` communicates, or None if it computes."""
         try:
             return self._decided[name]
         except KeyError:
-            found = next((pattern.means for pattern in self.patterns if pattern.found_in(name)), None)
-            self._decided[name] = found
-            return found
+            means = next((pattern.means for pattern in self.patterns if pattern.found_in(name)), None)
+            self._decided[name] = means
+            return means
 
 
 def load_comm_names(path: Path | None = None) -> CommNames:
-    """The bundled patterns, after those of the user's file `path` when one is given."""
+    """The bundled patterns, preceded by those of the user's file `path`."""
     if path is None:
         return CommNames(patterns=_bundled())
     own = _read_patterns(parse_toml(read_file(path, "name patterns"), where=str(path)), where=str(path))

@@ -1,6 +1,6 @@
 """Kineto traces: the Chrome-trace JSON that PyTorch's profiler writes, for NVIDIA and AMD GPUs.
 
-`baseTimeNanoseconds` is added to all times: ranks of one job are on one clock only with it.
+`baseTimeNanoseconds` is added to all times, which puts the ranks of a job on one clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from makeway.values.collective import CollectiveKind
 from makeway.values.errors import TraceError
 from makeway.values.timeline import Exchange, Origin, Rank, Span, Step, Timeline, Wait
 
-OWN_SHARE = 0.99  # of the kernels: the rest are strays, such as a context that was opened on GPU 0
+OWN_SHARE = 0.99  # of the kernels; the rest are strays, such as a context opened on GPU 0
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_.]?(\d{1,6})", re.IGNORECASE)
 _NAME_KINDS: tuple[tuple[str, CollectiveKind], ...] = (
@@ -43,7 +43,7 @@ _ELEMENT_BYTES = {
 
 
 def read_kineto(path: Path, *, comm: CommNames, progress: Callable[[int], None] | None = None) -> Timeline:
-    """The timeline of one Kineto file: one rank, or one for each GPU where a process drove several."""
+    """The timeline of one Kineto file: one rank, or one per GPU if a process drove several."""
     kept = Kept(comm)
     stream = EventStream(ByteSource(path, progress), EVENTS)
     with no_collection():
@@ -58,9 +58,8 @@ def _check(path: Path, kept: Kept, stream: EventStream[Event]) -> None:
     if kept.starts_ns:
         return
     damage = ", and is cut short" if stream.cut_short else ""
-    dropped = stream.unreadable + kept.untimed + kept.odd
-    if dropped:
-        damage = f", cannot be read in {dropped:,} events{damage}"
+    if dropped := stream.unreadable + kept.untimed + kept.odd:
+        damage = f", has {dropped:,} unreadable events{damage}"
     raise TraceError(
         f"{path} holds no GPU activity: {stream.events:,} other events{damage}\n"
         "Record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
@@ -74,7 +73,7 @@ def _timeline(path: Path, kept: Kept, stream: EventStream[Event]) -> Timeline:
     asked_ns = _asked_ns(kept, base_ns)
     spans = _spans(kept, ranks, asked_ns, base_ns, _group_ranks(header))
     if left_out := len(kept.starts_ns) - len(spans):
-        notes.append(f"{left_out:,} events are left out: they ran on other GPUs, which do next to nothing here")
+        notes.append(f"{left_out:,} events are left out: they ran on other GPUs, which are almost idle")
     steps = [
         Step(number=number, rank=rank.rank, start_ns=start + base_ns, end_ns=end + base_ns)
         for rank in ranks.values()
@@ -82,7 +81,7 @@ def _timeline(path: Path, kept: Kept, stream: EventStream[Event]) -> Timeline:
     ]
     waits = _waits(kept, ranks, asked_ns, base_ns) if kept.synchronised else None
     if waits is not None and (lost := len(kept.waits) - len(waits)):
-        notes.append(f"{lost:,} stream waits are left out: what they wait for was recorded before the trace began")
+        notes.append(f"{lost:,} stream waits are left out: they wait for events from before the trace began")
     names = {rank.device for rank in ranks.values()}
     return Timeline(
         spans=tuple(spans),
@@ -102,30 +101,30 @@ def _origin(header: Mapping[str, Any]) -> Origin:
 def _losses(kept: Kept, stream: EventStream[Event]) -> list[str]:
     notes = []
     if stream.cut_short:
-        notes.append(f"the file is cut short or damaged after {stream.events:,} events; what it lacks is not counted")
+        notes.append(f"the file is cut short or damaged after {stream.events:,} events; the rest is not counted")
     if stream.unreadable:
         notes.append(f"{stream.unreadable:,} events are left out: they are not valid JSON")
     if kept.untimed:
         notes.append(f"{kept.untimed:,} events are left out: they have no time, or a negative duration")
     if kept.odd:
-        notes.append(f"{kept.odd:,} events are left out: their arguments cannot be read")
+        notes.append(f"{kept.odd:,} events are left out: their arguments are unreadable")
     return notes
 
 
 def _ranks(path: Path, kept: Kept, header: Mapping[str, Any], notes: list[str]) -> dict[int, Rank]:
-    """The rank that each GPU with kernels belongs to."""
+    """The rank of each GPU that ran kernels."""
     info = _table(header.get("distributedInfo"))
     rank = _whole(info.get("rank"))
     gpus = _gpus(kept, one=rank is not None)
     if len(gpus) > 1:
         listed = ", ".join(map(str, gpus))
-        notes.append(f"one file holds the kernels of GPUs {listed}: each is taken for a rank of that number")
+        notes.append(f"one file holds the kernels of GPUs {listed}: each counts as the rank of that number")
     elif rank is None and (named := _RANK_IN_NAME.search(path.name)):
         rank = int(named[1])
-        notes.append(f"the trace does not say which rank it is; {rank} is taken from the file's name")
+        notes.append(f"the trace does not name its rank; {rank} is from the file name")
     elif rank is None:
         rank = gpus[0]
-        notes.append(f"the trace does not say which rank it is; {rank} is taken from the GPU's number")
+        notes.append(f"the trace does not name its rank; {rank} is the GPU's number")
     library = info.get("nccl_version")
     ranks = {}
     for gpu in gpus:
@@ -145,7 +144,7 @@ def _ranks(path: Path, kept: Kept, header: Mapping[str, Any], notes: list[str]) 
 
 
 def _gpus(kept: Kept, *, one: bool) -> list[int]:
-    """The GPUs that ran kernels; of a process that says it is `one` rank, its own, if others ran next to nothing."""
+    """The GPUs that ran kernels; only its own for a process of `one` rank, if the others are almost idle."""
     kernels: Counter[int] = Counter()
     for index, count in Counter(kept.shape_of).items():
         if (shape := kept.shapes[index]).kind in ("compute", "comm"):
@@ -174,7 +173,7 @@ def _group_ranks(header: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _asked_ns(kept: Kept, base_ns: int) -> dict[int, int]:
-    """When the host made each call, by correlation; the first, where a call was recorded at several levels."""
+    """When the host made each call, by correlation; the earliest, if a call is recorded at several levels."""
     asked: dict[int, int] = {}
     for correlation, time in zip(kept.asked, kept.asked_ns, strict=True):
         if (earlier := asked.get(correlation)) is None or time + base_ns < earlier:
@@ -239,8 +238,8 @@ def _waits(kept: Kept, ranks: Mapping[int, Rank], asked_ns: Mapping[int, int], b
 
 
 def _exchange_by_name(comm: CommNames, shape: Shape) -> Exchange | None:
-    found = comm.find(shape.name) if shape.kind == "comm" else None
-    return None if found is None else Exchange(kind=found.kind)
+    named = comm.find(shape.name) if shape.kind == "comm" else None
+    return None if named is None else Exchange(kind=named.kind)
 
 
 def _exchange(args: GpuArgs, by_name: Exchange | None, group_ranks: Mapping[str, tuple[int, ...]]) -> Exchange:
@@ -259,7 +258,7 @@ def _exchange(args: GpuArgs, by_name: Exchange | None, group_ranks: Mapping[str,
 
 
 def _listed_ranks(listed: object) -> tuple[int, ...]:
-    """The ranks in "[0, 1]"; nothing of a list that the profiler shortened ("[0, 1, ...]")."""
+    """The ranks in "[0, 1]"; empty for a list that the profiler shortened ("[0, 1, ...]")."""
     try:
         return _numbers(msgspec.json.decode(listed) if isinstance(listed, str) else listed)
     except (msgspec.DecodeError, RecursionError):

@@ -1,8 +1,8 @@
-"""What is read of the events of a Kineto trace, and how little of it is kept until the whole file is known.
+"""Events of a Kineto trace, and the compact part of them that is kept until the whole file is read.
 
 Field names: pytorch/kineto, libkineto/src/output_json.cpp, CuptiActivity.cpp and RoctracerActivity_inl.h; arguments of
 collectives: pytorch/pytorch, torch/csrc/distributed/c10d/ParamCommsUtils.hpp. Times are microseconds with up to three
-decimals, often more digits than a float holds, so they are read from their text.
+decimals, often more digits than a float holds, so they are parsed from their text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache, partial
@@ -19,19 +18,19 @@ from typing import Any
 import msgspec
 
 from makeway.read.traces.classify import CommNames
-from makeway.values.errors import InvalidKernelError
-from makeway.values.kernel import KernelResources, Launch
+from makeway.read.traces.launch import recorded_launch
+from makeway.values.kernel import Launch
 from makeway.values.timeline import SpanKind
 
-# Categories, lower-cased; before 2022 Kineto wrote "Kernel", "Memcpy", "Memset" and "Runtime".
+# Lower-case categories; before 2022 Kineto wrote "Kernel", "Memcpy", "Memset" and "Runtime".
 _GPU = {"kernel": "kernel", "gpu_memcpy": "memcpy", "memcpy": "memcpy", "gpu_memset": "memset", "memset": "memset"}
 _HOST = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", "driver"}
 _ASKS = re.compile(rb"Launch|Memcpy|Memset|EventRecord|StreamWaitEvent")
-# HIP's extended launches give the size of the grid in work-items, not blocks (hip_ext.h: globalWorkSizeX).
+# HIP's extended launches count the grid in work-items, not blocks (hip_ext.h: globalWorkSizeX).
 _GRID_IN_ITEMS = (b'"hipExtModuleLaunchKernel"', b'"hipHccModuleLaunchKernel"')
 _STEP = re.compile(rb'"ProfilerStep#(\d{1,15})"')
 _STREAM_WAIT = b'"Stream Wait Event"'
-NO_CORRELATION = 0  # as the profiler writes it
+NO_CORRELATION = 0  # as the profiler records it
 _LATEST_NS = 2**62
 
 _Size = tuple[int, int, int]
@@ -83,7 +82,7 @@ _WAIT_ARGS = msgspec.json.Decoder(WaitArgs)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What equal launches share."""
+    """What identical launches share."""
 
     name: str
     kind: SpanKind
@@ -96,7 +95,7 @@ class Shape:
 
 @dataclass(slots=True)
 class Kept:
-    """What is kept of the events: compact, since a trace has millions."""
+    """The part of the events that is kept; compact, since a trace has millions."""
 
     comm: CommNames
     starts_ns: array[int] = field(default_factory=lambda: array("q"))
@@ -104,13 +103,13 @@ class Kept:
     correlations: array[int] = field(default_factory=lambda: array("q"))
     shape_of: array[int] = field(default_factory=lambda: array("l"))
     shapes: list[Shape] = field(default_factory=list)
-    collectives: dict[int, GpuArgs] = field(default_factory=dict)  # by index; only where arguments were recorded
+    collectives: dict[int, GpuArgs] = field(default_factory=dict)  # by index, where arguments are recorded
     asked: array[int] = field(default_factory=lambda: array("q"))  # correlations of host calls ...
     asked_ns: array[int] = field(default_factory=lambda: array("q"))  # ... and their times
-    in_items: array[int] = field(default_factory=lambda: array("q"))  # those that count a grid in work-items
+    in_items: array[int] = field(default_factory=lambda: array("q"))  # launches with a grid in work-items
     steps: list[tuple[int, int, int]] = field(default_factory=list)
     waits: list[tuple[int, WaitArgs]] = field(default_factory=list)
-    synchronised: bool = False  # whether synchronisation was recorded at all
+    synchronised: bool = False  # whether synchronisation is recorded at all
     untimed: int = 0
     odd: int = 0
     _shape_ids: dict[tuple[Any, ...], int] = field(default_factory=dict)
@@ -131,7 +130,7 @@ class Kept:
                     self.odd += 1
 
     def _use(self, category: str) -> Callable[[Event], None] | None:
-        """What is done with events of a category; None: nothing."""
+        """How events of a category are added; None: they are ignored."""
         lower = category.lower()
         if lower in _HOST:
             return self._add_host
@@ -154,7 +153,7 @@ class Kept:
         except KeyError:
             self.shapes.append(self._shape(what, args, _text(name)))
             shape = self._shape_ids[key] = len(self.shapes) - 1
-        self.correlations.append(args.correlation or NO_CORRELATION)  # first: it alone can be too large
+        self.correlations.append(args.correlation or NO_CORRELATION)  # first, since only it can overflow
         if args.collective is not None and self.shapes[shape].kind == "comm":
             self.collectives[len(self.starts_ns)] = args
         self.starts_ns.append(start)
@@ -189,12 +188,12 @@ class Kept:
                 self.in_items.append(args.correlation)
 
     def _add_step(self, event: Event) -> None:
-        if found := _STEP.fullmatch(bytes(event.name)):
+        if match := _STEP.fullmatch(bytes(event.name)):
             start, duration = _ns(event.ts), _ns(event.dur)
             if start is None or duration is None or duration < 0:
                 self.untimed += 1
             else:
-                self.steps.append((int(found[1]), start, start + duration))
+                self.steps.append((int(match[1]), start, start + duration))
 
     def _add_sync(self, event: Event) -> None:
         self.synchronised = True
@@ -203,7 +202,7 @@ class Kept:
 
 
 def _ns(text: msgspec.Raw) -> int | None:
-    """Nanoseconds of a time written in microseconds; None when there is none, or none that can be."""
+    """Nanoseconds of a time written in microseconds; None if it is missing or impossible."""
     digits = bytes(text)
     try:
         ns = int(digits.replace(b".", b"", 1) if digits[-4:-3] == b"." else digits + b"000")
@@ -221,7 +220,7 @@ def _ns(text: msgspec.Raw) -> int | None:
 def _text(written: bytes) -> str:
     try:
         return str(msgspec.json.decode(written))
-    except (msgspec.DecodeError, UnicodeDecodeError):  # kernels are named by programs, not all in UTF-8
+    except (msgspec.DecodeError, UnicodeDecodeError):  # programs name kernels, not always in UTF-8
         return written.strip(b'"').decode(errors="replace")
 
 
@@ -232,13 +231,5 @@ def _blocks(items: _Size, block: _Size) -> _Size:
 
 @lru_cache(maxsize=4096)
 def _launch(grid: _Size, block: _Size, registers: int | None, smem_bytes: int | None) -> Launch | None:
-    """Cached: equal launches are one value. None for a size that no GPU can be given."""
-    blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
-    resources = None
-    if registers is not None and smem_bytes is not None:
-        with suppress(InvalidKernelError):
-            resources = KernelResources(threads=threads, registers_per_thread=registers, smem_bytes=smem_bytes)
-    try:
-        return Launch(blocks=blocks, threads=threads, resources=resources, grid=grid)
-    except InvalidKernelError:
-        return None
+    """Cached, so that identical launches are one value."""
+    return recorded_launch(grid, block, registers_per_thread=registers, smem_bytes=smem_bytes)

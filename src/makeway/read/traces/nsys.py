@@ -2,7 +2,7 @@
 
 Sources: NVIDIA, "SQLite Schema Reference" of the Nsight Systems User Guide (tables, serialised process and thread
 ids), and CUPTI's CUpti_ActivityKernel9, CUpti_ActivityMemcpy5 and CUpti_ActivitySynchronization2 (columns). Columns and
-tables come and go between versions, so whatever is absent is left out and noted.
+tables vary between versions, so whatever is missing is left out and noted.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from makeway.read.traces.classify import CommNames
-from makeway.values.errors import InvalidKernelError, TraceError
-from makeway.values.kernel import KernelResources, Launch
+from makeway.read.traces.launch import recorded_launch
+from makeway.values.errors import TraceError
+from makeway.values.kernel import Launch
 from makeway.values.timeline import Exchange, Rank, Span, SpanKind, Step, Timeline, Wait
 
 _KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -37,8 +39,8 @@ _THREAD_BITS = 24  # a global thread id is machine, process (24 bits), thread (2
 _PROCESS_MASK = (1 << 24) - 1
 _STEP = re.compile(r"(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|iter))[ _:#]*(\d+)", re.IGNORECASE)
 
-# The shared memory of a block is what it asked for, static and dynamic. sharedMemoryExecuted is the carve-out that the
-# driver chose for the SM: 32 KiB for a kernel that uses none.
+# A block's shared memory is its static plus its dynamic request. sharedMemoryExecuted is the carve-out that the driver
+# chose for the SM: 32 KiB for a kernel that uses none.
 _RESOURCES = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "clusterX", "clusterY", "clusterZ")
 _SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _PLACE = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
@@ -53,12 +55,12 @@ def read_nsys(path: Path, *, comm: CommNames) -> Timeline:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             connection.text_factory = lambda text: text.decode(errors="replace")
             return _Reader(path=path, db=connection, comm=comm).timeline()
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter from a message that quotes damaged text
-        raise TraceError(f"{path}: not an SQLite database, or one that is cut short or damaged ({error})") from None
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter if a message quotes damaged text
+        raise TraceError(f"{path}: not an SQLite database, or cut short or damaged ({error})") from None
 
 
 def _check_length(path: Path) -> None:
-    """Nothing, or an error when the file is shorter than its own header says (sqlite.org/fileformat2.html, 1.3)."""
+    """Raise an error if the file is shorter than its header says (sqlite.org/fileformat2.html, 1.3)."""
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -66,11 +68,11 @@ def _check_length(path: Path) -> None:
     except OSError as error:
         raise TraceError(f"cannot read {path}: {error.strerror}") from None
     if len(header) < _HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
-        raise TraceError(f"{path}: not an SQLite database; make one with `nsys export --type sqlite`")
+        raise TraceError(f"{path}: not an SQLite database; create one with `nsys export --type sqlite`")
     page = int.from_bytes(header[16:18], "big")
     pages = int.from_bytes(header[28:32], "big")
     whole = pages * (page if page > 1 else 1 << 16)
-    known = header[24:28] == header[92:96]  # else an old library wrote the file, and the count is stale
+    known = header[24:28] == header[92:96]  # else an old library wrote the file and the count is stale
     if known and length < whole:
         raise TraceError(f"{path}: cut short, {length:,} of {whole:,} bytes; copy or export it again")
 
@@ -85,7 +87,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Reader:
-    """One open export, and what had to be left out of it so far."""
+    """One open export, and what has been left out so far."""
 
     path: Path
     db: sqlite3.Connection
@@ -141,7 +143,7 @@ class _Reader:
         return table in self.columns and self.columns[table].issuperset(columns)
 
     def _rows(self, table: str, columns: Sequence[str], where: str = "") -> Iterator[tuple[Any, ...]]:
-        """The rows of a table, None where it lacks the column; nothing when there is no such table."""
+        """The rows of a table, with None for missing columns; empty if there is no such table."""
         if table not in self.columns:
             return
         chosen = ", ".join(column if self._has(table, column) else f"NULL AS {column}" for column in columns)
@@ -159,7 +161,7 @@ class _Reader:
                 f"{self.unasked:,} of {spans:,} activities have no launch time: their call is not recorded"
             )
 
-    # --- who ---
+    # --- ranks and calls ---
 
     def _read_ranks(self) -> dict[_Place, Rank]:
         places = set()
@@ -175,19 +177,21 @@ class _Reader:
         kinds = {gpu: (name, sms) for gpu, name, sms in self._rows("TARGET_INFO_GPU", ("id", "name", "smCount"))}
         if not kinds:
             self.notes.append("the GPU is not named: the export has no TARGET_INFO_GPU")
-        found = {place: gpus.get(_Place(place.process & _PROCESS_MASK, place.device), place.device) for place in places}
-        ordered = sorted(found, key=lambda place: (found[place], place.process))
-        shared = len(set(found.values())) < len(found)
+        gpu_of = {
+            place: gpus.get(_Place(place.process & _PROCESS_MASK, place.device), place.device) for place in places
+        }
+        ordered = sorted(gpu_of, key=lambda place: (gpu_of[place], place.process))
+        shared = len(set(gpu_of.values())) < len(gpu_of)
         self.notes.append(
             "several processes used one GPU: ranks are numbered in the order of GPUs and processes"
             if shared
-            else "ranks are numbered by GPU: the record does not say them"
+            else "ranks are numbered by GPU: the trace does not name them"
         )
         ranks = {}
         for number, place in enumerate(ordered):
-            name, sms = kinds.get(found[place], (None, None))
+            name, sms = kinds.get(gpu_of[place], (None, None))
             ranks[place] = Rank(
-                rank=number if shared else found[place],
+                rank=number if shared else gpu_of[place],
                 device=name if isinstance(name, str) and name else None,
                 sms=sms if type(sms) is int and sms > 0 else None,
                 source=str(self.path),
@@ -198,7 +202,7 @@ class _Reader:
         calls: dict[int, tuple[array[int], array[int]]] = {}
         if not self._has(_CALLS, "start", "correlationId", "globalTid"):
             return calls
-        # In the order of correlation ids, so that they can be searched; the outermost call of an id starts first.
+        # Ordered by correlation id for searching; the outermost call of an id starts first.
         order = "WHERE typeof(start) = 'integer' AND typeof(correlationId) = 'integer' ORDER BY correlationId, start"
         for start, correlation, thread in self._rows(_CALLS, ("start", "correlationId", "globalTid"), order):
             correlations, times = calls.setdefault(_process(thread), (array("q"), array("q")))
@@ -222,10 +226,10 @@ class _Reader:
             if type(priority) is int
         }
 
-    # --- what ran ---
+    # --- spans ---
 
     def _kernels(self) -> Iterator[Span]:
-        # The short name has no namespace, by which most communication is known.
+        # The short name lacks the namespace, which identifies most communication.
         names = [column for column in ("demangledName", "mangledName", "shortName") if self._has(_KERNEL, column)]
         strings = {key: str(value) for key, value in self._rows("StringIds", ("id", "value"))}
         priorities = self._priorities()
@@ -233,19 +237,19 @@ class _Reader:
         for row in self._rows(_KERNEL, (*_PLACE, *_SHAPE, *_RESOURCES, *names)):
             shape = row[width : -len(names)] if names else row[width:]
             if shape not in self.launches:
-                self.launches[shape] = _launch(*shape)
+                self.launches[shape] = _launch(shape)
             launch = self.launches[shape]
             self.unfit += launch is None or launch.resources is None
             name = next(
                 (strings[key] for key in row[width + len(shape) :] if strings.get(key)), "kernel without a name"
             )
-            found = self.comm.find(name)
+            comm = self.comm.find(name)
             span = self._span(
                 row[:width],
                 name=name,
-                kind="comm" if found else "compute",
+                kind="comm" if comm else "compute",
                 launch=launch,
-                exchange=Exchange(kind=found.kind) if found and found.kind else None,
+                exchange=Exchange(kind=comm.kind) if comm and comm.kind else None,
                 priority=priorities.get((_process(row[6]) & _PROCESS_MASK, row[3], row[4])),
             )
             if span is not None:
@@ -278,7 +282,7 @@ class _Reader:
     ) -> Span | None:
         start, end, device, _, stream, correlation, pid = row
         process = _process(pid)
-        timed = type(start) is int and type(end) is int and 0 < start <= end  # CUPTI: 0 is a time it could not take
+        timed = type(start) is int and type(end) is int and 0 < start <= end  # CUPTI records 0 for an unknown time
         if not timed or type(device) is not int or stream is None:
             self.untimed += 1
             return None
@@ -317,7 +321,7 @@ class _Reader:
                 yield Step(number=int(match[1]), rank=number, start_ns=start, end_ns=end)
 
     def _waits(self) -> tuple[Wait, ...] | None:
-        """The stream waits whose event was recorded in the export; None where waiting cannot be followed."""
+        """The stream waits whose event is in the export; None if waits cannot be followed."""
         if not self._has(_SYNC, "syncType", "streamId", "correlationId", "globalPid"):
             return None
         contexts = {
@@ -325,7 +329,7 @@ class _Reader:
             for pid, context, device in self._rows(_KERNEL, ("globalPid", "contextId", "deviceId"), "GROUP BY 1, 2, 3")
             if type(device) is int
         }
-        # An event is recorded again and again; each time gets its own eventSyncId.
+        # An event may be recorded many times, each with its own eventSyncId.
         recorded = {
             (_process(pid), event, sync): (stream, self._asked_ns(_process(pid), correlation))
             for pid, event, sync, stream, correlation in self._rows(
@@ -333,8 +337,8 @@ class _Reader:
             )
         }
         columns = ("globalPid", "contextId", "streamId", "correlationId", "eventId", "eventSyncId")
-        found, lost = [], 0
-        # The device of these rows is that of the calling thread, not the stream's: the context tells.
+        waits, lost = [], 0
+        # The device of these rows is the calling thread's; the context identifies the stream's.
         for pid, context, stream, correlation, event, sync in self._rows(
             _SYNC, columns, f"WHERE syncType = {_STREAM_WAIT_EVENT}"
         ):
@@ -344,7 +348,7 @@ class _Reader:
             if on_stream is None or recorded_ns is None or asked_ns is None or rank is None:
                 lost += 1
                 continue
-            found.append(
+            waits.append(
                 Wait(
                     rank=rank,
                     stream=str(stream),
@@ -358,36 +362,22 @@ class _Reader:
                 f"{lost:,} stream waits cannot be followed: the export does not say where their events were recorded; "
                 "record with --cuda-event-trace=true"
             )
-        return None if lost and not found else tuple(found)
+        return None if lost and not waits else tuple(waits)
 
 
 def _process(thread: object) -> int:
-    """Machine and process of a serialised process or thread id; 0 where the export has none."""
+    """Machine and process of a serialised process or thread id; 0 if the export has none."""
     return thread >> _THREAD_BITS if isinstance(thread, int) else 0
 
 
-def _launch(
-    grid_x: Any, grid_y: Any, grid_z: Any, block_x: Any, block_y: Any, block_z: Any,
-    registers: Any, static_bytes: Any, dynamic_bytes: Any, cluster_x: Any, cluster_y: Any, cluster_z: Any,
-) -> Launch | None:  # fmt: skip
-    """What a kernel's row asks for; without resources, or None, where the row does not say or is out of range."""
-    try:
-        launch = Launch(
-            blocks=grid_x * grid_y * grid_z,
-            threads=block_x * block_y * block_z,
-            grid=(grid_x, grid_y, grid_z),
-        )
-    except (InvalidKernelError, TypeError):
-        return None
-    try:
-        return replace(
-            launch,
-            resources=KernelResources(
-                threads=launch.threads,
-                registers_per_thread=registers,
-                smem_bytes=static_bytes + dynamic_bytes,
-                cluster=(cluster_x or 1) * (cluster_y or 1) * (cluster_z or 1),
-            ),
-        )
-    except (InvalidKernelError, TypeError):
-        return launch
+def _launch(shape: Sequence[Any]) -> Launch | None:
+    registers, static_bytes, dynamic_bytes, *cluster = shape[6:]
+    sized = type(static_bytes) is int and type(dynamic_bytes) is int
+    sides = [side or 1 for side in cluster]
+    return recorded_launch(
+        shape[:3],
+        shape[3:6],
+        registers_per_thread=registers,
+        smem_bytes=static_bytes + dynamic_bytes if sized else None,
+        cluster=prod(sides) if all(type(side) is int for side in sides) else None,
+    )

@@ -1,4 +1,4 @@
-"""Many traces at once: one process reads one file after another, and only what is made of a timeline comes back."""
+"""Read many traces in parallel processes that send back only what is derived from each timeline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from makeway.read.traces.read import read_trace
 from makeway.values.errors import InputError, TraceError
 from makeway.values.timeline import Timeline
 
-# A process of its own takes about as long to start as this much takes to read.
+# Starting a process takes about as long as reading this much.
 WORTH_A_PROCESS_BYTES = 8 << 20
 
 T = TypeVar("T")
@@ -36,11 +36,11 @@ def map_traces(
 ) -> list[T]:
     """`work` of each file's timeline, in the order of the files.
 
-    `work` runs where the file is read, in up to `jobs` processes (one for each core, unless the files are small), so
-    it must be a function of a module, and its result should be small. The first error ends all of them.
+    `work` runs where the file is read, in up to `jobs` processes (one per core, unless the files are small). So it
+    must be a module's function, and its result should be small. The first error ends all processes.
     """
     if jobs is not None and jobs < 1:
-        raise InputError(f"traces need at least 1 job to be read, got {jobs}")
+        raise InputError(f"reading traces takes at least 1 job, got {jobs}")
     jobs = min(len(files), jobs or _fitting_jobs(files))
     if jobs <= 1:
         return [work(read_trace(path, comm=comm, progress=progress and partial(progress, path))) for path in files]
@@ -68,10 +68,10 @@ def _in_processes(
     progress: Progress | None,
 ) -> list[T]:
     results: dict[int, T] = {}
-    waiting = iter(range(len(files)))
+    remaining = iter(range(len(files)))
     with _workers(jobs, work, comm) as workers:
         for worker in workers:
-            _give(worker, next(waiting), files)
+            _give(worker, next(remaining), files)
         busy = list(workers)
         while busy:
             for ready in connection.wait([worker.pipe for worker in busy]):
@@ -85,7 +85,7 @@ def _in_processes(
                         raise value
                     case "done":
                         results[worker.index] = value
-                        if (following := next(waiting, None)) is None:
+                        if (following := next(remaining, None)) is None:
                             busy.remove(worker)
                         else:
                             _give(worker, following, files)
@@ -94,7 +94,7 @@ def _in_processes(
 
 @contextmanager
 def _workers(jobs: int, work: Callable[[Timeline], T], comm: CommNames | None) -> Iterator[list[_Worker]]:
-    """Processes that end with the block, however it is left. Spawned: forking is not safe where threads may run."""
+    """Processes that end with the block, however it exits. Spawned: forking is unsafe beside threads."""
     context = get_context("spawn")
     workers: list[_Worker] = []
     try:
@@ -135,13 +135,13 @@ def _died(worker: _Worker, path: Path) -> TraceError:
     how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
     return TraceError(
         f"the process that read {path} ended {how}\n"
-        "If memory ran out, read fewer files at a time (1 job reads them one after another)."
+        "If memory ran out, read fewer files at a time (--jobs 1 reads them in turn)."
     )
 
 
 def _serve(pipe: connection.Connection[Any, Any], work: Callable[[Timeline], object], comm: CommNames | None) -> None:
-    """Reads what it is sent until the other end is closed; a parent that died is noticed at the next report."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and ends us
+    """Read the files that arrive until the other end closes; a dead parent is noticed at the next report."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted and ends us
     try:
         while True:
             path = pipe.recv()

@@ -1,9 +1,9 @@
-"""Traces from files: which format a file has, by what it holds and never by its name, and which files there are."""
+"""Find trace files, recognise their format by content, and read them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -28,15 +28,15 @@ _READABLE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """Trace files in natural order (rank2 before rank10), and what was passed over."""
+class TraceFiles:
+    """Trace files in natural order (rank2 before rank10), and notes on files that were skipped."""
 
     files: tuple[Path, ...]
     notes: tuple[str, ...] = ()
 
 
 def read_trace(path: Path, *, comm: CommNames | None = None, progress: Callable[[int], None] | None = None) -> Timeline:
-    """The timeline of a trace of any format; `progress` is told the bytes of the file that were read so far."""
+    """The timeline of a trace of any format; `progress` receives the bytes read so far."""
     names = _known_names() if comm is None else comm
     match recognise(path):
         case "kineto":
@@ -57,7 +57,7 @@ def read_trace(path: Path, *, comm: CommNames | None = None, progress: Callable[
 
 @cache
 def _known_names() -> CommNames:
-    """One for all files: it remembers the names it has met."""
+    """Shared by all files: it remembers the names it has classified."""
     return load_comm_names()
 
 
@@ -96,43 +96,43 @@ def _looks_like(first: bytes, head: Head, source: ByteSource) -> str:
     return f"it starts with {first[:24].decode(errors='replace')!r}"
 
 
-def find_traces(paths: Sequence[Path]) -> Found:
-    """The files that are meant: a directory stands for the traces directly in it; one file under two names is one."""
+def find_traces(paths: Sequence[Path]) -> TraceFiles:
+    """The files, and the traces directly in the directories; a file given twice counts once."""
     files: dict[Path, Path] = {}
     notes = []
     for path in paths:
         if not path.exists():
             raise TraceError(f"no file or directory {path}")
         if path.is_dir():
-            traces, passed_over = _traces_in(path)
-            notes += passed_over
+            traces, skipped = _traces_in(path)
+            notes += skipped
         else:
             traces = [path]
         for trace in traces:
             files.setdefault(trace.resolve(), trace)
-    return Found(files=tuple(sorted(files.values(), key=_natural)), notes=tuple(notes))
+    return TraceFiles(files=tuple(sorted(files.values(), key=natural)), notes=tuple(notes))
 
 
 def _traces_in(directory: Path) -> tuple[list[Path], list[str]]:
     traces, notes = [], []
-    for path in sorted(directory.iterdir(), key=_natural):
+    for path in sorted(directory.iterdir(), key=natural):
         if path.is_dir() or path.name.startswith("."):
             continue
         try:
             recognise(path)
         except TraceError as error:
-            notes.append(f"passed over: {str(error).splitlines()[0]}")
+            notes.append(f"skipped: {str(error).splitlines()[0]}")
         else:
             traces.append(path)
     if not traces:
         others = f", but {len(notes)} other files" if notes else ""
         raise TraceError(
-            f"no trace in directory {directory}{others}; its sub-directories are not looked into\n{_READABLE}"
+            f"no trace in directory {directory}{others}; its sub-directories are not searched\n{_READABLE}"
         )
     return traces, notes
 
 
-def _natural(path: Path) -> list[tuple[int, int, str]]:
-    """Numbers in a name count as numbers."""
-    parts: Iterator[str] = (part for part in re.split(r"(\d+)", str(path)) if part)
+def natural(name: Path | str) -> list[tuple[int, int, str]]:
+    """A sort key that compares numbers in a name as numbers."""
+    parts = (part for part in re.split(r"(\d+)", str(name)) if part)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]

@@ -1,31 +1,31 @@
 """rocprofv3 JSON results: one rank per GPU that did work.
 
 Sources: ROCm/rocm-systems, projects/rocprofiler-sdk (source/lib/output/generateJSON.cpp for the document,
-source/lib/rocprofiler-sdk/code_object/code_object.cpp for the register counts).
+source/lib/rocprofiler-sdk/code_object/code_object.cpp for register counts).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from makeway.read.traces.classify import CommNames
+from makeway.read.traces.launch import recorded_launch
 from makeway.read.traces.stream import ByteSource, no_collection
-from makeway.values.errors import InvalidKernelError, TraceError
-from makeway.values.kernel import KernelResources, Launch
+from makeway.values.errors import TraceError
+from makeway.values.kernel import Launch
 from makeway.values.timeline import Exchange, Rank, Span, SpanKind, Timeline
 
 TOOL_KEY: Final = "rocprofiler-sdk-tool"
 
 _GPU = 2  # rocprofiler_agent_type_t
-_UNIFIED = ("gfx90a", "gfx94", "gfx95")  # one register file for VGPRs and AGPRs, granted in eights
+_UNIFIED = ("gfx90a", "gfx94", "gfx95")  # one register file for VGPRs and AGPRs, allocated in eights
 _UNIFIED_UNIT = 8
-# Kernels with which the runtime copies and fills instead of a copy engine (ROCm/clr, rocclr/device/blitcl.cpp).
+# Kernels that the runtime uses to copy and fill instead of a copy engine (ROCm/clr, rocclr/device/blitcl.cpp).
 _BLIT = "__amd_rocclr_"
 
 
@@ -38,10 +38,6 @@ class _Size(msgspec.Struct, gc=False):
     y: int = 1
     z: int = 1
 
-    @property
-    def product(self) -> int:
-        return self.x * self.y * self.z
-
 
 class _Agent(msgspec.Struct):
     id: _Handle
@@ -49,7 +45,7 @@ class _Agent(msgspec.Struct):
     name: str = ""  # "gfx950"
     product_name: str = ""
     cu_count: int = 0
-    logical_node_type_id: int | None = None  # the how-manieth GPU
+    logical_node_type_id: int | None = None  # index among the GPUs
 
 
 class _Symbol(msgspec.Struct, gc=False):
@@ -126,21 +122,21 @@ class _Document(msgspec.Struct):
 
 def read_rocprof(path: Path, *, comm: CommNames, progress: Callable[[int], None] | None = None) -> Timeline:
     """The timeline of a rocprofv3 JSON file, plain or gzip. Ranks are numbered by GPU index."""
-    found = _Found(comm=comm)
+    activity = _Activity(comm=comm)
     for process in _document(path, progress).processes:
-        found.take(process)
-    if not found.spans:
+        activity.add(process)
+    if not activity.spans:
         raise TraceError(
-            f"{path}: holds no GPU activity ({found.agents:,} GPUs seen, 0 kernels and copies); "
+            f"{path}: holds no GPU activity ({activity.agents:,} GPUs seen, 0 kernels and copies); "
             "record with rocprofv3 --kernel-trace --memory-copy-trace"
         )
-    notes = found.notes()
-    devices = {rank.device for rank in found.ranks.values()}
+    notes = activity.notes()
+    devices = {rank.device for rank in activity.ranks.values()}
     return Timeline(
-        spans=tuple(sorted(found.spans, key=lambda span: (span.start_ns, span.end_ns))),
+        spans=tuple(sorted(activity.spans, key=lambda span: (span.start_ns, span.end_ns))),
         origin="imported",
         device=devices.pop() if len(devices) == 1 else None,
-        ranks=tuple(replace(rank, source=str(path), notes=notes) for _, rank in sorted(found.ranks.items())),
+        ranks=tuple(replace(rank, source=str(path), notes=notes) for _, rank in sorted(activity.ranks.items())),
     )
 
 
@@ -148,35 +144,35 @@ def _document(path: Path, progress: Callable[[int], None] | None) -> _Document:
     source = ByteSource(path, progress)
     text = b"".join(source.chunks())
     if source.broken:
-        raise TraceError(f"{path}: the gzip data end too early; copy the file again or record again")
+        raise TraceError(f"{path}: the gzip data end early; copy the file again or record again")
     try:
         with no_collection():
             return msgspec.json.decode(text, type=_Document)
     except msgspec.ValidationError as error:
-        raise TraceError(f"{path}: not the results of rocprofv3 as we know them: {error}") from None
+        raise TraceError(f"{path}: not a known form of rocprofv3 results: {error}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: JSON that is cut short or damaged ({error}); record again") from None
 
 
-# --- what one process did ----------------------------------------------------------------------
+# --- the activity of processes -----------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class _Found:
-    """Spans and ranks gathered so far, and what had to be left out."""
+class _Activity:
+    """Spans and ranks read so far, and what has been left out."""
 
     comm: CommNames
     spans: list[Span] = field(default_factory=list)
     ranks: dict[int, Rank] = field(default_factory=dict)
     agents: int = 0
     backwards: int = 0  # records that end before they start
-    nowhere: int = 0  # records on a GPU or of a kernel that the file does not describe
+    nowhere: int = 0  # records whose GPU or kernel the file does not describe
     unfit: int = 0  # launches without usable resources
     halved: bool = False
     called: bool = True  # whether each process recorded HIP calls
     blits: int = 0
 
-    def take(self, process: _Process) -> None:
+    def add(self, process: _Process) -> None:
         gpus = {agent.id.handle: agent for agent in process.agents if agent.type == _GPU}
         numbers = {
             handle: number if agent.logical_node_type_id is None else agent.logical_node_type_id
@@ -188,10 +184,10 @@ class _Found:
         self.called &= bool(asked_ns)
         halved = _halved(gpus.values(), process.kernel_symbols)
         self.halved |= halved
-        self._take_kernels(process, gpus, numbers, asked_ns, halved=halved)
-        self._take_copies(process, gpus, numbers, asked_ns)
+        self._add_kernels(process, gpus, numbers, asked_ns, halved=halved)
+        self._add_copies(process, gpus, numbers, asked_ns)
 
-    def _take_kernels(
+    def _add_kernels(
         self,
         process: _Process,
         gpus: Mapping[int, _Agent],
@@ -215,22 +211,22 @@ class _Found:
             launch = launches[key]
             self.unfit += launch is None or launch.resources is None
             name = symbol.formatted_kernel_name or symbol.kernel_name
-            found = self.comm.find(name)
-            blit = found is None and name.startswith(_BLIT)
+            comm = self.comm.find(name)
+            blit = comm is None and name.startswith(_BLIT)
             self.blits += blit
-            self._add(
+            self._add_span(
                 record,
                 numbers[info.agent_id.handle],
                 gpu,
                 name=name,
-                kind="comm" if found else "memory" if blit else "compute",
+                kind="comm" if comm else "memory" if blit else "compute",
                 stream=_stream(record.stream_id, info.queue_id),
                 launch=launch,
                 launched_ns=asked_ns.get(record.correlation_id.internal),
-                exchange=Exchange(kind=found.kind) if found and found.kind else None,
+                exchange=Exchange(kind=comm.kind) if comm and comm.kind else None,
             )
 
-    def _take_copies(
+    def _add_copies(
         self, process: _Process, gpus: Mapping[int, _Agent], numbers: Mapping[int, int], asked_ns: Mapping[int, int]
     ) -> None:
         for record in process.buffer_records.memory_copy:
@@ -238,7 +234,7 @@ class _Found:
             if not ends:  # host to host
                 self.nowhere += 1
                 continue
-            self._add(
+            self._add_span(
                 record,
                 numbers[ends[0]],
                 gpus[ends[0]],
@@ -250,7 +246,7 @@ class _Found:
                 exchange=None,
             )
 
-    def _add(
+    def _add_span(
         self,
         record: _Dispatch | _Copy,
         number: int,
@@ -285,16 +281,16 @@ class _Found:
         )
 
     def notes(self) -> tuple[str, ...]:
-        notes = ["ranks are numbered by GPU: the record does not say them"]
+        notes = ["ranks are numbered by GPU: the trace does not name them"]
         if not self.called:
-            notes.append("launch times are not recorded; add --hip-trace to have them")
+            notes.append("launch times are not recorded; record with --hip-trace")
         if self.halved:
             notes.append(
-                "vector registers are doubled: this rocprofv3 counts them in fours on gfx950, which grants eights "
+                "vector registers are doubled: this rocprofv3 counts them in fours on gfx950, which allocates eights "
                 "(corrected in ROCm/rocm-systems pull request 5862)"
             )
         if self.blits:
-            notes.append(f"{self.blits:,} copies and fills ran as kernels of the runtime; they count as memory")
+            notes.append(f"{self.blits:,} copies and fills ran as runtime kernels; they count as memory")
         if self.unfit:
             notes.append(f"{self.unfit:,} kernels have no usable register counts")
         if self.nowhere:
@@ -321,11 +317,11 @@ def _operation(strings: _Strings, record: _Copy) -> str:
 
 
 def _halved(gpus: Iterable[_Agent], symbols: Sequence[_Symbol]) -> bool:
-    """Whether the register counts were decoded for another GPU, and are half of what is granted.
+    """Whether the register counts were decoded for another GPU, and are half of the allocation.
 
-    On gfx90a, gfx94x and gfx95x the VGPRs and AGPRs of a kernel together are granted in eights. rocprofv3 before
-    pull request 5862 of ROCm/rocm-systems does not know gfx95x: it takes the kernel descriptor to count in fours, and
-    reports no AGPRs.
+    On gfx90a, gfx94x and gfx95x a kernel's VGPRs and AGPRs together are allocated in eights. rocprofv3 before pull
+    request 5862 of ROCm/rocm-systems does not know gfx95x: it reads the kernel descriptor's count in fours and reports
+    no AGPRs.
     """
     return (
         any(gpu.name.startswith(_UNIFIED) for gpu in gpus)
@@ -335,31 +331,18 @@ def _halved(gpus: Iterable[_Agent], symbols: Sequence[_Symbol]) -> bool:
 
 
 def _launch(info: _DispatchInfo, symbol: _Symbol, gpu: _Agent, *, halved: bool) -> Launch | None:
-    """What the dispatch asks for; without resources, or None, where the record is out of range."""
-    work, grid = info.workgroup_size, info.grid_size
-    try:
-        sides = _sides(grid, work)
-        launch = Launch(blocks=prod(sides), threads=work.product, grid=sides)
-    except (InvalidKernelError, ZeroDivisionError):
+    work, grid = info.workgroup_size, info.grid_size  # the grid counts work-items
+    block = (work.x, work.y, work.z)
+    if 0 in block:
         return None
     # gfx908 and older have two register files, and AGPRs are reported beside as many VGPRs.
     both = symbol.arch_vgpr_count + symbol.accum_vgpr_count
     separate = max(symbol.arch_vgpr_count, symbol.accum_vgpr_count)
     registers = both if gpu.name.startswith(_UNIFIED) else separate
-    try:
-        return replace(
-            launch,
-            resources=KernelResources(
-                threads=work.product,
-                registers_per_thread=registers * 2 if halved else registers,
-                smem_bytes=info.group_segment_size,
-                scalar_registers=symbol.sgpr_count or None,
-            ),
-        )
-    except InvalidKernelError:
-        return launch
-
-
-def _sides(grid: _Size, work: _Size) -> tuple[int, int, int]:
-    """Blocks along each side: the grid counts work-items."""
-    return -(-grid.x // work.x), -(-grid.y // work.y), -(-grid.z // work.z)
+    return recorded_launch(
+        [-(-items // threads) for items, threads in zip((grid.x, grid.y, grid.z), block, strict=True)],
+        block,
+        registers_per_thread=registers * 2 if halved else registers,
+        smem_bytes=info.group_segment_size,
+        scalar_registers=symbol.sgpr_count or None,
+    )

@@ -1,13 +1,13 @@
 """The events of a JSON trace of any size, plain or gzip, in decoded pieces and constant memory.
 
-Where to cut a piece off is guessed, and proved by decoding it. A JSON parser reads from left to right, and its state
-depends only on what it has read. A piece starts where an element of the event array starts. If `[`, the piece and `]`
-decode, the parser stood after a complete element when it met that `]`: inside a string the `]` would have been text,
-inside an element it would have closed or broken that element, and either way the outer array would have stayed open.
-A piece ends with `}`, so no number is cut in two. Hence a cut that decodes is a true boundary, whatever braces and
-quotes the names hold, and the next piece again starts where an element starts.
+A piece ends at a guessed boundary, and decoding proves the guess. A JSON parser reads from left to right, and its
+state depends only on what it has read. A piece starts where an element of the event array starts. If `[`, the piece
+and `]` decode, the parser had finished a complete element at that `]`. Inside a string the `]` would be text; inside
+an element it would close or break that element; either way the outer array would stay open. A piece ends with `}`, so
+no number is split. Hence a cut that decodes is a true boundary, whatever braces and quotes the names hold, and the
+next piece again starts where an element starts.
 
-A guess that does not decode, and JSON that is damaged, go to an exact scan, which is slower and counts what it drops.
+If no guess decodes, or the JSON is damaged, an exact scan takes over, which is slower and counts what it drops.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ with suppress(ImportError):  # the same interface, three times as fast
 
 EVENTS_KEY = "traceEvents"
 GZIP_MAGIC = b"\x1f\x8b"
-CHUNK_BYTES = 2 << 20  # of JSON, decoded at a time: larger is no faster, and leaves the caches
-READ_BYTES = 1 << 17  # of a compressed file, inflated at a time
-SALVAGE_BYTES = 64  # of a damaged compressed file, inflated at a time
-HEAD_BYTES = 256 << 20  # no trace has more before its events
-GUESSES = 3  # cuts that are tried before the exact scan
+CHUNK_BYTES = 2 << 20  # of JSON decoded at a time; larger is no faster and exceeds the caches
+READ_BYTES = 1 << 17  # of a compressed file inflated at a time
+SALVAGE_BYTES = 64  # of a damaged compressed file inflated at a time
+HEAD_BYTES = 256 << 20  # the most that may precede the events
+GUESSES = 3  # cuts tried before the exact scan
 
 GZIP_WINDOW = 31  # zlib: a gzip frame with the largest window
-# One event after another. Inside a string the quote would be escaped, so only a list of objects in an event's own
-# arguments can look like this.
+# Between two events. Inside a string the quote would be escaped, so only a list of objects in an event's own arguments
+# can look the same.
 _BETWEEN_EVENTS = re.compile(rb'\}\s*(,)\s*\{\s*"(?:ph|cat|name|ts|pid|tid|args|dur)"\s*:')
-# Everything that can change where in the document we are. A byte of it is matched by its number: 0x22 is a quote,
-# 0x2C a comma, 0x3A a colon, 0x5B and 0x5D are brackets, 0x7B and 0x7D braces.
+# Every token that changes the position in the document. Bytes are matched by number: 0x22 is a quote, 0x2C a comma,
+# 0x3A a colon, 0x5B and 0x5D are brackets, 0x7B and 0x7D braces.
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},:]', re.DOTALL)
-# printf's inf and nan are not JSON, but profilers have written them.
+# inf and nan are not JSON, but some profilers write them.
 _STRING_OR_INF = re.compile(rb'("(?:[^"\\]++|\\.)*+"?)|[-+]?\b(?:inf|nan|infinity)\b', re.DOTALL | re.IGNORECASE)
 _UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 _COMMA, _CLOSE = b",]"
@@ -59,12 +59,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class ByteSource:
-    """The bytes of a file, inflated if it is gzip, and whether it ends too early."""
+    """The bytes of a file, inflated if it is gzip, and whether it ends early."""
 
     path: Path
-    progress: Callable[[int], None] | None = None  # told the bytes of the file that were read so far
+    progress: Callable[[int], None] | None = None  # receives the bytes of the file read so far
     chunk_bytes: int = CHUNK_BYTES
-    broken: bool = False  # gzip data that end early or are damaged
+    broken: bool = False  # the gzip data end early or are damaged
 
     def chunks(self) -> Iterator[bytes]:
         try:
@@ -87,7 +87,7 @@ class ByteSource:
                 done += len(chunk)
                 yield chunk
         except inflate.error:
-            # A call that fails keeps what it had inflated so far. Smaller calls lose less.
+            # A call that fails discards what it has inflated, so smaller calls lose less.
             self.broken = True
             file.seek(0)
             with suppress(inflate.error):
@@ -99,7 +99,7 @@ class ByteSource:
     def _members(self, file: IO[bytes], read_bytes: int) -> Iterator[bytes]:
         member, pending = inflate.decompressobj(GZIP_WINDOW), b""
         while pending or (pending := file.read(read_bytes)):
-            if member.eof:  # another member follows, or the zeros that some tools pad with
+            if member.eof:  # another member follows, or zeros that some tools pad with
                 if not (pending := pending.lstrip(b"\0")):
                     continue
                 member = inflate.decompressobj(GZIP_WINDOW)
@@ -115,21 +115,21 @@ class ByteSource:
             self.progress(file.tell())
 
 
-# --- what comes before the events --------------------------------------------------------------
+# --- the header --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The start of a JSON document: up to the value of a key that was looked for, or into an array."""
+    """The start of a JSON document, up to the array under a wanted key or the outermost array."""
 
     text: bytes
-    rest: bytes  # what was read after it
+    rest: bytes  # what has been read after it
     key: str | None = None  # None: the document is an array, or has none of the keys
     is_array: bool = False
 
 
 def read_head(chunks: Iterator[bytes], keys: Collection[str] = (EVENTS_KEY,)) -> Head:
-    """Reads to the first of these keys of the outermost object that holds an array."""
+    """Read up to the array under the first of these keys of the outermost object."""
     data, wanted = b"", 0
     for chunk in chunks:
         data += chunk
@@ -142,8 +142,8 @@ def read_head(chunks: Iterator[bytes], keys: Collection[str] = (EVENTS_KEY,)) ->
             return Head(text=b"", rest=start[1:], is_array=True)
         if start[:1] != b"{":
             return Head(text=data, rest=b"")
-        if (found := _find_array(start, keys)) is not None:
-            key, at = found
+        if (array := _find_array(start, keys)) is not None:
+            key, at = array
             return Head(text=start[: at - 1], rest=start[at:], key=key)
         if len(data) > HEAD_BYTES:
             break
@@ -153,10 +153,11 @@ def read_head(chunks: Iterator[bytes], keys: Collection[str] = (EVENTS_KEY,)) ->
 
 def _unfinished(data: bytes, keys: Collection[str]) -> Head:
     start = data.removeprefix(b"\xef\xbb\xbf").lstrip()
-    found = _find_array(start, keys) if start[:1] == b"{" else None
-    if found is None:
+    array = _find_array(start, keys) if start[:1] == b"{" else None
+    if array is None:
         return Head(text=start, rest=b"")
-    return Head(text=start[: found[1] - 1], rest=start[found[1] :], key=found[0])
+    key, at = array
+    return Head(text=start[: at - 1], rest=start[at:], key=key)
 
 
 def _find_array(data: bytes, keys: Collection[str]) -> tuple[str, int] | None:
@@ -167,7 +168,7 @@ def _find_array(data: bytes, keys: Collection[str]) -> tuple[str, int] | None:
         match data[at]:
             case 0x22:
                 if not token[1]:
-                    return None  # the string goes on in what has not been read
+                    return None  # the string continues beyond what has been read
                 name, colon = token[0] if depth == 1 else b"", False
                 continue
             case 0x3A:
@@ -184,7 +185,7 @@ def _find_array(data: bytes, keys: Collection[str]) -> tuple[str, int] | None:
 
 
 def header_entries(text: bytes) -> dict[str, Any]:
-    """Every readable entry of the outermost object of a JSON text that may be damaged or end early."""
+    """Every readable entry of the outermost object of a JSON text, which may be damaged or incomplete."""
     entries: dict[str, Any] = {}
     depth, name, begin = 0, b"", None
     for token in _TOKEN.finditer(text):
@@ -219,11 +220,11 @@ class EventStream(Generic[T]):
     decoder: msgspec.json.Decoder[list[T]]
     header: dict[str, Any] = field(default_factory=dict)
     events: int = 0
-    unreadable: int = 0  # elements that are no JSON, or no event
+    unreadable: int = 0  # elements that are not JSON, or not an event
     cut_short: bool = False
 
     def pieces(self) -> Iterator[list[T]]:
-        """Lists of events, in order: every complete one, even of a file that was cut short."""
+        """Lists of events in order, with every complete event even of a file that is cut short."""
         chunks = self.source.chunks()
         head = read_head(chunks)
         if head.key is None and not head.is_array:
@@ -242,7 +243,7 @@ class EventStream(Generic[T]):
         self.cut_short |= self.source.broken
 
     def _array(self, chunks: Iterator[bytes], rest: bytes) -> Generator[list[T], None, bytes | None]:
-        """The pieces of the array; returns what follows its end, or None when the end is missing."""
+        """The pieces of the array; returns what follows its end, or None if the end is missing."""
         data, wanted = bytearray(b"[" + rest), 0
         while True:
             if len(data) >= wanted:
@@ -250,7 +251,7 @@ class EventStream(Generic[T]):
                 data = bytearray(b"[") + memoryview(data)[done:]
                 if ended:
                     return bytes(data[1:])
-                # Nothing to cut off: an event is larger than this. Twice as much next time keeps the cost linear.
+                # An event is larger than this. Waiting for twice as much keeps the cost linear.
                 wanted = 2 * len(data) if done == 1 else 0
             if (chunk := next(chunks, None)) is None:
                 break
@@ -260,7 +261,7 @@ class EventStream(Generic[T]):
         return bytes(data[done:]) if ended else None
 
     def _cut(self, data: bytearray) -> Generator[list[T], None, tuple[int, bool]]:
-        """The events that are complete in `data`; returns where the next one starts, and whether the array ended."""
+        """The complete events in `data`; returns where the next one starts, and whether the array ended."""
         for comma in _likely_cuts(data):
             data[comma] = _CLOSE
             try:
@@ -283,7 +284,7 @@ class EventStream(Generic[T]):
                 piece += self.decoder.decode(text)
             except _UNREADABLE:
                 try:
-                    piece += self.decoder.decode(_STRING_OR_INF.sub(lambda found: found[1] or b"null", text))
+                    piece += self.decoder.decode(_STRING_OR_INF.sub(lambda match: match[1] or b"null", text))
                 except _UNREADABLE:
                     self.unreadable += 1
         self.events += len(piece)
@@ -292,18 +293,18 @@ class EventStream(Generic[T]):
 
 
 def _likely_cuts(data: bytearray) -> list[int]:
-    """Commas that seem to stand between events, the last first."""
+    """Commas that seem to separate events, the last first."""
     for window in (1 << 16, len(data)):
-        found = [match.start(1) for match in _BETWEEN_EVENTS.finditer(data, max(0, len(data) - window))]
-        if found:
-            return found[: -GUESSES - 1 : -1]
+        commas = [match.start(1) for match in _BETWEEN_EVENTS.finditer(data, max(0, len(data) - window))]
+        if commas:
+            return commas[: -GUESSES - 1 : -1]
     return []
 
 
 def _scan(data: bytearray, *, to_the_end: bool = False) -> tuple[list[tuple[int, int]], int, bool]:
-    """The complete elements of an array that opens `data`, where the next one starts, and whether the array ended.
+    """The complete elements of the array that `data` opens with, where the next one starts, and whether it ended.
 
-    With `to_the_end` an element counts as complete without a comma after it.
+    With `to_the_end` an element is complete without a comma after it.
     """
     slices: list[tuple[int, int]] = []
     depth, begin = 0, 1
@@ -331,7 +332,7 @@ def _scan(data: bytearray, *, to_the_end: bool = False) -> tuple[list[tuple[int,
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """No cycle is made while events are decoded, and looking for some would double the time."""
+    """Disable garbage collection: decoding creates no cycles, and searching for them would double the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

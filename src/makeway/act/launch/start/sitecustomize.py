@@ -1,8 +1,8 @@
 """The start hook: hands a plan to a Python program that imports torch.distributed, and costs others next to nothing.
 
-Python imports the first `sitecustomize` of its path before the program. This one leaves the path again, imports the
-one that it hid, and has `makeway.act.torch.autostart.begin` called once torch is there. It loads nothing that Python
-has not loaded, runs on Python 3.7 and later, and what goes wrong is written to the receipts, never raised.
+Python imports the first `sitecustomize` on its path before the program. This one leaves the path again, imports the
+one it hid, and has `makeway.act.torch.autostart.begin` called once torch is complete. It loads nothing that Python has
+not loaded, runs on Python 3.7 and later, and writes what goes wrong to the receipts instead of raising it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,20 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
-_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # torchrun, srun, Open MPI, Hydra
+
+
+def rank_of(environ: Mapping[str, str]) -> int | None:
+    """The rank that a launcher gave to this process; None without one. Here, since the hook cannot import makeway."""
+    texts = (environ.get(name, "") for name in RANK_VARIABLES)
+    return next((int(text) for text in texts if text.isdigit()), None)
 
 
 class _Watch:
-    """Finds nothing itself: sees torch come, and acts when torch and torch.distributed are both complete."""
+    """A finder that finds nothing: it watches torch being imported, and acts once torch.distributed is complete."""
 
     names = ("torch", "torch.distributed")
 
@@ -35,13 +42,13 @@ class _Watch:
                 if spec is not None:
                     try:  # noqa: SIM105  # contextlib is not loaded yet
                         self.follow(spec.loader)
-                    except AttributeError:  # a loader of another kind, or one that lets nobody in
+                    except AttributeError:  # a loader of another kind, or one without writable attributes
                         pass
                     return spec
         return None
 
     def follow(self, loader: Any) -> None:
-        """Have the loader of one module tell us when it is done: torch imports torch.distributed half-way."""
+        """Notice when the loader has run its module: torch imports torch.distributed half-way."""
         load = loader.exec_module
 
         def exec_module(module: Any) -> None:
@@ -66,22 +73,21 @@ class _Watch:
             import_module("makeway.act.torch.autostart").begin(self.plan, self.receipts)
         except Exception as error:
             missing = isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("makeway")
-            words = "makeway is not importable by" if missing else "the start hook failed in"
-            self.tell(f"{words} {sys.executable}: {type(error).__name__}: {error}")
+            what = "makeway is not importable by" if missing else "the start hook failed in"
+            self.write_error(f"{what} {sys.executable}: {type(error).__name__}: {error}")
 
-    def tell(self, words: str) -> None:
+    def write_error(self, message: str) -> None:
+        """Leave the receipts file that makeway.act.launch.receipt_file would write."""
         if not self.receipts:
             return
         try:
             import json
 
-            ranks = [os.environ.get(name, "") for name in _RANKS]
-            rank = next((int(text) for text in ranks if text.isdigit()), None)
             document: dict[str, Any] = {
                 "pid": os.getpid(),
-                "rank": rank,
+                "rank": rank_of(os.environ),
                 "backend": None,
-                "error": words,
+                "error": message,
                 "receipts": [],
             }
             target = os.path.join(self.receipts, f"torch-{os.getpid()}.json")
@@ -89,7 +95,7 @@ class _Watch:
                 json.dump(document, file)
             os.replace(f"{target}.new", target)
         except Exception:
-            pass  # nowhere left to say it
+            pass  # there is nowhere left to report it
 
 
 def _install() -> None:
@@ -100,10 +106,10 @@ def _install() -> None:
         sys.meta_path.insert(0, watch)
 
 
-def _import_the_hidden_one() -> None:
+def _import_hidden_sitecustomize() -> None:
     this = sys.modules.pop(__name__)
     try:
-        __import__("sitecustomize")  # the next on the path, as if this one had not been there
+        __import__("sitecustomize")  # the next on the path, as if this one did not exist
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
@@ -113,4 +119,4 @@ def _import_the_hidden_one() -> None:
 
 if __name__ == "sitecustomize":
     _install()
-    _import_the_hidden_one()
+    _import_hidden_sitecustomize()

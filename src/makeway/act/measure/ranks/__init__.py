@@ -1,1 +1,1 @@
-"""What runs inside one rank; only these modules, and those of the runtime, load torch."""
+"""What runs inside one rank: the only modules of measure/ that load torch."""

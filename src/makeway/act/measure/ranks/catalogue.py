@@ -1,4 +1,4 @@
-"""The workload of a name, built on this rank."""
+"""The workload of a job, built on this rank."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from makeway.act.triton.config import OPT1
 def rank_workload(job: Job, world: World) -> RankWorkload:
     match family(job.workload):
         case "pair" | "published":
-            found = pairs(job, world)
-            if job.grid is None:
-                return found
-            return replace(found, blocks=Blocks(grid=job.grid, tile=job.tile or OPT1))
+            pair = pairs(job, world)
+            return pair if job.grid is None else replace(pair, blocks=Blocks(grid=job.grid, tile=job.tile or OPT1))
         case "training":
             from makeway.act.measure.ranks.training import training
 

@@ -1,4 +1,4 @@
-"""Collectives of a workload, started on one carrier or another, and the spans that they and compute take."""
+"""The collectives of a workload, the transports that carry them, and the spans of both collectives and compute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from makeway.values.timeline import SpanKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class Transfer:
     """What one collective moves; an all-reduce works in `receive` alone."""
 
     kind: CollectiveKind
@@ -26,8 +26,8 @@ class Parcel:
     receive: torch.Tensor
 
 
-class Carriage(Protocol):
-    """A collective on its way."""
+class Pending(Protocol):
+    """A collective under way."""
 
     def wait(self) -> Any: ...
 
@@ -37,21 +37,21 @@ class Carriage(Protocol):
 Memory = Literal["own", "shared"]
 
 
-class Carrier(Protocol):
+class Transport(Protocol):
     """Starts collectives; the same calls in the same order on every rank."""
 
     span_kind: SpanKind
     memory: Memory  # that it moves best
 
-    def start(self, parcel: Parcel) -> Carriage: ...
+    def start(self, transfer: Transfer) -> Pending: ...
 
     def buffer(self, *shape: int) -> torch.Tensor:
-        """Room for fp32 numbers that its collectives shall read; every rank asks for the same in the same order."""
+        """Memory for fp32 numbers that its collectives read; every rank asks for the same in the same order."""
         ...
 
 
 @dataclass(slots=True)
-class GlooCarrier:
+class GlooTransport:
     """torch.distributed's own collectives."""
 
     span_kind: SpanKind = "comm"
@@ -60,59 +60,59 @@ class GlooCarrier:
     def buffer(self, *shape: int) -> torch.Tensor:
         return torch.empty(shape)
 
-    def start(self, parcel: Parcel) -> Carriage:
-        work: Carriage
-        match parcel.kind:
+    def start(self, transfer: Transfer) -> Pending:
+        work: Pending
+        match transfer.kind:
             case "all-reduce":
-                work = dist.all_reduce(parcel.receive, async_op=True)
+                work = dist.all_reduce(transfer.receive, async_op=True)
             case "all-gather":
-                work = dist.all_gather_into_tensor(parcel.receive, parcel.send, async_op=True)
+                work = dist.all_gather_into_tensor(transfer.receive, transfer.send, async_op=True)
             case "reduce-scatter":
-                work = dist.reduce_scatter_tensor(parcel.receive, parcel.send, async_op=True)
+                work = dist.reduce_scatter_tensor(transfer.receive, transfer.send, async_op=True)
             case "all-to-all":
-                work = dist.all_to_all_single(parcel.receive, parcel.send, async_op=True)
+                work = dist.all_to_all_single(transfer.receive, transfer.send, async_op=True)
             case "send-recv":
                 raise NotImplementedError("no workload sends from rank to rank")
             case _:
-                assert_never(parcel.kind)
+                assert_never(transfer.kind)
         return work
 
 
 @dataclass(slots=True)
-class DirectCarrier:
-    """Collectives through memory that the ranks of one host share: what a CPU host has for copy engines."""
+class DirectTransport:
+    """Collectives through memory that the ranks of one host share: a CPU host's copy engine."""
 
     group: DirectGroup
     span_kind: SpanKind = "copy"
     memory: Memory = "shared"
-    no_room: str | None = None  # why a buffer is not in shared memory, where one is not
+    no_shared_memory: str | None = None  # why a buffer is not in shared memory, where one is not
 
     def buffer(self, *shape: int) -> torch.Tensor:
-        """A shared tensor, which peers read in place; ordinary memory, which is copied twice, where there is no room.
+        """A shared tensor, which peers read in place; where none is left, ordinary memory, which is copied twice.
 
-        Making a shared tensor fails on every rank or on none, so that all ranks have the same kind.
+        Creating a shared tensor fails on every rank or on none: all ranks have the same kind.
         """
         try:
             return self.group.shared_tensor(*shape)
         except UnsupportedError as error:
-            self.no_room = str(error)
+            self.no_shared_memory = str(error)
             return torch.empty(shape)
 
-    def start(self, parcel: Parcel) -> Carriage:
-        work: Carriage | None
-        match parcel.kind:
+    def start(self, transfer: Transfer) -> Pending:
+        work: Pending | None
+        match transfer.kind:
             case "all-reduce":
-                work = self.group.all_reduce(parcel.receive, async_op=True)
+                work = self.group.all_reduce(transfer.receive, async_op=True)
             case "all-gather":
-                work = self.group.all_gather_into_tensor(parcel.receive, parcel.send, async_op=True)
+                work = self.group.all_gather_into_tensor(transfer.receive, transfer.send, async_op=True)
             case "reduce-scatter":
-                work = self.group.reduce_scatter_tensor(parcel.receive, parcel.send, async_op=True)
+                work = self.group.reduce_scatter_tensor(transfer.receive, transfer.send, async_op=True)
             case "all-to-all":
-                work = self.group.all_to_all_single(parcel.receive, parcel.send, async_op=True)
+                work = self.group.all_to_all_single(transfer.receive, transfer.send, async_op=True)
             case "send-recv":
                 raise NotImplementedError("no workload sends from rank to rank")
             case _:
-                assert_never(parcel.kind)
+                assert_never(transfer.kind)
         assert work is not None
         return work
 
@@ -161,14 +161,14 @@ class Recorder:
         if running is not None:
             self.computing(running[0])
 
-    def started(self, name: str, carrier: Carrier, parcel: Parcel) -> Carriage:
-        """The collective on its way."""
-        span = self.opened(name, carrier.span_kind)
-        carriage = carrier.start(parcel)
+    def started(self, name: str, transport: Transport, transfer: Transfer) -> Pending:
+        """The collective, started."""
+        span = self.opened(name, transport.span_kind)
+        pending = transport.start(transfer)
         # Gloo's reduce-scatter has no future ("Work::getFuture not implemented."): its span ends when it is waited for.
         with suppress(RuntimeError):
-            carriage.get_future().add_done_callback(span.end)
-        return _Recorded(carriage, span)
+            pending.get_future().add_done_callback(span.end)
+        return _Recorded(pending, span)
 
     def opened(self, name: str, kind: SpanKind) -> OpenSpan:
         """A span that starts now."""
@@ -176,7 +176,7 @@ class Recorder:
         return OpenSpan(name, kind, time.perf_counter_ns(), self.spans)
 
     def settle(self, timeout_s: float = 1.0) -> None:
-        """Waits for the ends of spans that nobody waits for: a thread of the carrier may still be about to tell."""
+        """Wait for the ends of open spans: a thread of the transport may be about to report one."""
         until = time.perf_counter() + timeout_s
         while sum(span.kind != "compute" for span in self.spans) < self._opened and time.perf_counter() < until:
             time.sleep(0)
@@ -184,7 +184,7 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class OpenSpan:
-    """A span under way. It ends once, at the first that tells: the carrier's thread, or whoever waited."""
+    """A span under way. It ends once, when the transport's thread or whoever waited says so first."""
 
     name: str
     kind: SpanKind
@@ -194,7 +194,7 @@ class OpenSpan:
 
     def end(self, _: object = None) -> None:
         with suppress(IndexError):
-            self._open.pop()  # one call, which no other thread can divide
+            self._open.pop()  # atomic: only one thread gets it
             self.spans.append(RawSpan(self.name, self.kind, self.start_ns, time.perf_counter_ns()))
 
 
@@ -202,12 +202,12 @@ class OpenSpan:
 class _Recorded:
     """A collective whose span is over when its wait is, if not before."""
 
-    carriage: Carriage
+    pending: Pending
     span: OpenSpan
 
     def wait(self) -> None:
-        self.carriage.wait()
+        self.pending.wait()
         self.span.end()
 
     def get_future(self) -> Any:
-        return self.carriage.get_future()
+        return self.pending.get_future()

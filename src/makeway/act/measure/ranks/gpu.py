@@ -1,7 +1,7 @@
-"""A bench on this rank's GPU: every setting in turn, verified every time, and its record. Not yet run on hardware.
+"""A bench on this rank's GPU: every variant in turn, verified every time. Not yet run on hardware.
 
-Process groups, green contexts and symmetric buffers take long to make: each setting's are made once, before the rounds,
-and kept until the end. torch is handed in as a namespace, so that all of this runs in tests without a GPU.
+Process groups, green contexts and symmetric buffers are slow to create: each variant's are created once, before the
+rounds, and kept until the end. torch is passed in as a namespace, so that all of this runs in tests without a GPU.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, assert_never
 
-from makeway.act.backend import Receipt
 from makeway.act.cuda.backend import CudaBackend, Session
 from makeway.act.cuda.machine import require
 from makeway.act.cuda.overlap import Loop, run_comm, run_compute, run_overlapped, run_sequential, timed_ns
 from makeway.act.measure.job import Job
-from makeway.act.measure.outcome import BASELINES, PLANNED
+from makeway.act.measure.outcome import Bench
 from makeway.act.measure.ranks.gpu_pairs import Buffers, GpuPairs, Multiply
 from makeway.act.measure.ranks.gpu_shapes import gpu_pairs
-from makeway.act.measure.ranks.gpu_spans import SPANS_NOTE, EventSpans, rate
+from makeway.act.measure.ranks.gpu_spans import SPANS_NOTE, EventSpans
 from makeway.act.measure.ranks.rounds import (
-    Found,
+    Peers,
     Report,
-    Telling,
+    Samples,
+    collected_bench,
     forget,
     measured_choice,
-    setting_record,
-    span_records,
+    span_overlap_rate,
 )
 from makeway.act.measure.ranks.world import World
-from makeway.act.measure.record import Record
-from makeway.act.measure.variants import Setting, rotated
+from makeway.act.measure.variants import BASELINES, PLANNED, Variant, rotated
 from makeway.act.rocm.backend import RocmBackend
 from makeway.act.triton.config import GemmConfig
 from makeway.values.control import Chunks, Control, LaunchOrder
 from makeway.values.errors import UnsupportedError
+from makeway.values.receipt import Receipt
 
 MakeBackend = Callable[[GemmConfig], CudaBackend]
 
 NOT_PROVED = "the bench on GPUs has not yet been run on hardware by its authors: check its figures against a profiler's"
+CARRIERS = {"cuda": "torch on CUDA", "rocm": "torch on ROCm"}
 
 
 def backend_of(on: str) -> MakeBackend:
-    """The backend that a word of `--on` names, made for a GEMM."""
+    """Makes the backend that `--on` names, for a GEMM."""
     return lambda gemm: RocmBackend(gemm=gemm) if on == "rocm" else CudaBackend(gemm=gemm)
 
 
 def join_gpus(timeout_s: float, on: str) -> World:
-    """Takes the GPU of LOCAL_RANK and meets the other ranks through NCCL, which RCCL answers for on AMD."""
+    """Take the GPU of LOCAL_RANK and meet the other ranks through NCCL (RCCL on AMD)."""
     import torch
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
@@ -75,12 +75,12 @@ def join_gpus(timeout_s: float, on: str) -> World:
         timeout=timedelta(seconds=timeout_s),
         device_id=torch.device("cuda", local),
     )
-    return World(rank=rank, ranks=ranks, store=c10d.PrefixStore("makeway/told", store))
+    return World(rank=rank, ranks=ranks, store=c10d.PrefixStore("makeway/values", store))
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One round of one setting on one rank."""
+    """One round of one variant on one rank."""
 
     device_ns: float
     wrong: str | None
@@ -89,16 +89,16 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ready:
-    """A setting whose controls are in force for all that is launched through its session."""
+    """A variant whose controls are in force for everything launched through its session."""
 
-    setting: Setting
+    variant: Variant
     session: Session | None
     loop: Loop
     buffers: Buffers
     pieces: int
 
     def run(self, torch: Any, loop: Loop) -> None:
-        match self.setting.mode:
+        match self.variant.mode:
             case "compute":
                 run_compute(torch, loop, self.session)
             case "comm":
@@ -108,146 +108,159 @@ class _Ready:
             case "overlap":
                 run_overlapped(torch, loop, self.session)
             case _:
-                assert_never(self.setting.mode)
+                assert_never(self.variant.mode)
 
 
 @dataclass(slots=True)
 class GpuHarness:
-    """Runs settings of one workload on this rank's GPU."""
+    """Runs variants of one workload on this rank's GPU."""
 
     torch: Any
-    world: Telling
+    world: Peers
     pairs: GpuPairs
     make_backend: MakeBackend
+    carrier: str = CARRIERS["cuda"]
     ready: dict[str, _Ready] = field(default_factory=dict)
-    found: dict[str, Found] = field(default_factory=dict)
+    samples: dict[str, Samples] = field(default_factory=dict)
     turn: int = 0
 
-    def refusal(self, setting: Setting) -> str | None:
-        """Why a setting cannot be run here, the same on every rank."""
+    def refusal(self, variant: Variant) -> str | None:
+        """Why a variant cannot be run here, the same on every rank."""
         backend = self.make_backend(self.pairs.config)
-        reasons = (backend.refusal(control) for control in _for_backend(setting.controls))
-        mine = self.pairs.refusal(setting.controls) or next((reason for reason in reasons if reason), None)
+        reasons = (backend.refusal(control) for control in _for_backend(variant.controls))
+        mine = self.pairs.refusal(variant.controls) or next((reason for reason in reasons if reason), None)
         return next((reason for reason in self.world.everywhere(mine) if reason), None)
 
-    def enter(self, setting: Setting, stack: ExitStack) -> None:
-        """Makes all that a setting needs; a collective call, the same settings in the same order on every rank."""
+    def enter(self, variant: Variant, stack: ExitStack) -> None:
+        """Create all that a variant needs. A collective call: the same variants in the same order on every rank."""
         session: Session | None = None
-        receipts: tuple[Receipt, ...] = ()
-        if controls := _for_backend(setting.controls):
+        receipts: list[Receipt] = []
+        if controls := _for_backend(variant.controls):
             backend = self.make_backend(self.pairs.config)
-            receipts = stack.enter_context(backend.applied(controls))
+            receipts = [
+                Receipt(control=each.control, status=each.status, detail=each.detail, carrier=self.carrier)
+                for each in stack.enter_context(backend.applied(controls))
+            ]
             session = backend.session
-        pieces = next((one.pieces for one in setting.controls if isinstance(one, Chunks)), 1)
-        first = any(isinstance(one, LaunchOrder) for one in setting.controls)
-        own = _own_receipts(setting.controls, dependent=self.pairs.dependent)
-        self.found[setting.name] = Found(receipts=(*receipts, *own))
-        self.ready[setting.name] = _Ready(
-            setting=setting,
+        pieces = next((control.pieces for control in variant.controls if isinstance(control, Chunks)), 1)
+        first = any(isinstance(control, LaunchOrder) for control in variant.controls)
+        self.samples[variant.name] = Samples(receipts=(*receipts, *self._own_receipts(variant.controls)))
+        self.ready[variant.name] = _Ready(
+            variant=variant,
             session=session,
             loop=self.pairs.loop(session, pieces=pieces, comm_first=first),
             buffers=self.pairs.buffers(session),
             pieces=pieces,
         )
 
-    def rounds(self, names: Sequence[str], count: int, told: Callable[[int], None] = lambda done: None) -> None:
-        """So many rounds of all settings named, in an order that rotates; what they gave is added to `found`."""
+    def _own_receipts(self, controls: Sequence[Control]) -> Iterator[Receipt]:
+        for control in controls:
+            if isinstance(control, Chunks):
+                detail = f"collectives and GEMMs in {control.pieces} pieces"
+                yield Receipt(control=control, status="applied", detail=detail, carrier=self.carrier)
+            elif isinstance(control, LaunchOrder) and self.pairs.dependent:
+                detail = "collective i is launched before GEMM i + 1, which runs beside it, in every variant"
+                yield Receipt(control=control, status="no effect", detail=detail, carrier=self.carrier)
+            elif isinstance(control, LaunchOrder):
+                detail = "each collective is launched before its GEMM"
+                yield Receipt(control=control, status="applied", detail=detail, carrier=self.carrier)
+
+    def rounds(self, names: Sequence[str], count: int, progress: Callable[[int], None] = lambda done: None) -> None:
+        """`count` rounds of all variants named, in an order that rotates, added to `samples`."""
         for done in range(count):
-            told(done)
-            order = rotated([self.ready[name].setting for name in names], self.turn)
+            progress(done)
+            order = rotated([self.ready[name].variant for name in names], self.turn)
             self.turn += 1
-            mine = {setting.name: self._measured(self.ready[setting.name]) for setting in order}
-            for name, turns in _by_setting(self.world.gathered(mine)):
-                self.found[name].add(
+            mine = {variant.name: self._measured(self.ready[variant.name]) for variant in order}
+            for name, turns in _by_variant(self.world.gathered(mine)):
+                self.samples[name].add(
                     max(turn.device_ns for turn in turns),  # over when the slowest rank is
                     [turn.rate for turn in turns],
                     [turn.wrong for turn in turns],
                 )
 
     def _measured(self, ready: _Ready) -> _Turn:
-        mode = ready.setting.mode
+        mode = ready.variant.mode
         copies = ready.session is not None and ready.session.copy_engine
-        spans = EventSpans(self.torch, "copy" if copies else "comm")
-        loop = spans.around(ready.loop)
+        events = EventSpans(self.torch, "copy" if copies else "comm")
+        loop = events.around(ready.loop)
         self.pairs.prepare(ready.buffers, mode)
         self.torch.cuda.synchronize()
         self.world.barrier()
         start_ns = time.perf_counter_ns()  # the ranks of one host share this clock
 
         def launched() -> None:
-            spans.start()
+            events.start()
             ready.run(self.torch, loop)
 
         device_ns = timed_ns(self.torch, launched)
-        found = spans.read(start_ns)
-        self.found[ready.setting.name].spans = found
-        return _Turn(device_ns, self.pairs.wrong(ready.buffers, mode, ready.pieces), rate(found))
+        spans = events.read(start_ns)
+        self.samples[ready.variant.name].spans = spans
+        return _Turn(device_ns, self.pairs.wrong(ready.buffers, mode, ready.pieces), span_overlap_rate(spans))
 
 
 def _for_backend(controls: Sequence[Control]) -> list[Control]:
     """Controls of the device; pieces and order are the loop's own."""
-    return [one for one in controls if not isinstance(one, Chunks | LaunchOrder)]
+    return [control for control in controls if not isinstance(control, Chunks | LaunchOrder)]
 
 
-def _own_receipts(controls: Sequence[Control], *, dependent: bool) -> Iterator[Receipt]:
-    for control in controls:
-        if isinstance(control, Chunks):
-            yield Receipt(control=control, status="applied", detail=f"collectives and GEMMs in {control.pieces} pieces")
-        elif isinstance(control, LaunchOrder) and dependent:
-            detail = "collective i is launched before GEMM i + 1, which runs beside it, in every variant"
-            yield Receipt(control=control, status="no effect", detail=detail)
-        elif isinstance(control, LaunchOrder):
-            yield Receipt(control=control, status="applied", detail="each collective is launched before its GEMM")
-
-
-def _by_setting(ranks: list[dict[str, _Turn]] | None) -> Iterator[tuple[str, list[_Turn]]]:
+def _by_variant(ranks: list[dict[str, _Turn]] | None) -> Iterator[tuple[str, list[_Turn]]]:
     for name in ranks[0] if ranks else ():
         yield name, [rank[name] for rank in ranks or ()]
 
 
 def run_gpu_job(
     job: Job,
-    world: Telling,
+    world: Peers,
     report: Report,
     *,
     torch: Any | None = None,
     make_backend: MakeBackend | None = None,
     multiply: Multiply | None = None,
-) -> Record | None:
-    """Measures what a job asks for; the record on rank 0, None elsewhere. What is handed in stands in for the real."""
+) -> Bench | None:
+    """Measure a job; its bench on rank 0, None elsewhere. What is passed in stands in for the real thing."""
     if torch is None:
         import torch
     report("preparing the workload")
     make = make_backend or backend_of(job.on)
     arch = make(GemmConfig()).machine.arch or ""
     pairs = gpu_pairs(torch, job, world, arch, multiply or _triton_gemm())
-    harness = GpuHarness(torch, world, pairs, make)
-    notes = [NOT_PROVED, SPANS_NOTE]
+    harness = GpuHarness(torch, world, pairs, make, CARRIERS[job.on])
+    notes = [pairs.description, NOT_PROVED, SPANS_NOTE]
     with ExitStack() as stack:
-        settings = _entered(harness, job.settings, stack, notes)
+        names = _entered(harness, job.variants, stack, notes)
         candidates = _entered(harness, job.candidates, stack, notes)
         report("warming up")
         harness.rounds(list(harness.ready), max(job.warmup, 1))  # the first launch compiles the GEMM
-        forget(harness.found)
-        names, chosen = list(settings), None
+        forget(harness.samples)
+        reason = None
         if candidates:
-            found = measured_choice(
+            choice = measured_choice(
                 harness.rounds,
-                harness.found,
+                harness.samples,
                 world,
-                baselines=[name for name in settings if name in BASELINES],
+                baselines=[name for name in names if name in BASELINES],
                 candidates=candidates,
                 trial_rounds=job.trial_rounds,
                 report=report,
             )
-            chosen = found.reason
-            forget(harness.found)
-            picked = harness.ready[found.name]
-            harness.ready[PLANNED] = replace(picked, setting=replace(picked.setting, name=PLANNED))
-            harness.found[PLANNED] = Found(receipts=harness.found[found.name].receipts)
+            reason = choice.reason
+            forget(harness.samples)
+            chosen = harness.ready[choice.name]
+            harness.ready[PLANNED] = replace(chosen, variant=replace(chosen.variant, name=PLANNED))
+            harness.samples[PLANNED] = Samples(receipts=harness.samples[choice.name].receipts)
             names.append(PLANNED)
         harness.rounds(names, job.repeats, lambda done: report(f"round {done + 1} of {job.repeats}"))
-        return _record(harness, names, chosen, notes)
+        return collected_bench(
+            job,
+            world,
+            [harness.ready[name].variant for name in names],
+            harness.samples,
+            exchange=pairs.exchange,
+            exchanges=pairs.steps,
+            choice=reason,
+            notes=notes,
+        )
 
 
 def _triton_gemm() -> Multiply:
@@ -256,32 +269,16 @@ def _triton_gemm() -> Multiply:
     return lambda a, b, config, out: matmul(a, b, config, out=out)
 
 
-def _entered(harness: GpuHarness, settings: Sequence[Setting], stack: ExitStack, notes: list[str]) -> list[str]:
-    found = []
-    for setting in settings:
-        reason = harness.refusal(setting)
+def _entered(harness: GpuHarness, variants: Sequence[Variant], stack: ExitStack, notes: list[str]) -> list[str]:
+    """The names of the variants that can run here, each entered once."""
+    names = []
+    for variant in variants:
+        reason = harness.refusal(variant)
         if reason is not None:
-            note = f"{setting.name} was refused: {reason}"
+            note = f"{variant.name} was refused: {reason}"
             notes.extend([note] if note not in notes else [])
             continue
-        if setting.name not in harness.ready:
-            harness.enter(setting, stack)
-        found.append(setting.name)
-    return found
-
-
-def _record(harness: GpuHarness, names: Sequence[str], chosen: str | None, notes: list[str]) -> Record | None:
-    spans = harness.world.gathered({name: harness.found[name].spans for name in names})
-    if spans is None:
-        return None
-    exchange = harness.pairs.exchange
-    return Record(
-        words=harness.pairs.words,
-        ranks=harness.world.ranks,
-        settings=[setting_record(harness.ready[name].setting, harness.found[name], threads=None) for name in names],
-        exchange=None if exchange is None else (exchange.kind, exchange.size_bytes),
-        exchanges=harness.pairs.steps,
-        choice=chosen,
-        spans=span_records(spans),
-        notes=notes,
-    )
+        if variant.name not in harness.ready:
+            harness.enter(variant, stack)
+        names.append(variant.name)
+    return names

@@ -12,12 +12,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any
 
 from makeway.act.cuda.backend import Session
 from makeway.act.cuda.machine import symmetric_memory
 from makeway.act.cuda.overlap import Handle, Loop, collective, copied
-from makeway.act.measure.ranks.pairs import VERSIONS, PairShape, cut, exchanged, parcel_sides
+from makeway.act.measure.ranks.pairs import VERSIONS, PairShape, cut, exchanged, transfer_sides
+from makeway.act.measure.ranks.rounds import Peers
 from makeway.act.measure.variants import Mode
 from makeway.act.triton.config import GemmConfig
 from makeway.values.collective import Collective
@@ -29,15 +30,6 @@ Multiply = Callable[[Any, Any, GemmConfig, Any], object]  # a, b, how, out
 _LARGEST = 2  # whole numbers of -2 to 2
 _EXACT = 2**24  # fp32 holds every whole number up to here
 _LARGEST_POWER = 126  # of 2, in fp32
-
-
-class Place(Protocol):
-    """Who this rank is among how many."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def ranks(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +46,7 @@ class GpuPairs:
     """Steps of one GEMM and one collective each, on this rank's GPU."""
 
     torch: Any
-    place: Place
+    peers: Peers
     shape: PairShape
     steps: int
     config: GemmConfig  # without controls
@@ -69,11 +61,11 @@ class GpuPairs:
     _known: dict[object, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._left, self._right = self._operands(self.place.rank)
+        self._left, self._right = self._operands(self.peers.rank)
         self._plain = self._made(self._empty)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         shape, tile = self.shape, "x".join(map(str, self.config.tile))
         blocks = "x".join(map(str, self.config.blocks(shape.m, shape.n)))
         return (
@@ -83,9 +75,9 @@ class GpuPairs:
 
     @property
     def exchange(self) -> Collective | None:
-        if self.place.ranks < 2:
+        if self.peers.ranks < 2:
             return None
-        return Collective(kind=self.shape.kind, size_bytes=self.shape.size_bytes, ranks=self.place.ranks)
+        return Collective(kind=self.shape.kind, size_bytes=self.shape.size_bytes, ranks=self.peers.ranks)
 
     def refusal(self, controls: Sequence[Control]) -> str | None:
         """Why these controls cannot be used with this pair; None when they can."""
@@ -96,8 +88,8 @@ class GpuPairs:
         if copies and pieces > 1:
             return "copies between peers are not cut into pieces; drop one of the two"
         for rows in (self.shape.m, self._plain.sent[0].shape[0]):
-            if rows % (pieces * self.place.ranks):
-                return f"{rows} rows cannot be cut into {pieces} pieces for {self.place.ranks} ranks"
+            if rows % (pieces * self.peers.ranks):
+                return f"{rows} rows cannot be cut into {pieces} pieces for {self.peers.ranks} ranks"
         return None
 
     def buffers(self, session: Session | None) -> Buffers:
@@ -148,11 +140,11 @@ class GpuPairs:
     # --- before and after a round ------------------------------------------------------------------
 
     def prepare(self, buffers: Buffers, mode: Mode) -> None:
-        """Leaves nothing of the round before that could pass for a result."""
+        """Overwrite what could pass for a result of the round before."""
         for product in buffers.products:
             product.fill_(0.0 if mode == "comm" else math.nan)  # an all-reduce of no results must stay finite
         if not self.shape.carries_result:
-            fresh = self._remembered("mine", lambda: self._parcel(self.place.rank))
+            fresh = self._remembered("mine", lambda: self._transfer(self.peers.rank))
             for sent in buffers.sent:
                 sent.copy_(fresh)
         if self.shape.kind != "all-reduce":
@@ -168,11 +160,11 @@ class GpuPairs:
                 if step is not None and not self.torch.equal(product, self._product(step % VERSIONS)):
                     return f"gemm {step}: the product differs from torch.mm's of the same matrices"
         if mode == "compute" or (mode == "comm" and carries):
-            return None  # nothing was exchanged, or what has no meaning
+            return None  # nothing was exchanged, or nothing that has a meaning
         for lane, received in enumerate(buffers.received):
             step = self._last_step(lane, len(buffers.received))
             if step is not None and not self.torch.equal(received, self._expected(step, lane, pieces)):
-                return f"step {step}: the {kind} gave other numbers than it must"
+                return f"step {step}: the {kind} gave wrong numbers"
         return None
 
     def _last_step(self, lane: int, lanes: int) -> int | None:
@@ -188,18 +180,18 @@ class GpuPairs:
                 ("received", version, pieces),
                 lambda: self._exchanged(lambda rank: self._product_of(rank, version), pieces),
             )
-        found = self._remembered(("parcels", pieces), lambda: self._exchanged(self._parcel, pieces))
+        received = self._remembered(("transfers", pieces), lambda: self._exchanged(self._transfer, pieces))
         if self.shape.kind != "all-reduce":
-            return found
+            return received
         again = len(range(lane, self.steps, len(self._plain.sent))) - 1  # each adds what is already the same everywhere
-        return found * float(self.place.ranks**again)
+        return received * float(self.peers.ranks**again)
 
     def _exchanged(self, made_by: Callable[[int], Any], pieces: int) -> Any:
         """What this rank must receive; an all-reduce holds two ranks' data at a time, not all of it."""
-        ranks = range(self.place.ranks)
+        ranks = range(self.peers.ranks)
         if self.shape.kind == "all-reduce":
             return reduce(lambda total, rank: total + made_by(rank), ranks[1:], made_by(0))
-        return exchanged(self.shape.kind, [made_by(rank) for rank in ranks], self.place.rank, pieces)
+        return exchanged(self.shape.kind, [made_by(rank) for rank in ranks], self.peers.rank, pieces)
 
     def _product_of(self, rank: int, version: int) -> Any:
         left, right = self._operands(rank)
@@ -213,9 +205,9 @@ class GpuPairs:
     # --- data --------------------------------------------------------------------------------------
 
     def _made(self, empty: Callable[[tuple[int, int]], Any]) -> Buffers:
-        """Buffers of which those that are sent come from `empty`: one lane per step where a result is sent.
+        """Buffers; those that are sent come from `empty`, one lane per step where a result is sent.
 
-        A buffer of its own that is reduced in place grows by the number of ranks each time: there are as many lanes as
+        A separate buffer that is reduced in place grows by the number of ranks each time: there are as many lanes as
         keep it exact.
         """
         shape = self.shape
@@ -223,12 +215,12 @@ class GpuPairs:
             products = sent = [empty((shape.m, shape.n)) for _ in range(self.steps)]
         else:
             products = [self._empty((shape.m, shape.n)) for _ in range(min(self.in_flight, self.steps))]
-            lanes = -(-self.steps // exact_reductions(self.place.ranks)) if shape.kind == "all-reduce" else 1
-            sent = [empty(parcel_sides(shape, self.place.ranks)) for _ in range(lanes)]
+            lanes = -(-self.steps // exact_reductions(self.peers.ranks)) if shape.kind == "all-reduce" else 1
+            sent = [empty(transfer_sides(shape, self.peers.ranks)) for _ in range(lanes)]
         if shape.kind == "all-reduce":
             return Buffers(products=products, sent=sent, received=sent)
-        gathered = self.place.ranks if shape.kind == "all-gather" else 1
-        received = [self._empty((gathered * one.shape[0], one.shape[1])) for one in sent]
+        gathered = self.peers.ranks if shape.kind == "all-gather" else 1
+        received = [self._empty((gathered * buffer.shape[0], buffer.shape[1])) for buffer in sent]
         return Buffers(products=products, sent=sent, received=received)
 
     def _empty(self, sides: tuple[int, int]) -> Any:
@@ -239,13 +231,13 @@ class GpuPairs:
         left = [self._whole_numbers((shape.m, shape.k), rank, version) for version in range(VERSIONS)]
         return left, self._whole_numbers((shape.k, shape.n), rank, VERSIONS)
 
-    def _parcel(self, rank: int) -> Any:
-        return self._whole_numbers(parcel_sides(self.shape, self.place.ranks), rank, VERSIONS + 1)
+    def _transfer(self, rank: int) -> Any:
+        return self._whole_numbers(transfer_sides(self.shape, self.peers.ranks), rank, VERSIONS + 1)
 
     def _whole_numbers(self, sides: tuple[int, int], rank: int, which: int) -> Any:
         numbers = self.torch.Generator(device="cuda").manual_seed((self.seed * 1009 + rank) * 17 + which)
-        found = self.torch.randint(-_LARGEST, _LARGEST + 1, sides, generator=numbers, device="cuda")
-        return found.to(self.torch.float32)
+        integers = self.torch.randint(-_LARGEST, _LARGEST + 1, sides, generator=numbers, device="cuda")
+        return integers.to(self.torch.float32)
 
 
 def exact_reductions(ranks: int) -> int:

@@ -1,56 +1,47 @@
-"""Which pair a name asks for on a GPU, and the depth of its GEMM. Not yet run on hardware."""
+"""The pair of a workload on a GPU, and the depth of its GEMM. Not yet run on hardware."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from makeway.act.cuda.overlap import run_comm, run_compute, timed_ns
 from makeway.act.measure.job import Job
-from makeway.act.measure.ranks.gpu_pairs import GpuPairs, Multiply, Place
+from makeway.act.measure.names import family, pair_collective
+from makeway.act.measure.ranks.gpu_pairs import GpuPairs, Multiply
 from makeway.act.measure.ranks.pairs import PairShape, published_shape, result_shape
+from makeway.act.measure.ranks.rounds import Peers
 from makeway.act.triton.config import OPT1, GemmConfig, GemmType
-from makeway.values.collective import CollectiveKind
 from makeway.values.units import MIB, ceil_to
 
-T = TypeVar("T")
-
-KINDS: dict[str, CollectiveKind] = {"gemm-ar": "all-reduce", "gemm-ag": "all-gather", "gemm-a2a": "all-to-all"}
 DEFAULT_BYTES = 64 * MIB
 _TRIAL_DEPTH, _LEAST_DEPTH, _MOST_DEPTH, _DEPTH_STEP = 1024, 64, 1 << 16, 64
 _TRIALS = 4
 
 
-class Meeting(Place, Protocol):
-    """A place whose first rank can tell the others."""
-
-    def barrier(self) -> None: ...
-    def told(self, decide: Callable[[], T]) -> T: ...
-
-
-def gpu_pairs(torch: Any, job: Job, world: Meeting, arch: str, multiply: Multiply) -> GpuPairs:
-    """The pair that a job asks for, at its published size unless `scale` says otherwise."""
+def gpu_pairs(torch: Any, job: Job, world: Peers, arch: str, multiply: Multiply) -> GpuPairs:
+    """The pair of a job, at its published size unless `scale` says otherwise."""
 
     def made(shape: PairShape, steps: int) -> GpuPairs:
         return GpuPairs(
             torch=torch,
-            place=world,
+            peers=world,
             shape=shape,
             steps=steps,
             config=GemmConfig(tile=job.tile or OPT1, grid=job.grid, dtype=gemm_type(job.workload, arch)),
             multiply=multiply,
-            in_flight=job.in_flight,
+            in_flight=job.in_flight or 1,
             dependent=not job.workload.startswith("conccl"),
             seed=job.seed,
         )
 
-    if job.workload not in KINDS:
-        return made(published_shape(job.workload, job.scale or 1.0, world.ranks), job.steps)
-    kind, size = KINDS[job.workload], job.size_bytes or DEFAULT_BYTES
+    if family(job.workload) == "published":
+        return made(published_shape(job.workload, job.scale or 1.0, world.ranks), job.round_steps)
+    kind, size = pair_collective(job.workload), job.size_bytes or DEFAULT_BYTES
     depth = max(round((job.scale or 1.0) * _TRIAL_DEPTH), 1)
     if job.scale is None:
         depth = _balanced_depth(torch, world, lambda k: made(result_shape(kind, size, k, world.ranks), 2))
-    return made(result_shape(kind, size, depth, world.ranks), job.steps)
+    return made(result_shape(kind, size, depth, world.ranks), job.round_steps)
 
 
 def gemm_type(workload: str, arch: str) -> GemmType:
@@ -59,8 +50,8 @@ def gemm_type(workload: str, arch: str) -> GemmType:
     return "tf32" if has_tf32 and not workload.startswith(("cb-", "mb-")) else "fp32"
 
 
-def _balanced_depth(torch: Any, world: Meeting, made: Callable[[int], GpuPairs]) -> int:
-    """K of a GEMM that takes as long as the collective of its result, each alone; a second look corrects the first."""
+def _balanced_depth(torch: Any, world: Peers, made: Callable[[int], GpuPairs]) -> int:
+    """K of a GEMM that takes as long as the collective of its result, each alone; measured twice."""
     depth = _TRIAL_DEPTH
     for _ in range(2):
         trial = made(depth)
@@ -74,5 +65,5 @@ def _balanced_depth(torch: Any, world: Meeting, made: Callable[[int], GpuPairs])
             comm_ns.append(timed_ns(torch, lambda loop=loop: run_comm(loop)))  # type: ignore[misc]
             compute_ns.append(timed_ns(torch, lambda loop=loop: run_compute(torch, loop)))  # type: ignore[misc]
         wanted = ceil_to(max(round(depth * min(comm_ns) / min(compute_ns)), 1), _DEPTH_STEP)
-        depth = world.told(lambda wanted=wanted: min(max(wanted, _LEAST_DEPTH), _MOST_DEPTH))  # type: ignore[misc]
+        depth = world.broadcast(lambda wanted=wanted: min(max(wanted, _LEAST_DEPTH), _MOST_DEPTH))  # type: ignore[misc]
     return depth

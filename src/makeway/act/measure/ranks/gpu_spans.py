@@ -1,7 +1,7 @@
 """Spans of GEMMs and collectives by events on their streams. Not yet run on hardware.
 
-An event before a kernel is passed when what was launched before it on that stream is over: a span thus includes the
-time that a kernel waits for room on the device, which a profiler's does not.
+An event before a kernel completes when earlier work on that stream is done: a span thus includes the time that a
+kernel waits for room on the device, which a profiler's does not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from makeway.act.cuda.overlap import Handle, Loop
 from makeway.act.measure.ranks.exchange import RawSpan
-from makeway.values.timeline import Span, SpanKind, Timeline, overlap_rate
+from makeway.values.timeline import SpanKind
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ SPANS_NOTE = "spans are taken by events on streams: they include the time that a
 
 @dataclass(slots=True)
 class EventSpans:
-    """Events around what one round launches, read when the device is done."""
+    """Events around the launches of one round, read when the device is done."""
 
     torch: Any
     comm_kind: SpanKind = "comm"  # or copy
@@ -34,8 +34,8 @@ class EventSpans:
     def around(self, loop: Loop) -> Loop:
         """The loop with an event before and after each launch.
 
-        The stream of a collective waits for it before the event after it. That orders nothing anew: the collectives of
-        one process group run one after the other anyway.
+        The stream of a collective waits for it before the event after it. That adds no ordering: the collectives of one
+        process group run sequentially anyway.
         """
 
         def gemm(index: int) -> object:
@@ -75,11 +75,3 @@ class EventSpans:
 
     def _event(self) -> Any:
         return self.torch.cuda.Event(enable_timing=True)
-
-
-def rate(spans: list[RawSpan]) -> float | None:
-    """The share of communication time during which compute runs too."""
-    found = tuple(
-        Span(name=one.name, kind=one.kind, stream=one.kind, start_ns=one.start_ns, end_ns=one.end_ns) for one in spans
-    )
-    return overlap_rate(Timeline(spans=found, origin="measured"))

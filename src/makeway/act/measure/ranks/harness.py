@@ -1,4 +1,4 @@
-"""Rounds on this rank: every setting in turn, verified every time; planning among candidates; the record of it all."""
+"""Rounds on this CPU rank: every variant in turn, verified every time; planning among candidates; the bench."""
 
 from __future__ import annotations
 
@@ -11,27 +11,35 @@ from pathlib import Path
 
 import torch
 
-from makeway.act.backend import Receipt
 from makeway.act.cpu.controls import CpuBackend
 from makeway.act.cpu.direct import DirectGroup
+from makeway.act.measure.choice import Choice
 from makeway.act.measure.job import Job
-from makeway.act.measure.outcome import BASELINES, PLANNED
+from makeway.act.measure.outcome import Bench
 from makeway.act.measure.ranks.catalogue import rank_workload
-from makeway.act.measure.ranks.exchange import Carrier, DirectCarrier, GlooCarrier, RawSpan, Recorder
-from makeway.act.measure.ranks.lanes import Way
-from makeway.act.measure.ranks.rounds import Found, Report, forget, measured_choice, setting_record, span_records
+from makeway.act.measure.ranks.exchange import DirectTransport, GlooTransport, RawSpan, Recorder, Transport
+from makeway.act.measure.ranks.lanes import Schedule
+from makeway.act.measure.ranks.rounds import (
+    Report,
+    Samples,
+    collected_bench,
+    forget,
+    measured_choice,
+    span_overlap_rate,
+)
 from makeway.act.measure.ranks.workload import RankWorkload
 from makeway.act.measure.ranks.world import World
-from makeway.act.measure.record import Record
-from makeway.act.measure.variants import Setting, rotated
+from makeway.act.measure.variants import BASELINES, PLANNED, Variant, rotated
 from makeway.values.control import Chunks, Control, CopyEngine, LaunchOrder
 from makeway.values.errors import UnsupportedError
-from makeway.values.timeline import Span, Timeline, overlap_rate
+from makeway.values.receipt import Receipt
+
+CARRIER = "torch on CPU"
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One round of one setting on one rank."""
+    """One round of one variant on one rank."""
 
     start_ns: int
     end_ns: int
@@ -41,37 +49,39 @@ class _Turn:
 
 @dataclass(slots=True)
 class Harness:
-    """Runs settings of one workload on this rank."""
+    """Runs variants of one workload on this rank."""
 
     world: World
     workload: RankWorkload
     backend: CpuBackend
-    direct: DirectCarrier | None
+    direct: DirectTransport | None
     in_flight: int
     no_direct: str | None = None  # why there are no direct collectives, where they were wanted
     one_clock: bool = True  # for all ranks: they share a host
     epoch_ns: int = 0  # of this rank's spans: with several clocks, a moment that all ranks were at
-    found: dict[str, Found] = field(default_factory=dict)
+    samples: dict[str, Samples] = field(default_factory=dict)
     turn: int = 0
 
-    def rounds(self, settings: Sequence[Setting], count: int, told: Callable[[int], None] = lambda done: None) -> None:
-        """So many rounds of all settings, in an order that rotates; what they gave is added to `found`."""
+    def rounds(
+        self, variants: Sequence[Variant], count: int, progress: Callable[[int], None] = lambda done: None
+    ) -> None:
+        """`count` rounds of all variants, in an order that rotates, added to `samples`."""
         for done in range(count):
-            told(done)
-            mine = {setting.name: self._measured(setting) for setting in rotated(settings, self.turn)}
+            progress(done)
+            mine = {variant.name: self._measured(variant) for variant in rotated(variants, self.turn)}
             self.turn += 1
             ranks = self.world.gathered(mine)
             for name in mine if ranks is not None else ():
                 turns = [rank[name] for rank in ranks or ()]
-                self.found[name].add(
+                self.samples[name].add(
                     _round_ns(turns, one_clock=self.one_clock),
                     [turn.rate for turn in turns],
                     [turn.wrong for turn in turns],
                 )
 
-    def refusal(self, setting: Setting) -> str | None:
-        """Why a setting cannot be run here, the same on every rank."""
-        reasons = [self._why_not(control) for control in setting.controls]
+    def refusal(self, variant: Variant) -> str | None:
+        """Why a variant cannot be run here, the same on every rank."""
+        reasons = [self._why_not(control) for control in variant.controls]
         mine = next((reason for reason in reasons if reason), None)
         return next((reason for reason in self.world.everywhere(mine) if reason), None)
 
@@ -81,41 +91,46 @@ class Harness:
         ours = isinstance(control, Chunks | LaunchOrder)  # the order of calls is the workload's own
         return self.workload.refusal(control) or (None if ours else self.backend.refusal(control))
 
-    def _measured(self, setting: Setting) -> _Turn:
-        found = self.found.setdefault(setting.name, Found())
+    def _measured(self, variant: Variant) -> _Turn:
+        samples = self.samples.setdefault(variant.name, Samples())
         recorder = Recorder()
-        with self._in_force(setting) as (receipts, carrier):
-            way = Way(
-                mode=setting.mode,
-                carrier=carrier,
+        with self._in_force(variant) as (receipts, transport):
+            schedule = Schedule(
+                mode=variant.mode,
+                transport=transport,
                 recorder=recorder,
-                pieces=next((one.pieces for one in setting.controls if isinstance(one, Chunks)), 1),
+                pieces=next((control.pieces for control in variant.controls if isinstance(control, Chunks)), 1),
                 threads=torch.get_num_threads(),
                 in_flight=self.in_flight,
             )
-            self.workload.prepare(way)
+            self.workload.prepare(schedule)
             recorder.spans.clear()
             self.world.barrier()
             start = time.perf_counter_ns()
-            self.workload.run(way)
+            self.workload.run(schedule)
             end = time.perf_counter_ns()
             recorder.settle()
-            wrong = self.workload.wrong(way)
-        found.receipts, found.spans = receipts, recorder.spans
-        return _Turn(start, end, wrong, _rate(recorder.spans))
+            wrong = self.workload.wrong(schedule)
+        samples.receipts = receipts
+        samples.spans = [_since(self.epoch_ns, span) for span in recorder.spans]
+        return _Turn(start, end, wrong, span_overlap_rate(recorder.spans))
 
     @contextmanager
-    def _in_force(self, setting: Setting) -> Iterator[tuple[tuple[Receipt, ...], Carrier]]:
-        """The setting's threads and controls, undone at the end."""
+    def _in_force(self, variant: Variant) -> Iterator[tuple[tuple[Receipt, ...], Transport]]:
+        """The variant's threads and controls, undone at the end."""
         before = torch.get_num_threads()
-        copies = any(isinstance(control, CopyEngine) for control in setting.controls)
-        carrier = self.direct if copies and self.direct is not None else GlooCarrier()
-        torch.set_num_threads(setting.threads)
+        copies = any(isinstance(control, CopyEngine) for control in variant.controls)
+        transport = self.direct if copies and self.direct is not None else GlooTransport()
+        torch.set_num_threads(variant.threads)
         try:
             with ExitStack() as stack:
-                theirs = [one for one in setting.controls if not isinstance(one, Chunks | LaunchOrder)]
-                receipts = stack.enter_context(self.backend.applied(theirs)) if theirs else ()
-                yield (*receipts, *_own_receipts(setting.controls)), carrier
+                theirs = [control for control in variant.controls if not isinstance(control, Chunks | LaunchOrder)]
+                applied = stack.enter_context(self.backend.applied(theirs)) if theirs else ()
+                receipts = [
+                    Receipt(control=each.control, status=each.status, detail=each.detail, carrier=CARRIER)
+                    for each in applied
+                ]
+                yield (*receipts, *_own_receipts(variant.controls)), transport
         finally:
             torch.set_num_threads(before)
 
@@ -139,30 +154,19 @@ def _since(epoch_ns: int, span: RawSpan) -> RawSpan:
 def _own_receipts(controls: Sequence[Control]) -> Iterator[Receipt]:
     for control in controls:
         if isinstance(control, Chunks):
-            yield Receipt(control=control, status="applied", detail=f"collectives in {control.pieces} pieces")
+            detail = f"collectives in {control.pieces} pieces"
+            yield Receipt(control=control, status="applied", detail=detail, carrier=CARRIER)
         elif isinstance(control, LaunchOrder):
             detail = "a collective is launched before the compute beside it in every variant: CPU compute blocks"
-            yield Receipt(control=control, status="no effect", detail=detail)
+            yield Receipt(control=control, status="no effect", detail=detail, carrier=CARRIER)
 
 
-def _rate(spans: Sequence[RawSpan]) -> float | None:
-    return overlap_rate(
-        Timeline(
-            spans=tuple(
-                Span(name=one.name, kind=one.kind, stream=one.kind, start_ns=one.start_ns, end_ns=one.end_ns)
-                for one in spans
-            ),
-            origin="measured",
-        )
-    )
-
-
-def run_job(job: Job, world: World, report: Report) -> Record | None:
-    """Measures what a job asks for; the record on rank 0, None elsewhere."""
+def run_job(job: Job, world: World, report: Report) -> Bench | None:
+    """Measure a job; its bench on rank 0, None elsewhere."""
     report("preparing the workload")
     torch.manual_seed(job.seed)
     wants_direct = any(
-        isinstance(one, CopyEngine) for each in (*job.settings, *job.candidates) for one in each.controls
+        isinstance(control, CopyEngine) for variant in (*job.variants, *job.candidates) for control in variant.controls
     )
     with ExitStack() as stack:
         direct, no_direct = None, None
@@ -172,85 +176,69 @@ def run_job(job: Job, world: World, report: Report) -> Record | None:
             except UnsupportedError as error:
                 no_direct = str(error)
         workload = rank_workload(job, world)
-        carrier = DirectCarrier(direct) if direct is not None else None
+        transport = DirectTransport(direct) if direct is not None else None
         harness = Harness(
             world,
             workload,
             CpuBackend(direct),
-            carrier,
-            job.in_flight,
+            transport,
+            job.in_flight or 1,
             no_direct=no_direct,
             one_clock=len(set(world.everywhere(_clock()))) == 1,
         )
         if not harness.one_clock:
             world.barrier()
             harness.epoch_ns = time.perf_counter_ns()
-        notes: list[str] = []
-        settings = _possible(harness, job.settings, notes)
+        notes = [workload.description]
+        variants = _possible(harness, job.variants, notes)
         candidates = _possible(harness, job.candidates, notes)
-        everything = {setting.name: setting for setting in (*settings, *candidates)}
+        by_name = {variant.name: variant for variant in (*variants, *candidates)}
         report("warming up")
-        harness.rounds(tuple(everything.values()), job.warmup)
-        forget(harness.found)
-        chosen = None
+        harness.rounds(tuple(by_name.values()), job.warmup)
+        forget(harness.samples)
+        choice = None
         if candidates:
-            chosen = _planned(harness, job, settings, candidates, report)
-            forget(harness.found)
-            settings = (*settings, chosen[0])
-        harness.rounds(settings, job.repeats, lambda done: report(f"round {done + 1} of {job.repeats}"))
-        if carrier is not None and carrier.no_room is not None:
-            notes.append(f"copy-engine copied twice, through a segment, for want of shared tensors: {carrier.no_room}")
-        return _record(harness, settings, chosen and chosen[1], notes)
+            choice = _choice(harness, job, variants, candidates, report)
+            forget(harness.samples)
+            variants = (*variants, replace(by_name[choice.name], name=PLANNED))
+        harness.rounds(variants, job.repeats, lambda done: report(f"round {done + 1} of {job.repeats}"))
+        if transport is not None and transport.no_shared_memory is not None:
+            reason = transport.no_shared_memory
+            notes.append(f"copy-engine copied twice, through a segment, for want of shared tensors: {reason}")
+        return collected_bench(
+            job,
+            world,
+            variants,
+            harness.samples,
+            exchange=workload.exchange,
+            exchanges=workload.exchanges,
+            choice=None if choice is None else choice.reason,
+            notes=notes,
+        )
 
 
-def _possible(harness: Harness, settings: Sequence[Setting], notes: list[str]) -> tuple[Setting, ...]:
-    found = []
-    for setting in settings:
-        reason = harness.refusal(setting)
+def _possible(harness: Harness, variants: Sequence[Variant], notes: list[str]) -> tuple[Variant, ...]:
+    possible = []
+    for variant in variants:
+        reason = harness.refusal(variant)
         if reason is None:
-            found.append(setting)
-        elif f"{setting.name} was refused: {reason}" not in notes:
-            notes.append(f"{setting.name} was refused: {reason}")
-    return tuple(found)
+            possible.append(variant)
+        elif (note := f"{variant.name} was refused: {reason}") not in notes:
+            notes.append(note)
+    return tuple(possible)
 
 
-def _planned(
-    harness: Harness, job: Job, settings: Sequence[Setting], candidates: Sequence[Setting], report: Report
-) -> tuple[Setting, str]:
-    """The setting that a measured search picks, and why."""
-    baselines = [setting for setting in settings if setting.name in BASELINES]
-    by_name = {setting.name: setting for setting in (*baselines, *candidates)}
-    found = measured_choice(
+def _choice(
+    harness: Harness, job: Job, variants: Sequence[Variant], candidates: Sequence[Variant], report: Report
+) -> Choice:
+    """What a measured search picks."""
+    by_name = {variant.name: variant for variant in (*variants, *candidates)}
+    return measured_choice(
         lambda names, count: harness.rounds([by_name[name] for name in names], count),
-        harness.found,
+        harness.samples,
         harness.world,
-        baselines=[setting.name for setting in baselines],
-        candidates=[name for name in by_name if name not in BASELINES],
+        baselines=[variant.name for variant in variants if variant.name in BASELINES],
+        candidates=[variant.name for variant in candidates if variant.name not in BASELINES],
         trial_rounds=job.trial_rounds,
         report=report,
-    )
-    return replace(by_name[found.name], name=PLANNED), found.reason
-
-
-def _record(harness: Harness, settings: Sequence[Setting], chosen: str | None, notes: list[str]) -> Record | None:
-    spans = harness.world.gathered(
-        {
-            setting.name: [_since(harness.epoch_ns, span) for span in harness.found[setting.name].spans]
-            for setting in settings
-        }
-    )
-    if spans is None:
-        return None
-    exchange = harness.workload.exchange
-    return Record(
-        words=harness.workload.words,
-        ranks=harness.world.ranks,
-        settings=[
-            setting_record(setting, harness.found[setting.name], threads=setting.threads) for setting in settings
-        ],
-        exchange=None if exchange is None else (exchange.kind, exchange.size_bytes),
-        exchanges=harness.workload.exchanges,
-        choice=chosen,
-        spans=span_records(spans),
-        notes=notes,
     )

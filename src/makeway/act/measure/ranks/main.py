@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from makeway.act.measure.job import Job, decode_job
-from makeway.act.measure.launch import PARENT_VARIABLE, REPORT_VARIABLE, Report
-from makeway.act.measure.record import Record, plain
+from makeway.act.measure.job import Job
+from makeway.act.measure.launch import PARENT_VARIABLE, REPORT_VARIABLE, Message
+from makeway.act.measure.outcome import Bench
+from makeway.act.measure.wire import decode_job, encode_bench
 from makeway.values.errors import MakewayError, MissingExtraError
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -21,13 +22,13 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @dataclass(slots=True)
 class Reporter:
-    """Tells the launcher where this rank is; tells nobody when there is none (torchrun)."""
+    """Reports to the launcher where this rank is; to nobody where there is none (torchrun)."""
 
     fd: int | None
 
     def __call__(self, stage: str | None = None, **more: Any) -> None:
         if self.fd is not None:
-            os.write(self.fd, msgspec.json.encode(Report(stage=stage, **more)) + b"\n")
+            os.write(self.fd, msgspec.json.encode(Message(stage=stage, **more)) + b"\n")
 
 
 def main() -> int:
@@ -36,16 +37,16 @@ def main() -> int:
     reporter = Reporter(int(os.environ[REPORT_VARIABLE]))
     reporter("start")
     try:
-        record = run_as_rank(decode_job(sys.stdin.buffer.readline()), reporter)
+        bench = run_as_rank(decode_job(sys.stdin.buffer.readline()), reporter)
     except Exception as error:
         reporter(**verdict(error))
         return 1
-    reporter(result=None if record is None else plain(record), done=True)
+    reporter(result=None if bench is None else encode_bench(bench), done=True)
     return 0
 
 
-def run_as_rank(job: Job, reporter: Reporter | None = None) -> Record | None:
-    """The record of the whole run on rank 0, None on other ranks."""
+def run_as_rank(job: Job, reporter: Reporter | None = None) -> Bench | None:
+    """The bench on rank 0, None on other ranks."""
     reporter = reporter or Reporter(None)
     try:
         from makeway.act.measure.ranks.gpu import join_gpus, run_gpu_job
@@ -65,13 +66,13 @@ def run_as_rank(job: Job, reporter: Reporter | None = None) -> Record | None:
 
 
 def verdict(error: Exception) -> dict[str, Any]:
-    """What an error says about its cause: this rank, or another that did not come or went away."""
+    """Where the cause of an error is: this rank, or another that did not arrive or went away."""
     text = " ".join(str(error).split()) or type(error).__name__
     if "EADDRINUSE" in text or "address already in use" in text:
         return {"port_taken": True}
     if isinstance(error, MakewayError):
         return {"failed": text}
-    if "timed out" in text.lower() or "timeout" in text.lower():  # gloo says it in three ways
+    if "timed out" in text.lower() or "timeout" in text.lower():  # gloo words it in three ways
         return {"blocked": text}
     if any(
         sign in text for sign in ("Connection closed by peer", "Connection reset", "Broken pipe", "Connection refused")

@@ -16,22 +16,19 @@ from itertools import pairwise
 
 import torch
 
-from makeway.act.measure.ranks.exchange import Carrier, GlooCarrier, Memory, Parcel
-from makeway.act.measure.ranks.lanes import Stage, Way, refusal, run_stages
+from makeway.act.measure.names import published_pair
+from makeway.act.measure.ranks.exchange import GlooTransport, Memory, Transfer, Transport
+from makeway.act.measure.ranks.lanes import Schedule, Stage, refusal, run_stages
 from makeway.act.measure.ranks.world import World
-from makeway.model.presets import load_preset
+from makeway.act.measure.sizes import ELEMENT_BYTES
 from makeway.values.collective import Collective, CollectiveKind
 from makeway.values.control import Chunks, Control
-from makeway.values.device import load_device
 from makeway.values.errors import InputError
 from makeway.values.units import ceil_to, format_bytes
-from makeway.values.workload import Gemm
 
 VERSIONS = 3  # of the left matrix, so that results of neighbouring stages differ
 CUTS = 16  # rows are a multiple of this many, times the ranks: so many pieces can be cut
 _LARGEST = 2  # whole numbers of -2 to 2: sums of products stay far below 2**24, where fp32 is exact
-_ELEMENT_BYTES = 4
-_ANY_DEVICE = "A100-SXM4-80GB"  # shapes and sizes of a preset are the same for every device
 _WIDTH = 1024  # columns of a buffer that is not a GEMM's result
 
 
@@ -54,9 +51,9 @@ class PairShape:
 def result_shape(kind: CollectiveKind, size_bytes: int, k: int, ranks: int) -> PairShape:
     """A GEMM whose result is what the collective moves, with at least `size_bytes` in all."""
     gathered = ranks if kind == "all-gather" else 1
-    n = min(_WIDTH, max(size_bytes // gathered // _ELEMENT_BYTES // (CUTS * ranks), 1))
-    m = ceil_to(-(-size_bytes // gathered // _ELEMENT_BYTES // n), CUTS * ranks)
-    return PairShape(m=m, n=n, k=k, kind=kind, size_bytes=m * n * _ELEMENT_BYTES * gathered, carries_result=True)
+    n = min(_WIDTH, max(size_bytes // gathered // ELEMENT_BYTES // (CUTS * ranks), 1))
+    m = ceil_to(-(-size_bytes // gathered // ELEMENT_BYTES // n), CUTS * ranks)
+    return PairShape(m=m, n=n, k=k, kind=kind, size_bytes=m * n * ELEMENT_BYTES * gathered, carries_result=True)
 
 
 def scaled_shape(
@@ -65,7 +62,7 @@ def scaled_shape(
     """A published pair with each side times `scale`, and the collective's bytes times its square."""
     rows = CUTS * ranks
     gathered = ranks if kind == "all-gather" else 1
-    unit = rows * _WIDTH * _ELEMENT_BYTES * gathered
+    unit = rows * _WIDTH * ELEMENT_BYTES * gathered
     return PairShape(
         m=ceil_to(max(round(m * scale), 1), rows),
         n=max(round(n * scale), 1),
@@ -77,25 +74,23 @@ def scaled_shape(
 
 
 def published_shape(name: str, scale: float, ranks: int) -> PairShape:
-    """The pair of a preset, scaled; its shapes and sizes are the same for every device."""
-    workload = load_preset(name, load_device(_ANY_DEVICE))
-    work = next(kernel.work for kernel in workload.kernels if isinstance(kernel.work, Gemm))
-    moved = workload.collectives[0].collective
-    return scaled_shape(work.m, work.n, work.k, moved.kind, moved.size_bytes, scale=scale, ranks=ranks)
+    """A published pair, scaled."""
+    gemm, collective = published_pair(name)
+    return scaled_shape(gemm.m, gemm.n, gemm.k, collective.kind, collective.size_bytes, scale=scale, ranks=ranks)
 
 
-def parcel_sides(shape: PairShape, ranks: int) -> tuple[int, int]:
+def transfer_sides(shape: PairShape, ranks: int) -> tuple[int, int]:
     """Rows and columns of what a rank sends where that is not a GEMM's result."""
     gathered = ranks if shape.kind == "all-gather" else 1
-    return shape.size_bytes // gathered // _ELEMENT_BYTES // _WIDTH, _WIDTH
+    return shape.size_bytes // gathered // ELEMENT_BYTES // _WIDTH, _WIDTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """A GEMM of X x Y blocks on a CPU: so many calls, one after the other, each of an equal part of the result.
+    """A GEMM of X x Y blocks on a CPU: as many sequential calls, each for an equal part of the result.
 
-    On a GPU a block loops over tiles here and there; a call takes the same number of neighbouring tiles at once. There
-    are never more along a side than tiles. The depth of a tile has no counterpart: a call goes through all of K.
+    On a GPU a block loops over scattered tiles; a call takes the same number of neighbouring tiles at once. There are
+    never more calls along a side than tiles. The depth of a tile has no counterpart: a call goes through all of K.
     """
 
     grid: tuple[int, int]  # X along n, Y along m
@@ -141,23 +136,24 @@ class Pairs:
             raise InputError(f"a steady pipeline on two lanes needs an even number of steps, got {self.steps}")
         self._by_memory = {}
         self._operands = operands(self.shape, self.seed, self.world.rank)
-        self._work_in_memory_for(GlooCarrier())
+        self._work_in_memory_for(GlooTransport())
 
-    def _work_in_memory_for(self, carrier: Carrier) -> None:
-        """From here on all work is done in buffers of a carrier, made at first use; the operands stay."""
-        if carrier.memory not in self._by_memory:
-            self._by_memory[carrier.memory] = self._lanes(carrier)
-        self._products, self._sent, self._received, self.stages = self._by_memory[carrier.memory]
+    def _work_in_memory_for(self, transport: Transport) -> None:
+        """Switch to the buffers of a transport, created at first use; the operands stay."""
+        if transport.memory not in self._by_memory:
+            self._by_memory[transport.memory] = self._lanes(transport)
+        self._products, self._sent, self._received, self.stages = self._by_memory[transport.memory]
 
-    def _lanes(self, carrier: Carrier) -> _Lanes:
+    def _lanes(self, transport: Transport) -> _Lanes:
         shape, lanes, ranks = self.shape, 2 if self.steady else self.steps, self.world.ranks
         gathered = ranks if shape.kind == "all-gather" else 1
-        products = [carrier.buffer(shape.m, shape.n) for _ in range(lanes)]
+        products = [transport.buffer(shape.m, shape.n) for _ in range(lanes)]
         sent = products
         if not shape.carries_result:
-            sent = [carrier.buffer(*parcel_sides(shape, ranks)) for _ in range(lanes)]
+            sent = [transport.buffer(*transfer_sides(shape, ranks)) for _ in range(lanes)]
         received = [
-            one if shape.kind == "all-reduce" else torch.empty(gathered * one.shape[0], one.shape[1]) for one in sent
+            buffer if shape.kind == "all-reduce" else torch.empty(gathered * buffer.shape[0], buffer.shape[1])
+            for buffer in sent
         ]
         left, right = self._operands
         stages = [
@@ -166,20 +162,20 @@ class Pairs:
                 lane=step % lanes,
                 rows=shape.m,
                 compute=partial(_multiply, left[step % VERSIONS], right, products[step % lanes], self.blocks),
-                parcel=partial(_parcel, shape.kind, sent[step % lanes], received[step % lanes]),
+                transfer=partial(_transfer, shape.kind, sent[step % lanes], received[step % lanes]),
             )
             for step in range(self.steps)
         ]
         return products, sent, received, stages
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         shape = self.shape
-        words = f"GEMM {shape.m}x{shape.n}x{shape.k} beside {shape.kind} of {format_bytes(shape.size_bytes)}"
+        pair = f"GEMM {shape.m}x{shape.n}x{shape.k} beside {shape.kind} of {format_bytes(shape.size_bytes)}"
         if self.blocks is None:
-            return words
+            return pair
         across, down = self.blocks.counts(shape.m, shape.n)
-        return f"{words}; the GEMM in {across}x{down} calls, one after the other, each on all threads of the rank"
+        return f"{pair}; the GEMM in {across}x{down} calls in sequence, each on all threads of the rank"
 
     @property
     def exchange(self) -> Collective | None:
@@ -197,57 +193,59 @@ class Pairs:
             return refusal(self.stages, control.pieces, self.world.ranks)
         return None
 
-    def prepare(self, way: Way) -> None:
-        self._work_in_memory_for(way.carrier)
+    def prepare(self, schedule: Schedule) -> None:
+        self._work_in_memory_for(schedule.transport)
         if self.shape.carries_result:
             for stage in self.stages[-2:]:
                 stage.compute(slice(0, stage.rows))
         else:
-            fresh = self._parcel_of(self.world.rank)
+            fresh = self._sent_by(self.world.rank)
             for sent in self._sent:
                 sent.copy_(fresh)
         if self.shape.kind != "all-reduce":
             for received in self._received:
                 received.zero_()
 
-    def run(self, way: Way) -> None:
-        run_stages(self.stages, way, steady=self.steady)
+    def run(self, schedule: Schedule) -> None:
+        run_stages(self.stages, schedule, steady=self.steady)
 
-    def wrong(self, way: Way) -> str | None:
+    def wrong(self, schedule: Schedule) -> str | None:
         """Compares the GEMM's result and what was received on every lane, bit by bit."""
-        if way.mode == "comm":
-            return None  # what it moves has no meaning: results of no GEMM, added again and again
+        if schedule.mode == "comm":
+            return None  # it moves results of no GEMM, added again and again
         last = {stage.lane: step for step, stage in enumerate(self.stages)}
         for lane, step in last.items():
             products = self._expected_products(step)
             in_place = self.shape.carries_result and self.shape.kind == "all-reduce"
-            left_to_next = self.steady and way.mode == "overlap" and step == self.steps - 1
-            raw = not in_place or way.mode == "compute" or left_to_next
+            left_to_next = self.steady and schedule.mode == "overlap" and step == self.steps - 1
+            raw = not in_place or schedule.mode == "compute" or left_to_next
             if raw and not torch.equal(self._products[lane], products[self.world.rank]):
                 return f"{self.stages[step].name}: the product differs from that of the same matrices alone"
-            if way.mode == "compute" or (in_place and left_to_next):
+            if schedule.mode == "compute" or (in_place and left_to_next):
                 continue
-            # What is left to the next round was computed and not sent: the lane holds what was sent before it.
+            # What is left to the next round was computed but not sent: the lane holds what was sent before it.
             sent = step - 2 if left_to_next and step >= 2 else step
-            inputs = self._expected_products(sent) if self.shape.carries_result else self._expected_parcels()
-            if not torch.equal(self._received[lane], exchanged(self.shape.kind, inputs, self.world.rank, way.pieces)):
-                return f"{self.stages[step].name}: the {self.shape.kind} gave other numbers than it must"
+            inputs = self._expected_products(sent) if self.shape.carries_result else self._expected_transfers()
+            if not torch.equal(
+                self._received[lane], exchanged(self.shape.kind, inputs, self.world.rank, schedule.pieces)
+            ):
+                return f"{self.stages[step].name}: the {self.shape.kind} gave wrong numbers"
         return None
 
     def _expected_products(self, step: int) -> list[torch.Tensor]:
         version = step % VERSIONS
         return self._remembered(version, lambda rank: _product(self.shape, self.seed, rank, version))
 
-    def _expected_parcels(self) -> list[torch.Tensor]:
-        return self._remembered("parcels", self._parcel_of)
+    def _expected_transfers(self) -> list[torch.Tensor]:
+        return self._remembered("transfers", self._sent_by)
 
     def _remembered(self, key: object, make: Callable[[int], torch.Tensor]) -> list[torch.Tensor]:
         if key not in self._known:
             self._known[key] = [make(rank) for rank in range(self.world.ranks)]
         return self._known[key]
 
-    def _parcel_of(self, rank: int) -> torch.Tensor:
-        return _whole_numbers(parcel_sides(self.shape, self.world.ranks), self.seed, rank, VERSIONS + 1)
+    def _sent_by(self, rank: int) -> torch.Tensor:
+        return _whole_numbers(transfer_sides(self.shape, self.world.ranks), self.seed, rank, VERSIONS + 1)
 
 
 def operands(shape: PairShape, seed: int, rank: int) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -277,23 +275,23 @@ def _multiply(
         torch.mm(left[down], right[:, across], out=product[down, across])
 
 
-def _parcel(kind: CollectiveKind, sent: torch.Tensor, received: torch.Tensor, piece: int, pieces: int) -> Parcel:
-    return Parcel(kind=kind, send=cut(sent, piece, pieces), receive=cut(received, piece, pieces))
+def _transfer(kind: CollectiveKind, sent: torch.Tensor, received: torch.Tensor, piece: int, pieces: int) -> Transfer:
+    return Transfer(kind=kind, send=cut(sent, piece, pieces), receive=cut(received, piece, pieces))
 
 
 def cut(tensor: torch.Tensor, piece: int, pieces: int) -> torch.Tensor:
-    """One of so many equal pieces of the rows."""
+    """One of `pieces` equal pieces of the rows."""
     rows = tensor.shape[0] // pieces
     return tensor[piece * rows : (piece + 1) * rows]
 
 
 def exchanged(kind: CollectiveKind, inputs: list[torch.Tensor], rank: int, pieces: int) -> torch.Tensor:
-    """What `rank` must receive when every rank sends its input in so many pieces, one exchange each."""
-    cuts = [[cut(one, piece, pieces) for one in inputs] for piece in range(pieces)]
+    """What `rank` must receive when every rank sends its input in `pieces` pieces, one exchange each."""
+    cuts = [[cut(tensor, piece, pieces) for tensor in inputs] for piece in range(pieces)]
     if kind == "all-reduce":
         return torch.stack(inputs).sum(0)
     if kind == "all-gather":
-        return torch.cat([one for piece in cuts for one in piece])
+        return torch.cat([part for piece in cuts for part in piece])
     if kind == "all-to-all":
-        return torch.cat([cut(one, rank, len(inputs)) for piece in cuts for one in piece])
+        return torch.cat([cut(part, rank, len(inputs)) for piece in cuts for part in piece])
     raise NotImplementedError(f"no pair exchanges by {kind}")

@@ -9,8 +9,8 @@ from functools import partial
 import torch
 
 from makeway.act.measure.job import Job
-from makeway.act.measure.ranks.exchange import Carrier, GlooCarrier, Memory, Parcel
-from makeway.act.measure.ranks.lanes import Stage, Way, refusal, run_stages
+from makeway.act.measure.ranks.exchange import GlooTransport, Memory, Transfer, Transport
+from makeway.act.measure.ranks.lanes import Schedule, Stage, refusal, run_stages
 from makeway.act.measure.ranks.pairs import cut, exchanged
 from makeway.act.measure.ranks.world import World
 from makeway.values.collective import Collective, CollectiveKind
@@ -30,8 +30,8 @@ class Turns:
     """Layers whose micro-batches take turns; `expected` is what an undivided model gives, by pieces."""
 
     world: World
-    words: str
-    build: Callable[[Carrier], tuple[list[Stage], list[torch.Tensor]]]  # stages and each micro-batch's result
+    description: str
+    build: Callable[[Transport], tuple[list[Stage], list[torch.Tensor]]]  # stages and each micro-batch's result
     kind: CollectiveKind
     size_bytes: int
     expected: Callable[[int, int], torch.Tensor]  # micro-batch, pieces
@@ -41,12 +41,12 @@ class Turns:
     _known: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._work_in_memory_for(GlooCarrier())
+        self._work_in_memory_for(GlooTransport())
 
-    def _work_in_memory_for(self, carrier: Carrier) -> None:
-        if carrier.memory not in self._by_memory:
-            self._by_memory[carrier.memory] = self.build(carrier)
-        self.stages, self.results = self._by_memory[carrier.memory]
+    def _work_in_memory_for(self, transport: Transport) -> None:
+        if transport.memory not in self._by_memory:
+            self._by_memory[transport.memory] = self.build(transport)
+        self.stages, self.results = self._by_memory[transport.memory]
 
     @property
     def exchange(self) -> Collective | None:
@@ -63,20 +63,20 @@ class Turns:
             return refusal(self.stages, control.pieces, self.world.ranks)
         return None
 
-    def prepare(self, way: Way) -> None:
+    def prepare(self, schedule: Schedule) -> None:
         """Overwrites the last results, so that a round that did nothing would not pass for right."""
-        self._work_in_memory_for(way.carrier)
+        self._work_in_memory_for(schedule.transport)
         for result in self.results:
             result.zero_()
 
-    def run(self, way: Way) -> None:
-        run_stages(self.stages, way, steady=False)
+    def run(self, schedule: Schedule) -> None:
+        run_stages(self.stages, schedule, steady=False)
 
-    def wrong(self, way: Way) -> str | None:
-        if way.mode in ("compute", "comm"):
-            return None  # without the other half, numbers have no meaning
+    def wrong(self, schedule: Schedule) -> str | None:
+        if schedule.mode in ("compute", "comm"):
+            return None  # numbers have no meaning without the other half
         for batch, result in enumerate(self.results):
-            key = batch, way.pieces
+            key = batch, schedule.pieces
             if key not in self._known:
                 self._known[key] = self.expected(*key)
             must = self._known[key]
@@ -93,7 +93,7 @@ def parallel(job: Job, world: World) -> Turns:
     hidden = ceil_to(max(round(_HIDDEN * scale), 1), world.ranks)
     ffn = ceil_to(max(round(_FFN * scale), 1), world.ranks)
     make = _tensor_parallel if job.workload == "tp" else _expert_parallel
-    return make(world, rows, hidden, ffn, job.steps, job.seed)
+    return make(world, rows, hidden, ffn, job.round_steps, job.seed)
 
 
 def _tensor_parallel(world: World, rows: int, hidden: int, ffn: int, layers: int, seed: int) -> Turns:
@@ -104,15 +104,15 @@ def _tensor_parallel(world: World, rows: int, hidden: int, ffn: int, layers: int
     inputs = [_numbers((rows, hidden), seed, 1000 + batch) for batch in range(BATCHES)]
     parts = [(up[:, mine].contiguous(), down[mine].contiguous()) for up, down in weights]
 
-    def build(carrier: Carrier) -> tuple[list[Stage], list[torch.Tensor]]:
-        states = [[x, *(carrier.buffer(rows, hidden) for _ in range(layers))] for x in inputs]
+    def build(transport: Transport) -> tuple[list[Stage], list[torch.Tensor]]:
+        states = [[x, *(transport.buffer(rows, hidden) for _ in range(layers))] for x in inputs]
         stages = [
             Stage(
                 name=f"layer {layer} of micro-batch {batch}",
                 lane=batch,
                 rows=rows,
                 compute=partial(_feed_forward, states[batch][layer], up, down, states[batch][layer + 1]),
-                parcel=partial(_reduced, states[batch][layer + 1]),
+                transfer=partial(_reduced, states[batch][layer + 1]),
             )
             for layer, (up, down) in enumerate(parts)
             for batch in range(BATCHES)
@@ -144,13 +144,13 @@ def _expert_parallel(world: World, rows: int, hidden: int, ffn: int, layers: int
     experts = [[_weights(hidden, ffn, seed + 100 * layer + rank) for rank in range(ranks)] for layer in range(layers)]
     inputs = [[_numbers((rows, hidden), seed, 3000 + 10 * batch + rank) for rank in range(ranks)] for batch in (0, 1)]
 
-    def build(carrier: Carrier) -> tuple[list[Stage], list[torch.Tensor]]:
+    def build(transport: Transport) -> tuple[list[Stage], list[torch.Tensor]]:
         stages: list[Stage] = []
         states = [inputs[batch][world.rank] for batch in range(BATCHES)]
         for layer in range(layers):
             for phase in ("dispatch", "combine"):
                 for batch in range(BATCHES):
-                    made, received = carrier.buffer(rows, hidden), torch.empty(rows, hidden)
+                    made, received = transport.buffer(rows, hidden), torch.empty(rows, hidden)
                     compute: Compute = partial(_project, states[batch], dense[layer], made)
                     if phase == "combine":
                         compute = partial(_feed_forward, states[batch], *experts[layer][world.rank], made)
@@ -160,7 +160,7 @@ def _expert_parallel(world: World, rows: int, hidden: int, ffn: int, layers: int
                             lane=batch,
                             rows=rows,
                             compute=compute,
-                            parcel=partial(_swapped, made, received),
+                            transfer=partial(_swapped, made, received),
                         )
                     )
                     states[batch] = received
@@ -204,10 +204,10 @@ def _project(x: torch.Tensor, weight: torch.Tensor, into: torch.Tensor, rows: sl
     torch.mm(x[rows], weight, out=into[rows])
 
 
-def _reduced(tensor: torch.Tensor, piece: int, pieces: int) -> Parcel:
+def _reduced(tensor: torch.Tensor, piece: int, pieces: int) -> Transfer:
     part = cut(tensor, piece, pieces)
-    return Parcel(kind="all-reduce", send=part, receive=part)
+    return Transfer(kind="all-reduce", send=part, receive=part)
 
 
-def _swapped(sent: torch.Tensor, received: torch.Tensor, piece: int, pieces: int) -> Parcel:
-    return Parcel(kind="all-to-all", send=cut(sent, piece, pieces), receive=cut(received, piece, pieces))
+def _swapped(sent: torch.Tensor, received: torch.Tensor, piece: int, pieces: int) -> Transfer:
+    return Transfer(kind="all-to-all", send=cut(sent, piece, pieces), receive=cut(received, piece, pieces))

@@ -1,4 +1,4 @@
-"""What a harness does whatever its ranks run on: results by setting, the search among candidates, the record."""
+"""What a harness does whatever its ranks run on: samples by variant, the search among candidates, the bench."""
 
 from __future__ import annotations
 
@@ -6,41 +6,43 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from makeway.act.backend import Receipt
 from makeway.act.measure.choice import Choice, choice, finalist, promising
+from makeway.act.measure.job import Job
+from makeway.act.measure.outcome import Bench, VariantResult
 from makeway.act.measure.ranks.exchange import RawSpan
-from makeway.act.measure.record import SettingRecord, SpanRecord
 from makeway.act.measure.statistics import summary
-from makeway.act.measure.variants import Setting
-from makeway.values.control import control_word
+from makeway.act.measure.variants import COMM, COMPUTE, Variant
+from makeway.values.collective import Collective
+from makeway.values.receipt import Receipt
+from makeway.values.timeline import Rank, Span, Step, Timeline, overlap_rate
 
 T = TypeVar("T")
 Report = Callable[[str], None]
 _CONFIRMING = 2  # times the trial rounds
 
 
-class Telling(Protocol):
-    """What ranks tell one another outside the timed parts."""
+class Peers(Protocol):
+    """What ranks exchange outside the timed parts."""
 
     @property
     def rank(self) -> int: ...
     @property
     def ranks(self) -> int: ...
     def barrier(self) -> None: ...
-    def told(self, decide: Callable[[], T]) -> T: ...
+    def broadcast(self, decide: Callable[[], T]) -> T: ...
     def gathered(self, value: T) -> list[T] | None: ...
     def everywhere(self, value: T) -> list[T]: ...
 
 
 @dataclass(slots=True)
-class Found:
-    """What the rounds of one setting gave; times on rank 0 only."""
+class Samples:
+    """The rounds of one variant so far; times on rank 0 only."""
 
     times_ns: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     wrong: str | None = None
     receipts: tuple[Receipt, ...] = ()
-    spans: list[RawSpan] = field(default_factory=list)
+    spans: list[RawSpan] = field(default_factory=list)  # of the last round
 
     def add(self, time_ns: float, rates: Sequence[float | None], wrongs: Sequence[str | None]) -> None:
         """One round: its time, and the overlap rate and fault of each rank."""
@@ -48,78 +50,150 @@ class Found:
         self.rates += [rate for rate in rates if rate is not None]
         self.wrong = self.wrong or next((f"rank {rank}: {fault}" for rank, fault in enumerate(wrongs) if fault), None)
 
+    def result(self, variant: Variant, *, threads: int | None) -> VariantResult:
+        return VariantResult(
+            name=variant.name,
+            times_ns=tuple(float(time_ns) for time_ns in self.times_ns),
+            controls=variant.controls,
+            threads=threads,
+            overlap_rate=summary(self.rates).median_ns if self.rates else None,
+            wrong=self.wrong,
+            receipts=self.receipts,
+        )
 
-FoundBy = Mapping[str, Found]  # by name of the setting
+
+SamplesBy = Mapping[str, Samples]  # by name of the variant
 
 
-def forget(found: FoundBy) -> None:
-    """Drops times, but not what was wrong."""
-    for one in found.values():
-        one.times_ns.clear()
-        one.rates.clear()
+def forget(samples: SamplesBy) -> None:
+    """Drop times, but not what was wrong."""
+    for each in samples.values():
+        each.times_ns.clear()
+        each.rates.clear()
 
 
-def times(found: FoundBy, names: Sequence[str]) -> dict[str, list[float]]:
-    return {name: list(found[name].times_ns) for name in names}
+def times(samples: SamplesBy, names: Sequence[str]) -> dict[str, list[float]]:
+    return {name: list(samples[name].times_ns) for name in names}
+
+
+def span_overlap_rate(spans: Sequence[RawSpan]) -> float | None:
+    """The share of communication time during which compute runs too."""
+    return overlap_rate(
+        Timeline(
+            spans=tuple(
+                Span(name=span.name, kind=span.kind, stream=span.kind, start_ns=span.start_ns, end_ns=span.end_ns)
+                for span in spans
+            ),
+            origin="measured",
+        )
+    )
 
 
 def measured_choice(
     rounds: Callable[[Sequence[str], int], None],
-    found: FoundBy,
-    world: Telling,
+    samples: SamplesBy,
+    peers: Peers,
     *,
     baselines: Sequence[str],
     candidates: Sequence[str],
     trial_rounds: int,
     report: Report,
 ) -> Choice:
-    """The setting that a measured search picks, and why: trial rounds, early stops, then rounds to confirm."""
+    """The variant that a measured search picks, and why: trial rounds, early stops, then rounds to confirm."""
     first, alive = list(baselines), list(candidates)
     for done in range(trial_rounds):
-        report(f"trial {done + 1} of {trial_rounds}: {len(alive)} candidates")
+        report(f"trial {done + 1} of {trial_rounds}, candidates: {len(alive)}")
         rounds([*first, *alive], 1)
         tried = alive
-        alive = world.told(lambda: _worth_another(found, first, tried, done + 1))  # noqa: B023  # told runs it at once
+        alive = peers.broadcast(lambda: _worth_another(samples, first, tried, done + 1))  # noqa: B023  # runs at once
         if not alive:
             break
-    candidate = world.told(lambda: finalist(times(found, [*first, *alive])))
-    trials = times(found, first)
-    forget(found)
-    tried_last = [*first, *([candidate] if candidate else [])]
+    candidate = peers.broadcast(lambda: finalist(times(samples, [*first, *alive])))
+    trials = times(samples, first)
+    forget(samples)
+    confirmed = [*first, *([candidate] if candidate else [])]
     report("confirming the choice")
-    rounds(tried_last, _CONFIRMING * trial_rounds)
-    return world.told(lambda: choice(times(found, tried_last), candidate, trials=trials))
+    rounds(confirmed, _CONFIRMING * trial_rounds)
+    return peers.broadcast(lambda: choice(times(samples, confirmed), candidate, trials=trials))
 
 
-def _worth_another(found: FoundBy, baselines: Sequence[str], alive: Sequence[str], rounds: int) -> list[str]:
+def _worth_another(samples: SamplesBy, baselines: Sequence[str], alive: Sequence[str], rounds: int) -> list[str]:
     """Candidates to try again: right so far, and after two rounds not far behind."""
-    right = [name for name in alive if not found[name].wrong]
+    right = [name for name in alive if not samples[name].wrong]
     if rounds < 2:
         return right
-    hopeful = promising(times(found, [*baselines, *right]))
+    hopeful = promising(times(samples, [*baselines, *right]))
     return [name for name in right if name in hopeful]
 
 
-# --- the record ----------------------------------------------------------------------------------
+# --- the bench -----------------------------------------------------------------------------------
 
 
-def setting_record(setting: Setting, found: Found, *, threads: int | None) -> SettingRecord:
-    return SettingRecord(
-        name=setting.name,
-        times_ns=[float(time_ns) for time_ns in found.times_ns],
-        controls=[control_word(control) for control in setting.controls],
-        threads=threads,
-        overlap_rate=summary(found.rates).median_ns if found.rates else None,
-        wrong=found.wrong,
-        applied=[(control_word(one.control), one.status, one.detail) for one in found.receipts],
+def collected_bench(
+    job: Job,
+    peers: Peers,
+    variants: Sequence[Variant],
+    samples: SamplesBy,
+    *,
+    exchange: Collective | None,
+    exchanges: int,
+    choice: str | None,
+    notes: Sequence[str],
+) -> Bench | None:
+    """The bench of all ranks on rank 0, None elsewhere."""
+    spans = peers.gathered({variant.name: samples[variant.name].spans for variant in variants})
+    if spans is None:
+        return None
+    results = {
+        variant.name: samples[variant.name].result(variant, threads=variant.threads if job.on == "cpu" else None)
+        for variant in variants
+    }
+    return Bench(
+        on=job.on,
+        ranks=peers.ranks,
+        workload=job.workload,
+        origin="measured",
+        variants=tuple(result for name, result in results.items() if name not in (COMPUTE, COMM)),
+        compute_ns=results[COMPUTE].times_ns,
+        comm_ns=results[COMM].times_ns,
+        exchange=exchange,
+        exchanges=exchanges,
+        choice=choice,
+        timeline=measured_timeline(spans),
+        notes=tuple(notes),
     )
 
 
-def span_records(ranks: Sequence[Mapping[str, Sequence[RawSpan]]]) -> list[SpanRecord]:
-    """The spans of every rank, by setting, in one list."""
-    return [
-        SpanRecord(setting=name, rank=rank, name=one.name, kind=one.kind, start_ns=one.start_ns, end_ns=one.end_ns)
-        for rank, by_setting in enumerate(ranks)
-        for name, raw in by_setting.items()
-        for one in raw
+def measured_timeline(ranks: Sequence[Mapping[str, Sequence[RawSpan]]]) -> Timeline:
+    """The last round of every variant on every rank; a step of the timeline is one variant."""
+    rounds = [
+        (rank, number, variant, spans)
+        for rank, by_variant in enumerate(ranks)
+        for number, (variant, spans) in enumerate(by_variant.items())
+        if spans
     ]
+    return Timeline(
+        spans=tuple(
+            Span(
+                name=f"{variant}: {span.name}",
+                kind=span.kind,
+                stream="compute" if span.kind == "compute" else "comm",
+                start_ns=span.start_ns,
+                end_ns=span.end_ns,
+                rank=rank,
+            )
+            for rank, _, variant, spans in rounds
+            for span in spans
+        ),
+        origin="measured",
+        ranks=tuple(Rank(rank=rank, world=len(ranks)) for rank in range(len(ranks))),
+        steps=tuple(
+            Step(
+                number=number,
+                rank=rank,
+                start_ns=min(span.start_ns for span in spans),
+                end_ns=max(span.end_ns for span in spans),
+            )
+            for rank, number, _, spans in rounds
+        ),
+    )

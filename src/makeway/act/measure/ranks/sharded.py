@@ -1,7 +1,7 @@
 """Training under fully_shard (FSDP2) as torch ships it, on a mesh of CPU ranks.
 
-On a GPU it overlaps by streams. On a CPU, where there are none, all-gathers overlap when they are asked for ahead and
-asynchronously; gradients are reduced and scattered while compute stands still.
+On a GPU it overlaps by streams. On a CPU, which has none, all-gathers overlap when they are prefetched
+asynchronously; gradients are reduced and scattered while compute waits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatt
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllocMixin
 
 from makeway.act.measure.job import Job
-from makeway.act.measure.ranks.exchange import Carriage, Parcel, Recorder
-from makeway.act.measure.ranks.lanes import Way
+from makeway.act.measure.ranks.exchange import Pending, Recorder, Transfer
+from makeway.act.measure.ranks.lanes import Schedule
 from makeway.act.measure.ranks.transformer import SmallTransformer, batches, fresh_model, train, unlike
 from makeway.act.measure.ranks.world import World
 from makeway.values.collective import Collective, CollectiveKind
@@ -31,20 +31,20 @@ from makeway.values.units import format_bytes
 
 @dataclass(slots=True)
 class _Desk:
-    """Where a sharded model hands in its collectives: each goes the way that the variant wants."""
+    """Takes the collectives of a sharded model and runs each as the variant's schedule says."""
 
-    way: Way | None = None
+    schedule: Schedule | None = None
     seen: list[tuple[CollectiveKind, int, int, torch.dtype]] | None = None  # elements sent and received
 
     def start(self, kind: CollectiveKind, send: torch.Tensor, receive: torch.Tensor) -> _Awaited:
-        assert self.way is not None
+        assert self.schedule is not None
         if self.seen is not None:
             self.seen.append((kind, send.numel(), receive.numel(), send.dtype))
-        parcel, recorder = Parcel(kind=kind, send=send, receive=receive), self.way.recorder
-        if self.way.mode != "sequential":
-            return _Awaited(recorder.started(kind, self.way.carrier, parcel), recorder)
+        transfer, recorder = Transfer(kind=kind, send=send, receive=receive), self.schedule.recorder
+        if self.schedule.mode != "sequential":
+            return _Awaited(recorder.started(kind, self.schedule.transport, transfer), recorder)
         with recorder.waiting():
-            awaited = _Awaited(recorder.started(kind, self.way.carrier, parcel), recorder)
+            awaited = _Awaited(recorder.started(kind, self.schedule.transport, transfer), recorder)
             awaited.wait()
         return awaited
 
@@ -52,9 +52,9 @@ class _Desk:
 class _Awaited(dist.Work):
     """A collective whose waiting is not counted as compute."""
 
-    def __init__(self, carriage: Carriage, recorder: Recorder) -> None:
+    def __init__(self, pending: Pending, recorder: Recorder) -> None:
         super().__init__()
-        self._carriage, self._recorder, self._over = carriage, recorder, False
+        self._carriage, self._recorder, self._over = pending, recorder, False
 
     def wait(self, timeout: Any = None) -> bool:
         if not self._over:
@@ -71,7 +71,7 @@ class _Gather(DefaultAllocMixin, AllGather):
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False
     ) -> dist.Work | None:
-        # What is sent is a part of what is received; not every carrier takes that.
+        # What is sent is a part of what is received, which not every transport allows.
         awaited = self._desk.start("all-gather", input_tensor.clone(), output_tensor)
         if async_op:
             return awaited
@@ -106,12 +106,12 @@ class Fsdp:
     _data: list[torch.Tensor] = field(init=False)
     _expected: list[float] = field(init=False)
     _alone: list[float] = field(init=False)
-    _parcels: list[Parcel] = field(default_factory=list)
+    _transfers: list[Transfer] = field(default_factory=list)
     _losses: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         job = self.job
-        self._data = batches(job.seed, self.world.rank, job.steps)
+        self._data = batches(job.seed, self.world.rank, job.round_steps)
         self._plain = fresh_model(job.scale, job.seed)
         self._expected = train(_sharded(job), self._data, Recorder())
         self._model = _sharded(job)
@@ -122,53 +122,53 @@ class Fsdp:
             module.set_custom_reduce_scatter(_Scatter(self._desk))
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         size = sum(value.nbytes for value in self._initial[1])
         return f"fully_shard of {len(self._model.layers)} layers, {format_bytes(size)} of parameters"
 
     @property
     def exchanges(self) -> int:
-        return max(len(self._parcels), 1)
+        return max(len(self._transfers), 1)
 
     def refusal(self, control: Control) -> str | None:
         if isinstance(control, Chunks):
             return "fully_shard decides what is gathered at once: one layer"
         return None
 
-    def prepare(self, way: Way) -> None:
-        self._desk.way = way
-        if not self._parcels:
-            self._learn_parcels(way)
+    def prepare(self, schedule: Schedule) -> None:
+        self._desk.schedule = schedule
+        if not self._transfers:
+            self._learn_transfers(schedule)
         for model, initial in zip((self._model, self._plain), self._initial, strict=True):
             with torch.no_grad():
                 for value, first in zip(_values(model), initial, strict=True):
                     value.copy_(first)
         self._losses = []
 
-    def _learn_parcels(self, way: Way) -> None:
-        """What a round exchanges, found by running one."""
+    def _learn_transfers(self, schedule: Schedule) -> None:
+        """Learn what a round exchanges by running one."""
         self._desk.seen = []
         train(self._model, self._data, Recorder())
         for kind, sent, received, dtype in self._desk.seen:
             send, receive = torch.ones(sent, dtype=dtype), torch.empty(received, dtype=dtype)
-            self._parcels.append(Parcel(kind=kind, send=send, receive=receive))
+            self._transfers.append(Transfer(kind=kind, send=send, receive=receive))
         self._desk.seen = None
-        way.recorder.settle()
+        schedule.recorder.settle()
 
-    def run(self, way: Way) -> None:
-        match way.mode:
+    def run(self, schedule: Schedule) -> None:
+        match schedule.mode:
             case "compute":
-                self._losses = train(self._plain, self._data, way.recorder)
+                self._losses = train(self._plain, self._data, schedule.recorder)
             case "comm":
-                for parcel in self._parcels:
-                    way.recorder.started(parcel.kind, way.carrier, parcel).wait()
+                for transfer in self._transfers:
+                    schedule.recorder.started(transfer.kind, schedule.transport, transfer).wait()
             case "sequential" | "overlap":
-                self._losses = train(self._model, self._data, way.recorder)
+                self._losses = train(self._model, self._data, schedule.recorder)
 
-    def wrong(self, way: Way) -> str | None:
-        if way.mode == "comm":
+    def wrong(self, schedule: Schedule) -> str | None:
+        if schedule.mode == "comm":
             return None
-        return unlike(self._losses, self._alone if way.mode == "compute" else self._expected)
+        return unlike(self._losses, self._alone if schedule.mode == "compute" else self._expected)
 
 
 def _sharded(job: Job) -> SmallTransformer:
@@ -186,8 +186,8 @@ def _sharded(job: Job) -> SmallTransformer:
 
 def _values(model: nn.Module) -> list[torch.Tensor]:
     """The parameters that this rank holds."""
-    found = []
+    values = []
     for value in model.parameters():
         local: Callable[[], torch.Tensor] | None = getattr(value, "to_local", None)
-        found.append(local() if local is not None else value.detach())
-    return found
+        values.append(local() if local is not None else value.detach())
+    return values

@@ -19,8 +19,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from makeway.act.cpu.hook import SharedBuckets, shared_hook
 from makeway.act.measure.job import Job
-from makeway.act.measure.ranks.exchange import Carrier, DirectCarrier, GlooCarrier, Memory, OpenSpan, Parcel, Recorder
-from makeway.act.measure.ranks.lanes import Way
+from makeway.act.measure.ranks.exchange import (
+    DirectTransport,
+    GlooTransport,
+    Memory,
+    OpenSpan,
+    Recorder,
+    Transfer,
+    Transport,
+)
+from makeway.act.measure.ranks.lanes import Schedule
 from makeway.act.measure.ranks.transformer import SmallTransformer, batches, fresh_model, train, unlike
 from makeway.act.measure.ranks.workload import RankWorkload
 from makeway.act.measure.ranks.world import World
@@ -37,7 +45,7 @@ _Cut = tuple[SmallTransformer, DistributedDataParallel, SharedBuckets | None]
 
 
 def training(job: Job, world: World) -> RankWorkload:
-    """The training that a job asks for."""
+    """The training workload of a job."""
     if job.compress == "powersgd" and find_spec("numpy") is None:
         raise UnsupportedError("torch's PowerSGD hook needs numpy, which is not installed; pip install numpy")
     if job.workload == "ddp":
@@ -51,7 +59,7 @@ def training(job: Job, world: World) -> RankWorkload:
 
 @dataclass(slots=True)
 class Ddp:
-    """Steps of DistributedDataParallel; one hook takes every bucket, and does as the variant wants."""
+    """Steps of DistributedDataParallel; one hook takes every bucket and follows the variant's schedule."""
 
     job: Job
     world: World
@@ -67,26 +75,26 @@ class Ddp:
     _reduced: list[torch.Tensor] = field(init=False)  # what one step adds over the ranks
     _losses: list[float] = field(default_factory=list)
     _state: Any = None
-    _way: Way | None = None
+    _schedule: Schedule | None = None
 
     def __post_init__(self) -> None:
         job = self.job
-        self._data = batches(job.seed, self.world.rank, job.steps)
+        self._data = batches(job.seed, self.world.rank, job.round_steps)
         self._initial = [value.detach().clone() for value in fresh_model(job.scale, job.seed).parameters()]
         self._alone = train(fresh_model(job.scale, job.seed), self._data, Recorder())
         self._expected, self._reduced = self._reference()
-        self._cut_for(1, GlooCarrier())
+        self._cut_for(1, GlooTransport())
 
-    def _cut_for(self, pieces: int, carrier: Carrier) -> None:
-        """From here on gradients go in so many buckets at most, made at first use; 1: in those that were asked for."""
-        key = pieces, carrier.memory
+    def _cut_for(self, pieces: int, transport: Transport) -> None:
+        """Switch to at most `pieces` gradient buckets, created at first use; 1: buckets of the job's size."""
+        key = pieces, transport.memory
         if key not in self._known:
             model = fresh_model(self.job.scale, self.job.seed)
             size = sum(value.nbytes for value in model.parameters())
             ddp = self._wrapped(model, None if pieces == 1 else -(-size // pieces) / MIB)
             # DistributedDataParallel refuses annotations that are text, as all are in this file.
             ddp.register_comm_hook(None, lambda state, bucket: self._hook(bucket))
-            buckets = SharedBuckets(carrier.group) if isinstance(carrier, DirectCarrier) else None
+            buckets = SharedBuckets(transport.group) if isinstance(transport, DirectTransport) else None
             self._known[key] = model, ddp, buckets
         self._model, self._ddp, self._buckets = self._known[key]
 
@@ -106,18 +114,16 @@ class Ddp:
     def _wrapped(self, model: SmallTransformer, bucket_mb: float | None = None) -> DistributedDataParallel:
         # PowerSGD starts its later collectives from callbacks of earlier ones. Gloo runs those of different buckets in
         # no fixed order, and ranks would mix them up: all gradients go in one bucket.
-        asked = bucket_mb or self.job.bucket_mb
-        return DistributedDataParallel(
-            model, bucket_cap_mb=_ONE_BUCKET_MB if self.job.compress == "powersgd" else asked
-        )
+        cap_mb = _ONE_BUCKET_MB if self.job.compress == "powersgd" else bucket_mb or self.job.bucket_mb
+        return DistributedDataParallel(model, bucket_cap_mb=cap_mb)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         parameters = sum(value.numel() for value in self._initial)
-        moved = sum(one.nbytes for one in self._reduced) // self.job.steps
+        moved = sum(tensor.nbytes for tensor in self._reduced) // self.job.round_steps
         return (
             f"DistributedDataParallel, {parameters:,} parameters, {format_bytes(moved)} in "
-            f"{len(self._reduced) // self.job.steps} all-reduces per step, compression {self.job.compress}"
+            f"{len(self._reduced) // self.job.round_steps} all-reduces per step, compression {self.job.compress}"
         )
 
     @property
@@ -131,39 +137,39 @@ class Ddp:
             return f"compression {self.job.compress} goes through torch's own hook, which has its own collectives"
         return None
 
-    def prepare(self, way: Way) -> None:
-        self._cut_for(way.pieces, way.carrier)
+    def prepare(self, schedule: Schedule) -> None:
+        self._cut_for(schedule.pieces, schedule.transport)
         with torch.no_grad():
             for value, initial in zip(self._model.parameters(), self._initial, strict=True):
                 value.copy_(initial)
                 value.grad = None
         self._losses = []
         self._state = self._new_state()
-        self._way = way
+        self._schedule = schedule
 
-    def run(self, way: Way) -> None:
-        match way.mode:
+    def run(self, schedule: Schedule) -> None:
+        match schedule.mode:
             case "compute":
-                self._losses = train(self._model, self._data, way.recorder)
+                self._losses = train(self._model, self._data, schedule.recorder)
             case "comm":
                 for number, tensor in enumerate(self._reduced):
-                    parcel = Parcel(kind="all-reduce", send=tensor, receive=tensor)
-                    way.recorder.started(f"bucket {number}", way.carrier, parcel).wait()
+                    transfer = Transfer(kind="all-reduce", send=tensor, receive=tensor)
+                    schedule.recorder.started(f"bucket {number}", schedule.transport, transfer).wait()
             case "sequential" | "overlap":
-                self._losses = train(self._ddp, self._data, way.recorder)
+                self._losses = train(self._ddp, self._data, schedule.recorder)
 
-    def wrong(self, way: Way) -> str | None:
-        if way.mode == "comm":
+    def wrong(self, schedule: Schedule) -> str | None:
+        if schedule.mode == "comm":
             for tensor in self._reduced:
                 tensor.fill_(1)  # added up in every round, they would overflow
             return None
-        return unlike(self._losses, self._alone if way.mode == "compute" else self._expected)
+        return unlike(self._losses, self._alone if schedule.mode == "compute" else self._expected)
 
     def _hook(self, bucket: GradBucket) -> Future:
-        """Starts a bucket's exchange; in a sequential run compute stands still until it is over."""
-        assert self._way is not None
-        recorder = self._way.recorder
-        if self._way.mode == "sequential":
+        """Start a bucket's exchange; in a sequential run compute waits until it is over."""
+        assert self._schedule is not None
+        recorder = self._schedule.recorder
+        if self._schedule.mode == "sequential":
             with recorder.waiting():
                 future, span = self._started(bucket)
                 future.wait()
@@ -176,12 +182,12 @@ class Ddp:
         return future
 
     def _started(self, bucket: GradBucket) -> tuple[Future, OpenSpan]:
-        assert self._way is not None
-        carrier = self._way.carrier
-        span = self._way.recorder.opened(f"bucket {bucket.index()}", carrier.span_kind)
-        if isinstance(carrier, DirectCarrier) and self._buckets is not None:
+        assert self._schedule is not None
+        transport = self._schedule.transport
+        span = self._schedule.recorder.opened(f"bucket {bucket.index()}", transport.span_kind)
+        if isinstance(transport, DirectTransport) and self._buckets is not None:
             future = shared_hook(self._buckets, bucket)
-            carrier.no_room = carrier.no_room or self._buckets.why_not
+            transport.no_shared_memory = transport.no_shared_memory or self._buckets.why_not
             return future, span
         return self._torch_hook(self._state, bucket), span
 
@@ -203,7 +209,7 @@ class Ddp:
 
 @contextmanager
 def _reductions(seen: list[torch.Tensor]) -> Iterator[None]:
-    """Keeps a copy of every tensor that torch's hooks reduce meanwhile."""
+    """Keep a copy of every tensor that torch's hooks reduce meanwhile."""
     original = dist.all_reduce
 
     def noted(tensor: torch.Tensor, *args: Any, **more: Any) -> Any:

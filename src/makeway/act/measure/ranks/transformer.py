@@ -32,8 +32,8 @@ class SmallTransformer(nn.Module):
         x: torch.Tensor = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
-        found: torch.Tensor = self.head(x)
-        return found
+        logits: torch.Tensor = self.head(x)
+        return logits
 
 
 def fresh_model(scale: float | None, seed: int) -> SmallTransformer:

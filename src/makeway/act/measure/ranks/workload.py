@@ -1,10 +1,10 @@
-"""What the harness asks of a workload on a rank."""
+"""The interface of a workload on a rank."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from makeway.act.measure.ranks.lanes import Way
+from makeway.act.measure.ranks.lanes import Schedule
 from makeway.values.collective import Collective
 from makeway.values.control import Control
 
@@ -13,8 +13,8 @@ class RankWorkload(Protocol):
     """A workload on this rank."""
 
     @property
-    def words(self) -> str:
-        """Shapes and sizes, for people."""
+    def description(self) -> str:
+        """Shapes and sizes, for readers."""
         ...
 
     @property
@@ -31,14 +31,14 @@ class RankWorkload(Protocol):
         """Why a control cannot be used with this workload; None when it can."""
         ...
 
-    def prepare(self, way: Way) -> None:
-        """Puts data in order before a round, untimed."""
+    def prepare(self, schedule: Schedule) -> None:
+        """Reset the data before a round, untimed."""
         ...
 
-    def run(self, way: Way) -> None:
-        """One round."""
+    def run(self, schedule: Schedule) -> None:
+        """Run one round."""
         ...
 
-    def wrong(self, way: Way) -> str | None:
+    def wrong(self, schedule: Schedule) -> str | None:
         """How the results of the round just run differ from what they must be; None when they are right."""
         ...

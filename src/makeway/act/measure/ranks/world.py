@@ -1,4 +1,4 @@
-"""The process group of this rank, and the few things ranks tell one another outside the timed parts."""
+"""The process group of this rank, and what ranks exchange outside the timed parts."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ with warnings.catch_warnings():
 
 T = TypeVar("T")
 
-_MEETING_S = 300.0  # the launcher's own limit is shorter, and it knows who is missing
+_MEETING_S = 300.0  # the launcher's own limit is shorter, and the launcher knows who is missing
 
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """Who this rank is among how many.
+    """This rank among all ranks.
 
-    Values travel through the ranks' store and not as torch's objects, which need numpy. They come from our own ranks,
-    so unpickling them is safe.
+    Values travel through the ranks' store: torch's object collectives need numpy. They come from our own ranks, so
+    unpickling them is safe.
     """
 
     rank: int
@@ -37,16 +37,16 @@ class World:
         if self.ranks > 1:
             dist.barrier()
 
-    def told(self, decide: Callable[[], T]) -> T:
+    def broadcast(self, decide: Callable[[], T]) -> T:
         """What rank 0 decides, on every rank."""
         self._messages += 1
-        key = f"told/{self._messages}"
+        key = f"broadcast/{self._messages}"
         if self.rank == 0:
             decision = decide()
             self.store.set(key, pickle.dumps(decision))  # type: ignore[arg-type]  # bytes are fine
             return decision
-        found: T = pickle.loads(self.store.get(key))
-        return found
+        received: T = pickle.loads(self.store.get(key))
+        return received
 
     def gathered(self, value: T) -> list[T] | None:
         """The value of every rank on rank 0, None elsewhere."""
@@ -68,9 +68,9 @@ class World:
 
 
 def join(timeout_s: float) -> World:
-    """Meets the other ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT speak of.
+    """Meet the other ranks at MASTER_ADDR and MASTER_PORT.
 
-    The meeting itself may take long, since torch does to load; `timeout_s` is for collectives after it.
+    Meeting may take long, since torch is slow to load; `timeout_s` is for collectives after it.
     """
     store, rank, ranks = next(rendezvous("env://", timeout=timedelta(seconds=_MEETING_S)))
     store.set(f"makeway/here/{rank}", "yes")
@@ -80,7 +80,7 @@ def join(timeout_s: float) -> World:
         "gloo", store=c10d.PrefixStore("makeway/gloo", store), rank=rank, world_size=ranks, timeout=limit
     )
     store.set_timeout(limit)
-    return World(rank=rank, ranks=ranks, store=c10d.PrefixStore("makeway/told", store))
+    return World(rank=rank, ranks=ranks, store=c10d.PrefixStore("makeway/values", store))
 
 
 def leave() -> None:

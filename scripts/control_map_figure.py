@@ -66,7 +66,7 @@ def _frame(width: int, height: int) -> list[str]:
 
 
 def _headings() -> list[str]:
-    sides = ("strict queue (AMD: the device's default rule)", "back-fill (AMD: shader-engines rule)")
+    sides = ("strict queue (AMD: the device's default policy)", "back-fill (AMD: shader-engines policy)")
     parts = [f'<text x="12" y="{TOP}" font-style="italic">device, kernel (blocks per SM)</text>']
     for side, name in enumerate(sides):
         left = _left(side)

@@ -1,11 +1,11 @@
-"""What each control would do to a recorded step, and how well the simulator reproduces the step as it was."""
+"""What each control would do to a recorded step, and how well the simulator reproduces that step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from makeway.decide.analysis.findings import Advice, Findings
+from makeway.decide.analysis.findings import Advice
 from makeway.decide.analysis.recorded import RecordedStep
 from makeway.model.simulate.driver import run
 from makeway.model.simulate.predict import Settings, compile_for, timeline_of, vendor_dispatch
@@ -25,9 +25,9 @@ from makeway.values.plan import Rejected
 from makeway.values.timeline import Timeline
 from makeway.values.workload import Workload
 
-# A replay that misses the recorded time by more than this says nothing reliable about changes to it.
+# A replay further off than this does not predict changes reliably.
 TRUSTED_ERROR = 0.10
-# Classes of blocks, not single ones: recorded kernels are many and short.
+# The class engine: recorded kernels are many and short.
 _SETTINGS = Settings(engine="class")
 
 
@@ -37,7 +37,7 @@ class Replay:
 
     recorded_ns: int
     predicted_ns: float
-    timeline: Timeline | None = None  # of the recorded rank, by the record's clock
+    timeline: Timeline | None = None  # of the recorded rank, in the recording's clock
 
     @property
     def error(self) -> float:
@@ -50,13 +50,13 @@ class Replay:
 
     @property
     def worth_ns(self) -> float:
-        """The least gain to speak of: what the replay misses, and not below half a per cent of the step."""
+        """The smallest gain worth reporting: the replay's own error, and at least 0.5 % of the step."""
         return max(abs(self.predicted_ns - self.recorded_ns), 0.005 * self.recorded_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One control on the recorded step: the predicted gain, or why there is none; where it does nothing, why."""
+    """One control on the recorded step: the predicted gain, and why it is missing or zero."""
 
     control: Control
     gain_ns: float | None
@@ -65,7 +65,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """Predictions about a recorded step: always of the simulated step, beside how far that is from the record."""
+    """Predictions for a recorded step, relative to its replay."""
 
     rank: int
     device: str
@@ -73,35 +73,37 @@ class WhatIf:
     outcomes: tuple[Outcome, ...]  # the largest gain first
     assumed: tuple[str, ...]
 
+    def gain_percent(self, outcome: Outcome) -> float | None:
+        """The gain as a percentage of the simulated step."""
+        return None if outcome.gain_ns is None else 100.0 * outcome.gain_ns / self.replay.predicted_ns
+
 
 def not_shown_by_a_trace(step: RecordedStep) -> tuple[Rejected, ...]:
-    """Controls whose effect cannot be told from a recorded step."""
+    """Controls whose effect a recorded step does not show."""
     order = Rejected(
         control=LaunchOrder(), reason="a trace does not show which data a collective needs, so its order is kept"
     )
     size = Rejected(
-        control=CopyEngine(),
-        reason="the sizes of the collectives are not recorded, and a copy's time follows from them",
+        control=CopyEngine(), reason="the sizes of the collectives are not recorded, and a copy's time depends on them"
     )
     return (order,) if step.sizes_known else (order, size)
 
 
-def standard_controls(step: RecordedStep, device: Device) -> tuple[Control, ...]:
+def standard_controls(step: RecordedStep) -> tuple[Control, ...]:
     """One of each control that needs no search, for a first look; `makeway plan` searches."""
-    workload = step.workload
-    blocks = max((op.blocks or 1 for op in workload.collectives), default=1)
+    blocks = max((op.blocks or 1 for op in step.workload.collectives), default=1)
     fewer = (CommBlocks(max(blocks // 2, 1)),) if blocks > 1 else ()
-    apart = (SmPartition(min(blocks, device.sms - 1)),) if device.sms > 1 else ()
-    unknown = {type(item.control) for item in not_shown_by_a_trace(step)}
-    every: tuple[Control, ...] = (CommPriority(), *fewer, *apart, CopyEngine(), Chunks(4))
-    return tuple(control for control in every if type(control) not in unknown)
+    partition = (SmPartition(min(blocks, step.device.sms - 1)),) if step.device.sms > 1 else ()
+    not_shown = {type(item.control) for item in not_shown_by_a_trace(step)}
+    controls: tuple[Control, ...] = (CommPriority(), *fewer, *partition, CopyEngine(), Chunks(4))
+    return tuple(control for control in controls if type(control) not in not_shown)
 
 
-def what_if(step: RecordedStep, device: Device, controls: Sequence[Control] | None = None) -> WhatIf:
+def what_if(step: RecordedStep, controls: Sequence[Control] | None = None) -> WhatIf:
     """The recorded step under each control alone."""
-    workload = step.workload
+    workload, device = step.workload, step.device
     plain = _run(workload, device, ())
-    chosen = standard_controls(step, device) if controls is None else tuple(controls)
+    chosen = standard_controls(step) if controls is None else controls
     outcomes = [_outcome(workload, device, control, plain.ended_ns) for control in chosen]
     outcomes.sort(key=lambda outcome: -(outcome.gain_ns if outcome.gain_ns is not None else float("-inf")))
     return WhatIf(
@@ -110,7 +112,7 @@ def what_if(step: RecordedStep, device: Device, controls: Sequence[Control] | No
         replay=Replay(
             recorded_ns=step.recorded_ns,
             predicted_ns=plain.ended_ns - plain.began_ns,
-            timeline=_by_the_records_clock(plain.timeline, step),
+            timeline=_in_recorded_time(plain.timeline, step),
         ),
         outcomes=tuple(outcomes),
         assumed=workload.assumed,
@@ -137,16 +139,8 @@ def _run(workload: Workload, device: Device, controls: tuple[Control, ...]) -> _
     )
 
 
-def what_if_found(result: Findings, step: RecordedStep, device: Device) -> tuple[Findings, WhatIf]:
-    """The recorded step under each control, and the findings with the gains that are worth telling."""
-    answers = what_if(step, device)
-    if answers.replay.trusted:
-        result = replace(result, advice=with_gains(result.advice, answers, worth_ns=answers.replay.worth_ns))
-    return result, answers
-
-
-def _by_the_records_clock(timeline: Timeline, step: RecordedStep) -> Timeline:
-    """The first simulated rank, which stands for the recorded one, with the record's times and number."""
+def _in_recorded_time(timeline: Timeline, step: RecordedStep) -> Timeline:
+    """The first simulated rank, which stands for the recorded one, with the recording's times and number."""
     moved = (
         replace(span, rank=step.rank, start_ns=span.start_ns + step.origin_ns, end_ns=span.end_ns + step.origin_ns)
         for span in timeline.spans
@@ -165,30 +159,28 @@ def _outcome(workload: Workload, device: Device, control: Control, plain_ns: flo
 
 
 def with_gains(advice: Sequence[Advice], answers: WhatIf, *, worth_ns: float) -> tuple[Advice, ...]:
-    """The advice with the best predicted gain of its controls, then other controls; gains below `worth_ns` are none."""
+    """The advice with the best predicted gain of its controls, then the remaining controls that gain `worth_ns`."""
     gains = {type(item.control): item for item in answers.outcomes if (item.gain_ns or 0.0) >= worth_ns}
-    found: list[Advice] = []
+    items: list[Advice] = []
     used: set[type[Control]] = set()
     for item in advice:
         fitting = [gains[type(control)] for control in item.controls if type(control) in gains]
         best = max(fitting, key=lambda outcome: outcome.gain_ns or 0.0, default=None)
         if best is not None:
             used.add(type(best.control))
-        found.append(
-            replace(item, controls=(best.control,) if best else (), predicted_gain_ns=best.gain_ns if best else None)
-            if item.controls
-            else item
+            items.append(replace(item, controls=(best.control,), predicted_gain_ns=best.gain_ns))
+        else:
+            items.append(replace(item, controls=()))
+    items += [
+        Advice(
+            title=describe(outcome.control),
+            why="the simulator predicts this gain for the recorded step",
+            at_most_ns=round(outcome.gain_ns or 0.0),
+            cause="contention",
+            controls=(outcome.control,),
+            predicted_gain_ns=outcome.gain_ns,
         )
-    for outcome in answers.outcomes:
-        if type(outcome.control) not in used and (outcome.gain_ns or 0.0) >= worth_ns:
-            found.append(
-                Advice(
-                    title=describe(outcome.control),
-                    why="the simulator finds it on this very step",
-                    bound_ns=round(outcome.gain_ns or 0.0),
-                    cause="contention",
-                    controls=(outcome.control,),
-                    predicted_gain_ns=outcome.gain_ns,
-                )
-            )
-    return tuple(found)
+        for kind, outcome in gains.items()
+        if kind not in used
+    ]
+    return tuple(items)

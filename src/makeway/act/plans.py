@@ -13,11 +13,13 @@ PlanLike = Plan | Path | str | Iterable[Control | str]
 
 
 def plan_of(given: PlanLike) -> Plan:
-    """The plan itself; words such as "priority" or "pad=48KiB" may stand for controls in a list."""
+    """The plan itself; a list may name controls as on the command line: "priority", "pad=48KiB"."""
     match given:
         case Plan():
             return given
         case str() | Path():
             return load_plan(Path(given))
         case _:
-            return Plan(controls=tuple(parse_control(one) if isinstance(one, str) else one for one in given))
+            return Plan(
+                controls=tuple(parse_control(control) if isinstance(control, str) else control for control in given)
+            )

@@ -1,7 +1,7 @@
-"""The map of where each control helps: device x kernel x collective's block, under rules that hardware does not tell.
+"""Map where each control helps: device x kernel x collective's block, under policies that vendors do not publish.
 
 Writes docs/control-map.csv (one row per cell) and docs/control-map.svg, and prints counts for docs/control-map.md.
-All of it is predicted by the per-block engine; nothing is measured.
+Everything is predicted by the per-block engine; nothing is measured.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RANKS = 8
 WAVES, FEWEST_WAVES, MOST_BLOCKS = 12, 6, 4000
 PARTITION_STEP = 8  # SMs: the granularity of green contexts on Hopper
 ALL_RESIDENCIES = 4  # a kernel with more blocks per SM is padded to a few residencies only
-MANY_BLOCKS = 8  # one with more than these is slow to simulate: main footprints and one HBM rule only
+MANY_BLOCKS = 8  # one with more than these is slow to simulate: main footprints and one HBM policy only
 MAIN_FOOTPRINTS = ("ring 544", "small 256x128", "RCCL 256")
 SOONER_NS = KERNEL_NS / 10  # less is not a sign of more room
 AMD_LDS_KIB = 32
@@ -150,7 +150,7 @@ def collective_of(device: Device, time_ns: float) -> Collective:
 
 @dataclass
 class Runs:
-    """Simulations by what decides them: programs that differ only in names and unused room are run once."""
+    """Simulations by what decides them: programs that differ only in names and unused space run once."""
 
     seed: int = 0
     jitter: float = JITTER
@@ -166,7 +166,7 @@ class Runs:
 
 
 def _decisive(program: Program, dispatch: Dispatch, hbm: SharingPolicy) -> object:
-    """All that a run depends on: no dispatch rule where nobody shares SMs, no HBM rule where there is always enough."""
+    """All that a run depends on: no dispatch policy where nothing shares SMs, no HBM policy where HBM never binds."""
     ops, sms = program.ops, sum(site.sms for site in program.sites)
     placed = [op.block for op in ops if op.block]
     alone = dispatch.gpcs == 1 and len({op.part for op in ops if op.block}) == len(placed)
@@ -203,7 +203,7 @@ def _fits(program: Program) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One cell: who runs where, under which rules."""
+    """One cell: what runs where, under which policies."""
 
     device: Device
     family: Family
@@ -263,8 +263,8 @@ class Case:
         tried = set(range(1, each))
         if each > ALL_RESIDENCIES:
             tried &= {1, 2, each // 2, self.most_beside} - ({2} if each > MANY_BLOCKS else set())
-        found = {blocks: pad_range(self.device, self.kernel, blocks) for blocks in sorted(tried)}
-        return {0: each, **{pad.smallest_bytes: blocks for blocks, pad in found.items() if pad}}
+        pads = {blocks: pad_range(self.device, self.kernel, blocks) for blocks in sorted(tried)}
+        return {0: each, **{pad.smallest_bytes: blocks for blocks, pad in pads.items() if pad}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,7 @@ def row_of(case: Case, runs: Runs) -> Row:
     pads = case.pads()
     padded = {pad: at(*([SmemPad(pad)] if pad else [])) for pad in pads}
     first = {pad: at(CommPriority(), *([SmemPad(pad)] if pad else [])) for pad in pads}
-    best, best_first = (min(found, key=lambda pad: found[pad].t_ns) for found in (padded, first))
+    best, best_first = (min(runs, key=lambda pad: runs[pad].t_ns) for runs in (padded, first))
     naive, priority = padded[0], first[0]
     workload = case.workload()
     sequential = at(of=replace(workload, operations=workload.kernels)).t_ns + KERNEL_NS * case.comm_over_kernel
@@ -329,7 +329,7 @@ def row_of(case: Case, runs: Runs) -> Row:
         row[f"{name}_gain_pct"] = "" if gain is None else gain
     return row | {
         "pad_over_priority_pct": percent(first[best_first].t_ns, priority.t_ns),
-        "worst_pad_pct": percent(max(one.t_ns for one in padded.values()), naive.t_ns),
+        "worst_pad_pct": percent(max(run.t_ns for run in padded.values()), naive.t_ns),
         "pad_bytes": best,
         "priority_pad_bytes": best_first,
         "pad_reason": _pad_reason(case, padded, best, at),
@@ -365,10 +365,10 @@ def _priority_reason(case: Case, naive: Timed, priority: Timed) -> str:
 
 
 def _pad_reason(
-    case: Case, found: dict[int, Timed], best: int, again: Callable[..., Timed], *, goes_first: bool = False
+    case: Case, runs: dict[int, Timed], best: int, again: Callable[..., Timed], *, goes_first: bool = False
 ) -> str:
     """Why the best pad helps, or why none does; `again` runs the same cell under more controls."""
-    without, with_pad, pads = found[0], found[best], case.pads()
+    without, with_pad, pads = runs[0], runs[best], case.pads()
     waits = not goes_first and not case.family.persistent and case.dispatch.name in ("strict", "held-queue")
     if percent(with_pad.t_ns, without.t_ns) >= WORTH:
         if without.early and _gone_without_limits(again, best, percent(with_pad.t_ns, without.t_ns)):
@@ -379,7 +379,7 @@ def _pad_reason(
         return "shorter waves"
     if without.early:
         return "nothing: priority is enough" if goes_first else "nothing: in already"
-    if any(one.early for one in found.values()):
+    if any(run.early for run in runs.values()):
         return "nothing: costs what it frees"
     if waits:
         return "nothing: queue order"
@@ -421,15 +421,19 @@ def cases(device: Device, family: Family) -> Iterator[Case]:
 
 
 def rows_of(task: tuple[str, str, int]) -> tuple[list[Row], int, int]:
-    """The rows of one kernel on one device, and how many simulations were asked for and run."""
+    """The rows of one kernel on one device, and the number of simulations requested and run."""
     name, kernel, seed = task
-    device, family, runs = load_device(name), next(one for one in FAMILIES if one.name == kernel), Runs(seed=seed)
+    device, family, runs = (
+        load_device(name),
+        next(family for family in FAMILIES if family.name == kernel),
+        Runs(seed=seed),
+    )
     rows = [row_of(case, runs) for case in cases(device, family)]
     return rows, runs.asked, len(runs.known)
 
 
 def all_rows(seed: int) -> tuple[list[Row], int, int]:
-    """All rows in a stable order, and how many simulations were asked for and run."""
+    """All rows in a stable order, and the number of simulations requested and run."""
     tasks = [
         (name, family.name, seed) for name in COMM_BLOCKS for family in FAMILIES if family.runs_on(load_device(name))
     ]
@@ -456,7 +460,7 @@ def write_csv(rows: Sequence[Row], path: Path) -> None:
 
 
 def print_counts(rows: Sequence[Row]) -> None:
-    rule = ("vendor", "dispatch")
+    policy = ("vendor", "dispatch")
     savings = ("pad_gain_pct", "priority_gain_pct", "pad_over_priority_pct")
     marked = [
         row
@@ -467,16 +471,16 @@ def print_counts(rows: Sequence[Row]) -> None:
         for row in rows
     ]
     tiled = [row for row in marked if "persistent" not in row["kernel"]]
-    _print_table("kernels of many waves", tiled, rule, savings)
+    _print_table("kernels of many waves", tiled, policy, savings)
     one_wave = [row for row in marked if "persistent" in row["kernel"]]
-    _print_table("persistent kernels", one_wave, rule, [f"{name}_gain_pct" for name in CONTROLS])
-    few = [row for row in tiled if row["kernel"] != "elementwise 128"]  # those that have all rules and footprints
+    _print_table("persistent kernels", one_wave, policy, [f"{name}_gain_pct" for name in CONTROLS])
+    few = [row for row in tiled if row["kernel"] != "elementwise 128"]  # those with all policies and footprints
     main = [row for row in few if row["footprint"] in MAIN_FOOTPRINTS]
-    _print_table("HBM rules, main footprints", main, (*rule, "bound", "hbm"), savings[1:])
+    _print_table("HBM policies, main footprints", main, (*policy, "bound", "hbm"), savings[1:])
     plain = [row for row in few if row["hbm"] == "proportional"]
     _print_table("footprints, t / t_sequential", plain, ("device", "dispatch", "footprint"), ("naive", *CONTROLS))
     for name in CONTROLS[:3]:
-        _print_table(f"{name}: reasons", marked, (*rule, f"{name}_reason"), ())
+        _print_table(f"{name}: reasons", marked, (*policy, f"{name}_reason"), ())
 
 
 def _print_table(title: str, rows: Sequence[Row], keys: Sequence[str], columns: Sequence[str]) -> None:
@@ -486,7 +490,7 @@ def _print_table(title: str, rows: Sequence[Row], keys: Sequence[str], columns: 
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     for group, mine in sorted(groups.items()):
-        said = [f"{', '.join(group):<50} n={len(mine)}"]
+        parts = [f"{', '.join(group):<50} n={len(mine)}"]
         for column in columns:
             values = [float(row[column]) for row in mine if row[column] != ""]
             if not values:  # copies on a device whose engines are not known
@@ -494,8 +498,8 @@ def _print_table(title: str, rows: Sequence[Row], keys: Sequence[str], columns: 
             helped = sum(value >= WORTH for value in values)
             digits = 1 if column.endswith("pct") else 3
             more = f" (max {max(values):.1f}, {helped} helped)" if digits == 1 else ""
-            said.append(f"{column.removesuffix('_gain_pct')} {mean(values):.{digits}f}{more}")
-        print("; ".join(said))
+            parts.append(f"{column.removesuffix('_gain_pct')} {mean(values):.{digits}f}{more}")
+        print("; ".join(parts))
 
 
 def print_sensitivity(seed: int) -> None:
@@ -512,14 +516,14 @@ def print_sensitivity(seed: int) -> None:
 
     print("\nsensitivity, t / t_sequential")
     for share in (0.6, 0.75, 0.85, 0.95):
-        for rule in (strict, backfill):
-            case = base(device=a100, family=replace(gemm, share=share), dispatch=rule)
+        for policy in (strict, backfill):
+            case = base(device=a100, family=replace(gemm, share=share), dispatch=policy)
             show(f"A100 GEMM 128x128, share {share}", case)
     for jitter in (0.0, 0.02, 0.05, 0.10):
         show(f"A100 GEMM 128x128, jitter {jitter}", base(device=a100, family=gemm, dispatch=backfill), jitter)
     for ratio in (0.3, 0.8, 1.2):
-        for rule in (strict, backfill):
-            case = base(device=a100, family=gemm, dispatch=rule, comm_over_kernel=ratio)
+        for policy in (strict, backfill):
+            case = base(device=a100, family=gemm, dispatch=policy, comm_over_kernel=ratio)
             show(f"A100 GEMM 128x128, comm / kernel {ratio}", case)
     for waves in (3, 6, 12, 24):
         show(f"A40 norm, {waves} waves", base(device=a40, family=norm, dispatch=strict, waves=waves))
@@ -532,7 +536,7 @@ def main() -> None:
     rows, asked, done = all_rows(seed)
     write_csv(rows, out / "control-map.csv")
     (out / "control-map.svg").write_text(figure(rows))
-    print(f"{len(rows)} cells, {asked} simulations asked for, {done} run, {time.perf_counter() - started:.0f} s")
+    print(f"{len(rows)} cells, {asked} simulations requested, {done} run, {time.perf_counter() - started:.0f} s")
     print_counts(rows)
     print_sensitivity(seed)
 

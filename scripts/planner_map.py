@@ -1,11 +1,11 @@
-"""Does the planner pick what the control map says helps? For every device, kernel and block of docs/control-map.csv.
+"""Compare the planner with the control map, for every device, kernel and block of docs/control-map.csv.
 
-The map tried single controls, priority with a pad, and nothing else, under each dispatch rule by itself. The planner
-must be good under all rules that a device may follow, so a control of the map counts as a help when it lowers the worst
-of them. A plan agrees when it holds a control (or pair) of the map that helps, or leaves alone what nothing helps. Copy
-engines help nearly everywhere, so all is done again as if there were none, for both rules and for each by itself.
+The map tries single controls and priority with a pad, under each dispatch policy by itself. The planner has to be good
+under every policy that a device may follow, so a control of the map helps when it lowers the worst time over them. A
+plan agrees when it holds a control (or pair) of the map that helps, or no control where none helps. Copy engines help
+nearly everywhere, so the comparison is repeated without them: for all policies, and for each by itself.
 
-    planner_map.py [BUDGET_MS]   for each plan (default 400); some four minutes on two cores
+    planner_map.py [BUDGET_MS]   search time of each plan (default 400); about four minutes on two cores
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ Row = dict[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How a cell is asked about."""
+    """How a cell is planned."""
 
-    rule: str | None = None  # None: all that the device may follow
+    rule: str | None = None  # dispatch policy; None: all that the device may follow
     copies: bool = True  # whether there are copy engines
     budget_ms: float = BUDGET_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One cell: what the map says, what the planner did."""
+    """One cell: what the map says, and what the planner chose."""
 
     key: Key
     helps: dict[str, float]  # control of the map -> part of the sequential time that it saves in the worst case
     controls: tuple[Control, ...]
-    saved: float  # by the plan, likewise: by the map's own engine
+    saved: float  # by the plan, judged in the same way by the map's own engine
     error: float  # of the model
 
     @property
@@ -80,7 +80,7 @@ class Verdict:
 
 
 def rows_by_cell(setting: Setting) -> dict[Key, list[Row]]:
-    """The rows of each cell under the rules asked about, HBM shared in proportion."""
+    """The rows of each cell under the chosen dispatch policies, with HBM shared in proportion."""
     cells: dict[Key, list[Row]] = {}
     with (DOCS / "control-map.csv").open() as file:
         for row in csv.DictReader(file):
@@ -92,7 +92,7 @@ def rows_by_cell(setting: Setting) -> dict[Key, list[Row]]:
 
 
 def map_helps(rows: list[Row], setting: Setting) -> dict[str, float]:
-    """Controls that save at least 1 % in the worst case, and what they save of the sequential time."""
+    """Controls that save at least 1 % in the worst case, and the part of the sequential time that they save."""
     naive = max(float(row["naive"]) for row in rows)
     names = [name for name in KINDS if all(row[name] for row in rows) and (setting.copies or name != "copy")]
     worst = {name: max(float(row[name]) for row in rows) for name in names}
@@ -130,37 +130,37 @@ def verdict(task: tuple[Key, list[Row], Setting]) -> Verdict:
     )
 
 
-def lines(found: list[Verdict]) -> Iterator[str]:
-    agree = sum(one.agrees for one in found)
-    yield f"{len(found)} cells: {agree} agree with the map ({100 * agree / len(found):.1f} %)"
+def lines(verdicts: list[Verdict]) -> Iterator[str]:
+    agree = sum(cell.agrees for cell in verdicts)
+    yield f"{len(verdicts)} cells: {agree} agree with the map ({100 * agree / len(verdicts):.1f} %)"
     for device in COMM_BLOCKS:
-        mine = [one for one in found if one.key[0] == device]
+        mine = [cell for cell in verdicts if cell.key[0] == device]
         picked = Counter(
-            "+".join(sorted(type(control).__name__ for control in one.controls)) or "leave as is" for one in mine
+            "+".join(sorted(type(control).__name__ for control in cell.controls)) or "leave as is" for cell in mine
         )
         kinds = ", ".join(f"{count} {name}" for name, count in picked.most_common())
         if mine:
-            yield f"  {device:<15} {sum(one.agrees for one in mine)} of {len(mine)}: {kinds}"
-    short = [max(one.helps.values(), default=0.0) - one.saved for one in found]
+            yield f"  {device:<15} {sum(cell.agrees for cell in mine)} of {len(mine)}: {kinds}"
+    short = [max(cell.helps.values(), default=0.0) - cell.saved for cell in verdicts]
     yield (
         "  block by block the plan saves less than the map's best control, by over 2 % of the sequential time, in "
         f"{sum(gap > FAR for gap in short)} cells (at most {100 * max(short):.1f} %), more in "
         f"{sum(gap < -FAR for gap in short)}"
     )
-    missed = [one for one in found if not one.agrees]
-    reasons = Counter(one.why_not for one in missed).most_common()
+    missed = [cell for cell in verdicts if not cell.agrees]
+    reasons = Counter(cell.why_not for cell in missed).most_common()
     yield f"exceptions: {', '.join(f'{count} {why}' for why, count in reasons) or 'none'}"
-    for one in missed:
-        helps = ", ".join(f"{name} {100 * saved:.1f}" for name, saved in one.helps.items()) or "nothing"
-        plan = ", ".join(map(describe, one.controls)) or "leave as is"
-        yield f"  {', '.join(one.key)}: {one.why_not}; the map: {helps}; the plan: {plan} ({100 * one.saved:.1f})"
+    for cell in missed:
+        helps = ", ".join(f"{name} {100 * saved:.1f}" for name, saved in cell.helps.items()) or "nothing"
+        plan = ", ".join(map(describe, cell.controls)) or "leave as is"
+        yield f"  {', '.join(cell.key)}: {cell.why_not}; the map: {helps}; the plan: {plan} ({100 * cell.saved:.1f})"
 
 
 def main() -> None:
     budget_ms = float(sys.argv[1]) if len(sys.argv) > 1 else BUDGET_MS
     settings = {
-        "all rules": Setting(budget_ms=budget_ms),
-        "all rules, no copy engines": Setting(copies=False, budget_ms=budget_ms),
+        "all policies": Setting(budget_ms=budget_ms),
+        "all policies, no copy engines": Setting(copies=False, budget_ms=budget_ms),
         "strict, no copy engines": Setting(rule="strict", copies=False, budget_ms=budget_ms),
         "back-fill, no copy engines": Setting(rule="backfill", copies=False, budget_ms=budget_ms),
     }
@@ -168,9 +168,9 @@ def main() -> None:
         for label, setting in settings.items():
             started = time.perf_counter()
             tasks = [(key, rows, setting) for key, rows in rows_by_cell(setting).items()]
-            found = pool.map(verdict, tasks, chunksize=1)
+            verdicts = pool.map(verdict, tasks, chunksize=1)
             print(f"== {label} ({time.perf_counter() - started:.0f} s, {budget_ms:g} ms for each plan)")
-            print("\n".join(lines(found)))
+            print("\n".join(lines(verdicts)))
 
 
 if __name__ == "__main__":

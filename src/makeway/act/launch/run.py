@@ -1,0 +1,195 @@
+"""`makeway run`: a program under a plan, from the files that carry the plan to the outcome of every control."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from makeway.act.launch.environment import Needs, Route, Variable, needs_of, rank_of, receipts_at_start, unloadable
+from makeway.act.launch.mpi import with_exports
+from makeway.act.launch.outcome import Outcome, outcomes
+from makeway.act.launch.receipt_file import read_receipt_files
+from makeway.act.launch.supervise import supervise
+from makeway.act.plans import PlanLike, plan_of
+from makeway.act.preload.receipts import read_receipts
+from makeway.read.plan_file import dump_plan
+from makeway.values.control import Control
+from makeway.values.errors import InputError, MakewayError
+from makeway.values.plan import Plan
+
+_RECEIPT_FILES = ("launch-*", "torch-*.json")
+_VERSION_WAIT_S = 20.0
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A program that ran under a plan: how it ended, and what became of every control."""
+
+    program: tuple[str, ...]
+    rank: int | None  # of makeway itself, where it was started once per rank
+    exit_code: int | None  # None: killed by a signal
+    killed_by: int | None
+    controls: tuple[Outcome, ...]
+    variables: tuple[Variable, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def applied(self) -> int:
+        """Controls that every rank applied."""
+        return sum(outcome.status == "applied" for outcome in self.controls)
+
+    @property
+    def all_applied(self) -> bool:
+        return self.applied == len(self.controls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """What `run` would set for a program."""
+
+    program: tuple[str, ...]
+    controls: tuple[Control, ...]
+    needs: Needs
+
+
+def run(
+    command: Sequence[str],
+    plan: PlanLike,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    force: bool = False,
+    receipts: Path | None = None,
+    stdout: int | None = None,
+    warn: Warn = lambda message: None,
+) -> Run:
+    """Run the command under the plan and wait for its end.
+
+    `force` replaces variables that the user has set to something else. Receipts are kept in the directory `receipts`,
+    by default only as long as the program runs. `stdout` is a descriptor in place of the program's standard output.
+    Call it from the main thread of a process without other children.
+    """
+    plan = plan_of(plan)
+    _check_program(command, environ)
+    needs = needs_of(plan, environ, force=force)
+    rank = rank_of(environ)
+    with _receipt_directory(receipts, rank) as directory:
+        route, no_shim = _route(plan, needs, directory, warn)
+        settings = needs.settings | route.variables(environ)
+        launched = with_exports(command, settings, environ, _version)
+        if launched.note:
+            warn(launched.note)
+        ended = supervise(launched.arguments, {**environ, **settings}, stdout=stdout)
+        launches = read_receipts(directory)
+        at_start = receipts_at_start(plan, needs, no_shim=no_shim)
+        controls = outcomes(plan, at_start, launches, read_receipt_files(directory))
+    notes = [note for process in launches for note in process.notes]
+    notes += [
+        f"process {left.pid} ({left.name}) was still running when the program ended, and was ended by {left.ended_by}"
+        for left in ended.leftovers
+    ]
+    return Run(
+        program=tuple(command),
+        rank=rank,
+        exit_code=ended.code,
+        killed_by=ended.killed_by,
+        controls=controls,
+        variables=needs.variables,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def dry_run(
+    command: Sequence[str], plan: PlanLike, *, environ: Mapping[str, str] = os.environ, force: bool = False
+) -> DryRun:
+    """What `run` would set; nothing is started."""
+    plan = plan_of(plan)
+    if not command:
+        raise InputError(NO_PROGRAM)
+    return DryRun(program=tuple(command), controls=plan.controls, needs=needs_of(plan, environ, force=force))
+
+
+NO_PROGRAM = "no program to run; give it and its arguments after --"
+
+
+def _check_program(command: Sequence[str], environ: Mapping[str, str]) -> None:
+    if not command:
+        raise InputError(NO_PROGRAM)
+    if shutil.which(command[0], path=environ.get("PATH")) is None:
+        raise InputError(f"cannot start {command[0]!r}: no such program; give the program and its arguments after --")
+
+
+@contextmanager
+def _receipt_directory(chosen: Path | None, rank: int | None) -> Iterator[Path]:
+    """Where the processes of this run leave their receipts: empty at first, one for each rank that has its own run."""
+    if chosen is None:
+        try:
+            temporary = tempfile.TemporaryDirectory(prefix="makeway-run-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise InputError(f"cannot make a temporary directory: {error.strerror}; name one with --receipts") from None
+        with temporary:
+            yield Path(temporary.name)
+        return
+    directory = (chosen if rank is None else chosen / f"rank-{rank}").absolute()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {str(directory)!r}: {error.strerror}; choose another place") from None
+    if any(next(directory.glob(pattern), None) for pattern in _RECEIPT_FILES):
+        raise InputError(f"{str(directory)!r} has receipts of an earlier run; name another directory, or empty it")
+    yield directory
+
+
+def _route(plan: Plan, needs: Needs, directory: Path, warn: Warn) -> tuple[Route, str | None]:
+    """The files for the program's processes, and why the launch shim is missing where the plan needs it."""
+    path = directory / "plan.toml"  # a copy: the plan of this run, whatever happens to the file meanwhile
+    _write(path, dump_plan(plan).encode())
+    without_shim = Route(plan=path, receipts=directory)
+    if not needs.launch_shim:
+        return without_shim, None
+    try:
+        shim, rules = _shim(plan)
+        if reason := unloadable(shim):
+            return without_shim, reason
+    except MakewayError as error:  # the program runs all the same
+        reason = " ".join(str(error).split("\n"))
+        warn(f"without the launch shim: {reason}")
+        return without_shim, reason
+    rules_path = directory / "rules"
+    _write(rules_path, rules)
+    return Route(plan=path, receipts=directory, rules=rules_path, shim=shim), None
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise InputError(f"cannot write {str(path)!r}: {error.strerror}; choose another place") from None
+
+
+def _shim(plan: Plan) -> tuple[Path, bytes]:
+    from makeway.act.preload.build import library
+    from makeway.act.preload.rules import encode_rules, rules_of
+
+    return library(), encode_rules(rules_of(plan))
+
+
+def _version(program: str) -> str:
+    try:
+        done = subprocess.run(
+            [program, "--version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_VERSION_WAIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace")

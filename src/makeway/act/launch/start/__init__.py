@@ -1,0 +1,1 @@
+"""The directory of the start hook: `makeway run` puts it on PYTHONPATH."""

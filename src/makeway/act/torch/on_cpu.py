@@ -1,0 +1,95 @@
+"""A plan on the CPU: threads set, shared memory joined, collectives rerouted; all undone at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+import torch.distributed as dist
+
+from makeway.act.cpu.controls import CpuBackend
+from makeway.act.cpu.cores import place_on_host
+from makeway.act.cpu.direct import DirectGroup
+from makeway.act.torch.collectives import Copies, rerouted
+from makeway.act.torch.meeting import shared_memory
+from makeway.values.control import CommPriority, Control, CopyEngine, SmPartition
+from makeway.values.errors import MakewayError
+from makeway.values.receipt import Receipt
+
+_OF_THREADS = (SmPartition, CommPriority)
+NOT_REROUTED = "collectives of this group stay with Gloo; call those of the DirectGroup itself"
+
+
+class OnCpu:
+    """The controls of a plan in force on this process, for a group (None: the default one).
+
+    `join` takes shared memory with the ranks of the group; all of them must enter. Only collectives of the default
+    group are rerouted, and `copies` counts them.
+    """
+
+    def __init__(
+        self,
+        controls: Sequence[Control],
+        group: dist.ProcessGroup | None = None,
+        *,
+        join: Callable[[dist.ProcessGroup | None], DirectGroup] = shared_memory,
+        copies: Copies | None = None,
+    ) -> None:
+        self.controls = tuple(controls)
+        self.direct: DirectGroup | None = None
+        self.copying: CopyEngine | None = None  # the control, where collectives go through shared memory
+        self.receipts: tuple[Receipt, ...] = ()
+        self._group, self._join, self._copies = group, join, copies or Copies()
+        self._backend: CpuBackend | None = None
+        self._threads = ExitStack()  # set again when threads of another group start
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            reason = None
+            copy = next((control for control in self.controls if isinstance(control, CopyEngine)), None)
+            if copy is not None:
+                try:
+                    self.direct = stack.enter_context(self._join(self._group))
+                except MakewayError as error:
+                    reason = str(error)
+            rank, ranks = place_on_host() or _place_in(self._group)
+            self._backend = CpuBackend(self.direct, rank=rank, ranks=ranks, no_direct=reason)
+            stack.callback(self._threads.close)
+            self.receipts = self._set_threads()
+            if self.direct is not None and self._backend.copying:
+                if self._group is None or self._group is dist.group.WORLD:
+                    self.copying = copy
+                    stack.enter_context(rerouted(self.direct, self._copies))
+                else:
+                    self.receipts = tuple(
+                        replace(receipt, status="no effect", detail=NOT_REROUTED)
+                        if receipt.control == copy
+                        else receipt
+                        for receipt in self.receipts
+                    )
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def set_new_threads(self) -> tuple[Receipt, ...]:
+        """Set all threads again: those of another group started with the settings of compute threads."""
+        if not any(isinstance(control, _OF_THREADS) for control in self.controls):
+            return ()
+        self._threads.close()
+        return tuple(receipt for receipt in self._set_threads() if isinstance(receipt.control, _OF_THREADS))
+
+    def _set_threads(self) -> tuple[Receipt, ...]:
+        assert self._backend is not None
+        return self._threads.enter_context(self._backend.applied(self.controls))
+
+
+def _place_in(group: dist.ProcessGroup | None) -> tuple[int, int]:
+    return (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)

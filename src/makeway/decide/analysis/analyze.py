@@ -1,0 +1,230 @@
+"""`analyze`: why communication is exposed in a recorded run, and what to change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from makeway.decide.analysis.advice import advice
+from makeway.decide.analysis.causes import cause_groups, with_waiting
+from makeway.decide.analysis.findings import (
+    NO_MATCHING,
+    NO_SLOWDOWNS,
+    Advice,
+    Cause,
+    CauseGroup,
+    Matching,
+    RankFindings,
+    Slowdowns,
+)
+from makeway.decide.analysis.matching import match_collectives
+from makeway.decide.analysis.rank import RankRecord, rank_records
+from makeway.decide.analysis.recorded import RecordedStep, with_arrivals
+from makeway.decide.analysis.threshold import Gate
+from makeway.decide.analysis.what_if import WhatIf, what_if, with_gains
+from makeway.read.traces.classify import load_comm_names
+from makeway.read.traces.ranks import map_traces
+from makeway.read.traces.read import find_traces
+from makeway.values.device import Device
+from makeway.values.errors import TraceError
+from makeway.values.timeline import Timeline
+
+MOST_SINGLE_CAUSES = 200  # shown one by one; groups hold them all
+Progress = Callable[[float, Path], None]  # the share of all bytes read, and the file just read from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """What the timelines of all ranks show together."""
+
+    ranks: tuple[RankFindings, ...]
+    matching: Matching = NO_MATCHING
+    slowdowns: Slowdowns = NO_SLOWDOWNS  # of all ranks, the costliest first
+    causes: tuple[Cause, ...] = ()
+    groups: tuple[CauseGroup, ...] = ()  # of similar causes, the most time first
+    longest: tuple[Cause, ...] = ()  # single causes with a place in time
+    advice: tuple[Advice, ...] = ()
+    step: RecordedStep | None = None  # of the rank with most exposed communication
+    no_step: str | None = None  # why there is none
+    devices: tuple[str, ...] = ()  # GPUs of the ranks whose limits are known
+    what_if: WhatIf | None = None  # that step under controls
+    no_what_if: str | None = None  # why there is none
+    gate: Gate | None = None
+    notes: tuple[str, ...] = ()
+    timelines: tuple[Timeline, ...] = ()  # empty unless spans are kept
+
+    @property
+    def worst(self) -> RankFindings:
+        """The rank with most exposed communication."""
+        return max(self.ranks, key=lambda rank: (rank.figures.exposed_ns, -rank.rank))
+
+    @property
+    def origin(self) -> str:
+        return " and ".join(sorted({rank.origin for rank in self.ranks}))
+
+    @property
+    def kineto_wrong(self) -> tuple[int, int]:
+        """Kernels whose occupancy Kineto gets wrong, of all kernels with recorded resources."""
+        known = [rank.occupancy for rank in self.ranks if rank.occupancy is not None]
+        return sum(item.kineto_wrong for item in known), sum(item.kernels for item in known)
+
+
+def analyze(
+    paths: Iterable[Path | str],
+    *,
+    device: Device | None = None,
+    step: int | None = None,
+    comm_names: Path | None = None,
+    hta_compatible: bool = False,
+    what_if: bool = True,
+    jobs: int | None = None,
+    keep_spans: bool = False,
+    progress: Progress | None = None,
+) -> Analysis:
+    """Analyse the traces of a run: files, or directories with one file per rank.
+
+    `device` replaces what the traces name. `step` picks one profiler step. `comm_names` is a file of patterns for
+    communication kernels of your own. `hta_compatible` computes figures by HolisticTraceAnalysis' rules. `what_if`
+    simulates controls on the recorded step. `keep_spans` keeps the timelines, which pages and Perfetto files need.
+    """
+    traces = find_traces([Path(path) for path in paths])
+    read = map_traces(
+        traces.files,
+        partial(_read, device=device, step=step, hta_compatible=hta_compatible, keep_spans=keep_spans),
+        comm=load_comm_names(comm_names),
+        jobs=jobs,
+        progress=progress and _share_of_all(traces.files, progress),
+    )
+    return _combined(
+        [record for records, _ in read for record in records],
+        [timeline for _, timeline in read if timeline is not None],
+        simulated=what_if,
+        notes=traces.notes,
+    )
+
+
+def analysis_of(
+    timelines: Sequence[Timeline],
+    *,
+    device: Device | None = None,
+    step: int | None = None,
+    hta_compatible: bool = False,
+    what_if: bool = True,
+) -> Analysis:
+    """Analyse timelines in memory; options as in `analyze`."""
+    records = [
+        record
+        for timeline in timelines
+        for record in rank_records(timeline, device=device, step=step, hta_compatible=hta_compatible)
+    ]
+    return _combined(records, timelines, simulated=what_if)
+
+
+def _read(
+    timeline: Timeline, *, device: Device | None, step: int | None, hta_compatible: bool, keep_spans: bool
+) -> tuple[list[RankRecord], Timeline | None]:
+    """What a worker sends back: records always, spans only on request."""
+    records = rank_records(timeline, device=device, step=step, hta_compatible=hta_compatible)
+    return records, timeline if keep_spans else None
+
+
+def _share_of_all(files: Sequence[Path], progress: Progress) -> Callable[[Path, int], None]:
+    total = sum(path.stat().st_size for path in files) or 1
+    seen = dict.fromkeys(files, 0)
+
+    def report(path: Path, read_bytes: int) -> None:
+        seen[path] = read_bytes
+        progress(sum(seen.values()) / total, path)
+
+    return report
+
+
+# --- all ranks together ------------------------------------------------------------------------
+
+
+def _combined(
+    records: list[RankRecord], timelines: Sequence[Timeline], *, simulated: bool, notes: tuple[str, ...] = ()
+) -> Analysis:
+    records = sorted(records, key=lambda record: record.findings.rank)
+    _refuse_duplicates(records)
+    matching = match_collectives({record.findings.rank: record.comm for record in records})
+    causes = with_waiting([cause for record in records for cause in record.causes], matching)
+    groups = cause_groups(causes)
+    span_ns = max((record.findings.figures.span_ns for record in records), default=0)
+    items = advice(groups, matching, span_ns=span_ns)
+    step, no_step = _exposed_step(records, matching)
+    answers = what_if(step) if simulated and step is not None else None
+    if answers is not None and answers.replay.trusted:
+        items = with_gains(items, answers, worth_ns=answers.replay.worth_ns)
+    placed = (cause for cause in causes if cause.of != "slowed")
+    return Analysis(
+        ranks=_with_waiting([record.findings for record in records], matching, causes),
+        matching=matching,
+        slowdowns=_all_slowdowns([record.findings.slowdowns for record in records]),
+        causes=causes,
+        groups=groups,
+        longest=tuple(sorted(placed, key=lambda cause: -cause.time_ns)[:MOST_SINGLE_CAUSES]),
+        advice=items,
+        step=step,
+        no_step=no_step,
+        devices=tuple(sorted({record.device.name for record in records if record.device})),
+        what_if=answers,
+        no_what_if=no_step if simulated else "not requested",
+        notes=(*notes, *_notes(records, matching)),
+        timelines=tuple(timelines),
+    )
+
+
+def _with_waiting(
+    ranks: Sequence[RankFindings], matching: Matching, causes: Sequence[Cause]
+) -> tuple[RankFindings, ...]:
+    waiting = dict(matching.waiting_ns)
+    exposed: Counter[int] = Counter()
+    for cause in causes:
+        if cause.kind == "straggler" and cause.of == "exposed":
+            exposed[cause.rank] += cause.time_ns
+    return tuple(
+        replace(rank, waiting_ns=waiting.get(rank.rank), exposed_waiting_ns=exposed[rank.rank]) for rank in ranks
+    )
+
+
+def _all_slowdowns(ranks: Sequence[Slowdowns]) -> Slowdowns:
+    return Slowdowns(
+        groups=tuple(sorted((group for rank in ranks for group in rank.groups), key=lambda group: -group.cost_ns)),
+        covered_ns=sum(rank.covered_ns for rank in ranks),
+        overlapped_ns=sum(rank.overlapped_ns for rank in ranks),
+    )
+
+
+def _exposed_step(records: Sequence[RankRecord], matching: Matching) -> tuple[RecordedStep | None, str | None]:
+    """The step of the rank with most exposed communication, or why no rank has one."""
+    usable = [(record.findings.figures.exposed_ns, record.step) for record in records if record.step is not None]
+    if not usable:
+        return None, next((record.no_step for record in records if record.no_step), "no rank has a step")
+    _, step = max(usable, key=lambda item: item[0])
+    return with_arrivals(step, matching), None
+
+
+def _refuse_duplicates(records: Sequence[RankRecord]) -> None:
+    seen: dict[int, str] = {}
+    for record in records:
+        rank, source = record.findings.rank, record.findings.source
+        if rank in seen:
+            raise TraceError(
+                f"{seen[rank]} and {source} both say they are rank {rank}: give one recording of each rank, "
+                "or analyse each file by itself"
+            )
+        seen[rank] = source
+
+
+def _notes(records: Sequence[RankRecord], matching: Matching) -> tuple[str, ...]:
+    notes = [f"rank {record.findings.rank}: {note}" for record in records for note in record.findings.notes]
+    if len(records) == 1 and records[0].comm:
+        notes.append("one rank alone does not separate transfer from waiting: give the traces of all ranks")
+    if any(count for _, count in matching.unmatched):
+        missing = ", ".join(f"rank {rank}: {count}" for rank, count in matching.unmatched if count)
+        notes.append(f"collectives without a counterpart on the other ranks ({missing}) are left out of the matching")
+    return tuple(notes)

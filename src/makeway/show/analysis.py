@@ -1,0 +1,379 @@
+"""An analysis as a report: the verdict, each rank's time, what to change, and why communication is exposed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from makeway.decide.analysis.analyze import Analysis
+from makeway.decide.analysis.findings import RankFindings, Slowdown
+from makeway.decide.analysis.names import short_name
+from makeway.show.analysis_details import slowdown_sections, step_sections, timeline_sections, what_if_sections
+from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Go, Headline, Part, Report, Section, Table, Words
+from makeway.show.data import record
+from makeway.show.numbers import count, number, percent, time_text
+from makeway.show.provenance import provenance
+from makeway.values.control import control_word
+from makeway.values.errors import InputError
+
+_MS = 1e6
+_US = 1e3
+TIMELINE = "spans"  # the name of the block that the causes point into
+
+
+def report(analysis: Analysis, *, arguments: str = "") -> Report:
+    """What the analysis shows a reader; the timeline is part of it where spans were kept."""
+    if not analysis.ranks:
+        raise InputError("there is no rank to show: give at least one trace that holds GPU kernels")
+    origin = analysis.origin
+    return Report(
+        result="analysis",
+        over=f"makeway analyze, {count(len(analysis.ranks), 'rank')}",
+        headline=_headline(analysis),
+        lead=(_lead(analysis),),
+        sections=(
+            Section(name="time", title="Where the time went", blocks=(_time_bars(analysis),), detail=True),
+            Section(name="per-rank", title="Ranks", blocks=_rank_blocks(analysis)),
+            Section(name="advice", title="Advice", blocks=(_advice_table(analysis),)),
+            *what_if_sections(analysis),
+            Section(name="causes", title="Causes", blocks=(_group_table(analysis),)),
+            *slowdown_sections(analysis),
+            *timeline_sections(analysis, TIMELINE),
+            Section(name="longest", title="Longest causes", blocks=(_cause_table(analysis),), detail=True),
+            *step_sections(analysis),
+            provenance(
+                arguments,
+                numbers=f"{origin}; gains and room: predicted",
+                facts=(
+                    ("files", "\n".join(rank.source for rank in analysis.ranks if rank.source) or "none"),
+                    ("GPU", _names(rank.device for rank in analysis.ranks)),
+                    ("library", _names(rank.library for rank in analysis.ranks)),
+                    ("spans", f"{sum(rank.spans for rank in analysis.ranks):,}"),
+                ),
+                notes=(*analysis.notes, "What each number means: makeway's docs/numbers.md."),
+            ),
+        ),
+        data=_data(analysis),
+        notes=analysis.notes,
+        arguments=arguments,
+    )
+
+
+def _names(names: Iterable[str | None]) -> str:
+    return ", ".join(sorted({name for name in names if name})) or "not recorded"
+
+
+# --- the verdict -----------------------------------------------------------------------------------
+
+
+def _headline(analysis: Analysis) -> Headline:
+    """The one number that matters: the most exposed communication of any rank."""
+    worst, figures = analysis.worst, analysis.worst.figures
+    if not figures.comm_ns:
+        return Headline(
+            sentence=f"No communication in the recorded {time_text(figures.span_ns)}", origin=analysis.origin
+        )
+    if not figures.exposed_ns:
+        sentence = f"All {time_text(figures.comm_ns)} of communication run beside compute"
+        return Headline(sentence=sentence, origin=analysis.origin, value=0.0, unit="ms")
+    where = f" on rank {worst.rank}" if len(analysis.ranks) > 1 else ""
+    sentence = (
+        f"{time_text(figures.exposed_ns)} of communication is exposed{where}: "
+        f"{percent(figures.exposed_percent or 0.0)} of the recorded {time_text(figures.span_ns)}"
+    )
+    return Headline(sentence=sentence, origin=analysis.origin, value=figures.exposed_ns / _MS, unit="ms")
+
+
+def _lead(analysis: Analysis) -> Words:
+    several = len(analysis.ranks) > 1
+    sentences = ["Exposed means that no compute runs beside it."]
+    if several:
+        least = min(rank.figures.exposed_ns for rank in analysis.ranks)
+        sentences.append(f"This is the most of {len(analysis.ranks)} ranks; the least is {time_text(least)}.")
+    matching = analysis.matching
+    if matching.straggler_rank is not None and matching.straggler_share is not None:
+        sentences.append(
+            f"Rank {matching.straggler_rank} arrives last: {percent(100 * matching.straggler_share)} of all waiting "
+            "inside collectives is for it."
+        )
+    largest = next((group for group in analysis.groups if group.of == "exposed"), None)
+    if largest is not None:
+        where = " on the rank with most of it" if several else ""
+        sentences.append(
+            f"The largest cause of exposed time is {largest.kind}: {time_text(largest.most_on_one_rank_ns)}{where}."
+        )
+    return Words(text=" ".join(sentences), origin=analysis.origin)
+
+
+# --- ranks -----------------------------------------------------------------------------------------
+
+
+def _time_bars(analysis: Analysis) -> Bars:
+    return Bars(
+        name="time-parts",
+        caption="The recorded time of each rank, from its first kernel to its last.",
+        origin=analysis.origin,
+        bars=tuple(Bar(label=f"rank {rank.rank}", parts=time_parts(rank)) for rank in analysis.ranks),
+    )
+
+
+def time_parts(rank: RankFindings) -> tuple[Part, ...]:
+    """The recorded time of a rank in parts that add up to it."""
+    figures, waiting_ns = rank.figures, rank.exposed_waiting_ns
+    return (
+        Part("compute alone", figures.compute_alone_ns, "compute"),
+        Part("compute and communication", figures.overlap_ns, "overlapped"),
+        Part("exposed communication", figures.exposed_ns - waiting_ns, "exposed"),
+        Part("exposed, waiting for another rank", waiting_ns, "waiting"),
+        Part("only copies and fills", figures.memory_alone_ns, "memory"),
+        Part("idle", figures.idle_ns, "idle"),
+    )
+
+
+def _rank_blocks(analysis: Analysis) -> tuple[Block, ...]:
+    waiting = any(rank.waiting_ns is not None for rank in analysis.ranks)
+    table = Table(
+        name="ranks",
+        caption="Each rank; times are unions of intervals.",
+        origin=analysis.origin,
+        columns=(
+            Column("rank", "number"),
+            Column("GPU", "name", brief=False),
+            Column("span ms", "number", None, "recorded: first start to last end"),
+            Column("exposed ms", "number", None, "communication without compute beside it"),
+            Column("exposed %", "number", None, "of the recorded time", brief=False),
+            Column("overlap %", "number", None, "of the communication time: compute runs beside it"),
+            Column("comm ms", "number"),
+            Column("waiting ms", "number", None, "inside collectives, for the last rank; needs all ranks", waiting),
+            Column("compute ms", "number"),
+            Column("idle ms", "number", None, "no compute, communication or copies"),
+            Column("ideal %", "number", None, "share of the overlap that the longer side could hide", brief=False),
+            Column("occupancy %", "number", "predicted", "mean over kernel time, from recorded resources", brief=False),
+        ),
+        rows=tuple(_rank_row(rank) for rank in analysis.ranks),
+    )
+    sentences = []
+    matching, (wrong, kernels) = analysis.matching, analysis.kineto_wrong
+    if matching.matched:
+        sentences.append(
+            f"{len(matching.matched):,} collectives match across {len(analysis.ranks)} ranks: "
+            f"{time_text(matching.transfer_ns)} of transfer."
+        )
+    if wrong:
+        sentences.append(
+            f"Occupancy is makeway's own: Kineto's field is wrong for {wrong:,} of {kernels:,} kernels "
+            "(0 % above 48 KB of shared memory)."
+        )
+    return table, *((Words(text=" ".join(sentences)),) if sentences else ())
+
+
+def _rank_row(rank: RankFindings) -> tuple[Cell, ...]:
+    figures, ideal = rank.figures, rank.figures.share_of_ideal
+    return (
+        Cell(str(rank.rank), rank.rank),
+        Cell(rank.device or "not recorded"),
+        number(figures.span_ns, 2, scale=_MS),
+        number(figures.exposed_ns, 2, scale=_MS),
+        number(figures.exposed_percent, 1),
+        number(figures.overlap_percent, 1),
+        number(figures.comm_ns, 2, scale=_MS),
+        number(rank.waiting_ns, 2, scale=_MS),
+        number(figures.compute_ns, 2, scale=_MS),
+        number(figures.idle_ns, 2, scale=_MS),
+        number(None if ideal is None else 100 * ideal, 1),
+        number(rank.occupancy.mean_percent if rank.occupancy else None, 1),
+    )
+
+
+# --- what to change, and why -----------------------------------------------------------------------
+
+
+def _advice_table(analysis: Analysis) -> Table:
+    return Table(
+        name="advice-table",
+        caption="What to change, and the most it can gain: the time that its cause accounts for.",
+        origin=analysis.origin,
+        columns=(
+            Column("change", "wide"),
+            Column("at most ms", "number", None, "per rank"),
+            Column("gain ms", "number", "predicted", "by the simulator, for the recorded step"),
+            Column("control", "name", None, "none: change the program"),
+            Column("cause", brief=False),
+            Column("why", "wide", brief=False),
+        ),
+        rows=tuple(
+            (
+                Cell(item.title),
+                number(item.at_most_ns, scale=_MS),
+                number(item.predicted_gain_ns, scale=_MS),
+                Cell(", ".join(map(control_word, item.controls)) or "–"),
+                Cell(item.cause),
+                Cell(item.why),
+            )
+            for item in analysis.advice
+        ),
+        nothing="No advice: nothing stands out that a change could improve.",
+        filtered=True,
+        brief_rows=5,
+    )
+
+
+def _group_table(analysis: Analysis) -> Table:
+    return Table(
+        name="cause-groups",
+        caption="Why communication is late, exposed or slowed; the evidence is of the longest.",
+        origin=analysis.origin,
+        columns=(
+            Column("cause"),
+            Column("time is"),
+            Column("all ranks ms", "number", brief=False),
+            Column("worst rank ms", "number"),
+            Column("times", "number", brief=False),
+            Column("confidence"),
+            Column("evidence", "wide"),
+            Column("short by", "", "predicted", "what a block of the collective lacked", brief=False),
+            Column("record next", "wide", None, "to be sure", brief=False),
+        ),
+        rows=tuple(
+            (
+                Cell(group.kind),
+                Cell(group.of),
+                number(group.time_ns, scale=_MS),
+                number(group.most_on_one_rank_ns, scale=_MS),
+                number(group.count, 0),
+                Cell(group.confidence),
+                Cell(group.evidence, hint=group.kernel),
+                Cell(group.short_by or ""),
+                Cell(group.record_next or ""),
+            )
+            for group in analysis.groups
+        ),
+        nothing="Nothing is late, exposed or slowed.",
+        filtered=True,
+        brief_rows=6,
+    )
+
+
+def _cause_table(analysis: Analysis) -> Table:
+    kept = bool(analysis.timelines)
+    return Table(
+        name="causes-one-by-one",
+        caption=f"The longest {len(analysis.longest)} causes{'; the time links to the timeline' if kept else ''}.",
+        origin=analysis.origin,
+        columns=(
+            Column("ms", "number"),
+            Column("rank", "number"),
+            Column("time is"),
+            Column("cause"),
+            Column("confidence", brief=False),
+            Column("collective", "name"),
+            Column("evidence", "wide"),
+        ),
+        rows=tuple(
+            (
+                Cell(
+                    f"{cause.time_ns / _MS:,.3f}",
+                    cause.time_ns / _MS,
+                    go=Go(lines=TIMELINE, rank=cause.rank, start_ns=cause.at_ns, time_ns=cause.time_ns)
+                    if kept
+                    else None,
+                ),
+                Cell(str(cause.rank), cause.rank),
+                Cell(cause.of),
+                Cell(cause.kind),
+                Cell(cause.confidence),
+                Cell(short_name(cause.collective), hint=cause.collective),
+                Cell(cause.evidence),
+            )
+            for cause in analysis.longest
+        ),
+        nothing="Nothing is late or exposed.",
+        filtered=True,
+    )
+
+
+# --- data ------------------------------------------------------------------------------------------
+
+
+def _data(analysis: Analysis) -> dict[str, Any]:
+    """The keys of `makeway analyze --json` (docs/numbers.md)."""
+    matching, (wrong, kernels) = analysis.matching, analysis.kineto_wrong
+    data: dict[str, Any] = {
+        "ranks": [_rank_data(rank) for rank in analysis.ranks],
+        "collectives": {
+            "matched": len(matching.matched),
+            "unmatched": {str(rank): left for rank, left in matching.unmatched},
+            "transfer_ms": _ms(matching.transfer_ns) if matching.matched else None,
+            "waiting_ms": _ms(matching.mean_waiting_ns),
+            "straggler_rank": matching.straggler_rank,
+            "straggler_share": matching.straggler_share,
+        },
+        "occupancy": {"kernels": kernels, "kineto_wrong": wrong},
+        "causes": [record(group) for group in analysis.groups],
+        "longest_causes": [record(cause, without=("at_ns",)) for cause in analysis.longest],
+        "slowdown": [_slowdown_data(group) for group in analysis.slowdowns.groups],
+        "slowdown_coverage": record(analysis.slowdowns, without=("groups",)),
+        "advice": [record(item) | {"predicted_gain_ms": _ms(item.predicted_gain_ns)} for item in analysis.advice],
+        "what_if": _what_if_data(analysis),
+    }
+    if analysis.gate is not None:
+        missed = [{"rank": rank, "value": value} for rank, value in analysis.gate.missed]
+        data["threshold"] = {"limit": str(analysis.gate.threshold), "missed": missed}
+    return data
+
+
+def _rank_data(rank: RankFindings) -> dict[str, Any]:
+    return {
+        **record(rank, without=("figures", "steps", "slowdowns", "notes")),
+        **record(rank.figures),
+        "steps": [{"step": step.number, **record(step.figures)} for step in rank.steps],
+        "slowdown_coverage": record(rank.slowdowns, without=("groups",)),
+    }
+
+
+def _slowdown_data(group: Slowdown) -> dict[str, Any]:
+    return {
+        "kernel": group.kernel,
+        "rank": group.rank,
+        "blocks": group.blocks,
+        "ratio": group.ratio,
+        "alone_us": group.alone_ns / _US,
+        "alone_spread_us": group.alone_spread_ns / _US,
+        "alone_samples": group.alone_samples,
+        "beside_us": group.beside_ns / _US,
+        "beside_spread_us": group.beside_spread_ns / _US,
+        "beside_samples": group.beside_samples,
+        "cost_ms": _ms(group.cost_ns),
+    }
+
+
+def _what_if_data(analysis: Analysis) -> dict[str, Any]:
+    answers = analysis.what_if
+    if answers is None:
+        return {"available": False, "why_not": analysis.no_what_if}
+    replay = answers.replay
+    return {
+        "available": True,
+        "rank": answers.rank,
+        "device": answers.device,
+        "recorded_ms": _ms(replay.recorded_ns),
+        "replayed_ms": _ms(replay.predicted_ns),
+        "replay_error": replay.error,
+        "trusted": replay.trusted,
+        "worth_ms": _ms(replay.worth_ns),
+        "controls": [
+            {
+                "control": control_word(outcome.control),
+                "predicted_gain_ms": _ms(outcome.gain_ns),
+                "predicted_gain_percent": answers.gain_percent(outcome),
+                "why_not": outcome.why_not,
+            }
+            for outcome in answers.outcomes
+        ],
+        "assumed": list(answers.assumed),
+    }
+
+
+def _ms(time_ns: float | None) -> float | None:
+    """Milliseconds with every digit: gains are compared below a nanosecond."""
+    return None if time_ns is None else time_ns / _MS

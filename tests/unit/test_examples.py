@@ -1,0 +1,35 @@
+"""Every program in examples/ runs, says something, and uses public names only."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROGRAMS = sorted(EXAMPLES.glob("*.py"))
+
+
+def test_there_are_examples() -> None:
+    assert len(PROGRAMS) >= 2
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
+def test_an_example_runs_without_warnings(program: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
+def test_an_example_imports_public_names_only(program: Path) -> None:
+    for node in ast.walk(ast.parse(program.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.module in ("makeway", "makeway.torch")
+        elif isinstance(node, ast.Import):
+            assert not any(name.name.startswith("makeway.") for name in node.names)
