@@ -33,7 +33,9 @@ def test_a_gemm_is_padded_and_a_collective_raised() -> None:
     assert any("USE_NODE_PRIORITY" in note for note in receipt.notes)
     (limit,) = receipt.limits
     assert (limit.before_bytes, limit.after_bytes) == (48_128, 72_768)
-    assert [done.status for done in control_receipts(receipt, PADDED)] == ["applied", "applied"]
+    receipts = control_receipts(receipt, PADDED)
+    assert [done.status for done in receipts] == ["applied", "applied"]
+    assert {done.evidence for done in receipts} == {(("nodes matched", 1), ("nodes changed", 1))}
 
 
 def test_more_than_the_device_allows_is_refused_with_what_it_allows() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from makeway.values.errors import DataFileError, UnknownNameError
 from makeway.values.plan import MadeFor, Plan
 from makeway.values.support import CONTROL_NAMES, Carrier, Platform, carriers, parse_carrier, support, support_table
 
+ROOT = Path(__file__).parents[2]
 NCCL = MadeFor(device="H100-SXM5-80GB", library="nccl-2.32.3/ring-simple")
 RCCL = MadeFor(device="MI300X", library="rccl-5.4.3/generic")
 EXPORTED = tuple(carrier for carrier in support_table().values() if carrier.target is not None)
@@ -124,3 +128,13 @@ def test_a_graph_has_a_receipt_exactly_for_what_the_table_supports(control: Cont
     nothing = GraphChanges(nodes=(), limits=(), notes=(), graph=0, executable=None)
     receipts = control_receipts(nothing, Plan(controls=(control,)))
     assert [receipt.carrier for receipt in receipts] == ["CUDA graph"] * support(control, "CUDA graph").supported
+
+
+# --- and the docs ----------------------------------------------------------------------------------
+
+
+def test_the_page_of_carriers_is_what_its_script_writes(tmp_path: Path) -> None:
+    written = tmp_path / "support.md"
+    subprocess.run([sys.executable, ROOT / "scripts" / "docs-support", written], check=True)
+    page = ROOT / "docs" / "reference" / "support.md"
+    assert page.read_text(encoding="utf-8") == written.read_text(encoding="utf-8"), "stale: run scripts/docs-support"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from makeway.act.export.frameworks import ZERO_CTA
+from makeway.act.export.frameworks import ZERO_CTA as ZERO_CTA
 from makeway.act.export.frameworks import option_settings as option_settings
 from makeway.act.export.targets import environment
 from makeway.act.export.values import Library, SettingValue
