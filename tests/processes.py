@@ -8,6 +8,7 @@ inherit that, so a program under test would never hear Ctrl-C. Every test that s
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,3 +35,10 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def free_port() -> int:
+    """A port of the loopback that is free at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes import hearing
+from tests.processes import free_port, hearing
 
 from makeway.act.measure.bench import cores
 from makeway.act.measure.job import Job
-from makeway.act.measure.launch import RANK_COMMAND, Limits, RankFailedError, free_port, run_ranks
+from makeway.act.measure.launch import RANK_COMMAND, Limits, RankFailedError, run_ranks
 from makeway.act.measure.link import LOOPBACK, paced_link, parse_rate
 from makeway.act.measure.variants import fixed_variants
-from makeway.act.measure.wire import decode_bench, encode_job
+from makeway.act.measure.wire import encode_job
 
 MARK = "MAKEWAY_TEST_MARK"
 SMALL = ("gemm-ar", "--size", "256KiB", "--scale", "0.5", "--repeats", "2", "--warmup", "1", "--no-plan")
@@ -205,24 +204,6 @@ def test_a_rank_that_ends_at_once_is_named_with_its_last_output() -> None:
 def test_a_command_that_does_not_exist_is_an_error_of_rank_0() -> None:
     with pytest.raises(RankFailedError, match="rank 0 could not be started"):
         run_ranks(2, ("/nonexistent/python",), job=small_job(2))
-
-
-def test_a_port_in_use_is_changed_for_another() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports = [free_port(), taken.getsockname()[1]]
-        stages: list[str] = []
-        bench = decode_bench(run_ranks(2, job=small_job(2), port=ports.pop, progress=stages.append))
-    assert bench.ranks == 2
-    assert any("is in use, trying another" in stage for stage in stages)
-    assert not ports
-
-
-def test_ports_that_are_all_in_use_are_an_error() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(RankFailedError, match=f"port {taken.getsockname()[1]} is in use"),
-    ):
-        run_ranks(1, job=small_job(1), port=lambda: int(taken.getsockname()[1]))
 
 
 # --- paced links -------------------------------------------------------------------------------

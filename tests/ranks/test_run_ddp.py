@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.processes import hearing
-
-from makeway.act.measure.launch import free_port
+from tests.processes import free_port, hearing
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).parent / "programs" / "ddp_train.py")

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from makeway.act.measure.launch import free_port
+from tests.processes import free_port
 
 STEPS = 20
 TOLERANCE = 1e-4  # relative; of compressed gradients, whose rounding depends on how they are cut

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,17 +23,12 @@ from makeway.act.measure.link import LOOPBACK, Link
 from makeway.values.errors import InputError, RankError
 
 RANK_COMMAND = (sys.executable, "-m", "makeway.act.measure.ranks.main")
-REPORT_VARIABLE, PARENT_VARIABLE = "MAKEWAY_REPORT_FD", "MAKEWAY_PARENT_PID"
+REPORT_VARIABLE, PARENT_VARIABLE, MEETING_VARIABLE = "MAKEWAY_REPORT_FD", "MAKEWAY_PARENT_PID", "MAKEWAY_MEETING"
 _OUTPUT_BYTES = 4000
-_PORT_TRIES = 3
 
 
 class RankFailedError(RankError):
     """A rank died, did not start, or kept the others waiting; all ranks have been ended."""
-
-
-class _PortTakenError(Exception):
-    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +53,6 @@ class Message(msgspec.Struct, omit_defaults=True):
     blocked: str | None = None
     lost: str | None = None
     failed: str | None = None
-    port_taken: bool = False
     result: Any = None
     done: bool = False
 
@@ -83,13 +76,6 @@ class _Rank:
         return self.verdict is not None or (self.process.poll() is not None and not self.done and not self.open_fds)
 
 
-def free_port() -> int:
-    """A port of the loopback that is free at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def run_ranks(
     world: int,
     argv: Sequence[str] = RANK_COMMAND,
@@ -99,56 +85,40 @@ def run_ranks(
     limits: Limits | None = None,
     link: Link = LOOPBACK,
     progress: Callable[[str], None] = lambda stage: None,
-    port: Callable[[], int] = free_port,
 ) -> Any:
     """The result that rank 0 reports when every rank is done.
 
-    A rank that dies, does not start or keeps the others waiting ends all of them, and the error names it. If another
-    program takes the port first, another port is tried.
+    A rank that dies, does not start or keeps the others waiting ends all of them, and the error names it. The ranks
+    meet in a file without a name, which no other user can open and nobody has to remove, and listen on the loopback
+    alone.
     """
     if world < 1:
         raise InputError(f"a run needs at least 1 rank, got {world}")
-    for attempt in range(_PORT_TRIES):
-        chosen = port()
-        try:
-            return _run_once(world, argv, job, dict(env or {}), limits or Limits(), link, progress, chosen)
-        except _PortTakenError:
-            progress(f"port {chosen} is in use, trying another ({attempt + 1} of {_PORT_TRIES})")
-    raise RankFailedError(
-        f"port {chosen} is in use, as were {_PORT_TRIES - 1} others; free some ports, or wait and try again"
-    )
-
-
-def _run_once(
-    world: int,
-    argv: Sequence[str],
-    job: bytes,
-    env: Mapping[str, str],
-    limits: Limits,
-    link: Link,
-    progress: Callable[[str], None],
-    port: int,
-) -> Any:
+    limits = limits or Limits()
     ranks: list[_Rank] = []
+    meeting_fd = os.memfd_create("makeway-ranks")
     try:
         for number in range(world):
-            ranks.append(_start(number, world, (*link.prefix, *argv), job, env, port))
+            ranks.append(_start(number, world, (*link.prefix, *argv), job, env or {}, meeting_fd))
         _watch(ranks, limits, progress)
         return ranks[0].result
     finally:
         _end(ranks, limits.grace_s)
+        os.close(meeting_fd)
 
 
-def _start(number: int, world: int, command: Sequence[str], job: bytes, env: Mapping[str, str], port: int) -> _Rank:
+def _start(
+    number: int, world: int, command: Sequence[str], job: bytes, env: Mapping[str, str], meeting_fd: int
+) -> _Rank:
     read_fd, write_fd = os.pipe()
     variables = {
         "RANK": str(number),
         "LOCAL_RANK": str(number),
         "WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+        MEETING_VARIABLE: f"/proc/self/fd/{meeting_fd}",
         REPORT_VARIABLE: str(write_fd),
         PARENT_VARIABLE: str(os.getpid()),
     }
@@ -160,7 +130,7 @@ def _start(number: int, world: int, command: Sequence[str], job: bytes, env: Map
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(write_fd,),
+            pass_fds=(write_fd, meeting_fd),
             # Ctrl-C reaches this process alone, which then ends the ranks. They stay in one session: where Linux groups
             # threads by session (autogroup), the niceness of one rank's threads must count against another's.
             process_group=0,
@@ -234,7 +204,7 @@ def _note(rank: _Rank, message: Message, progress: Callable[[str], None]) -> Non
             progress(message.stage)
     if message.result is not None:
         rank.result = message.result
-    if message.failed or message.blocked or message.lost or message.port_taken:
+    if message.failed or message.blocked or message.lost:
         rank.verdict = message
 
 
@@ -249,8 +219,6 @@ def _settle(selector: selectors.BaseSelector, ranks: Sequence[_Rank], settle_s: 
 def _verdict(ranks: Sequence[_Rank]) -> Exception:
     """The failure nearest to the cause: a death, then a rank's own error, then who kept others waiting."""
     verdicts = [(rank, rank.verdict) for rank in ranks if rank.verdict is not None]
-    if any(verdict.port_taken for _, verdict in verdicts):
-        return _PortTakenError()
     for rank in ranks:
         if rank.verdict is None and not rank.done and rank.process.poll() is not None:
             return RankFailedError(_death(rank, len(ranks)))

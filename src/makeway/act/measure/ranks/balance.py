@@ -43,7 +43,7 @@ def _balanced_depth(kind: CollectiveKind, size_bytes: int, world: World) -> int:
             time_ns = _alone_ns(trial, mode, world)
             fastest[mode] = min(time_ns, fastest.get(mode, time_ns))  # others on this host only ever add time
         balanced = rounded_depth(depth * fastest["comm"] / fastest["compute"])
-        depth = world.broadcast(lambda: balanced)  # noqa: B023  # runs at once
+        depth = world.broadcast(lambda: balanced, int)  # noqa: B023  # runs at once
     return depth
 
 

@@ -31,7 +31,7 @@ from makeway.act.measure.ranks.rounds import (
     measured_choice,
     span_overlap_rate,
 )
-from makeway.act.measure.ranks.world import World
+from makeway.act.measure.ranks.world import World, meet
 from makeway.act.measure.variants import BASELINES, PLANNED, Variant, rotated
 from makeway.act.rocm.backend import RocmBackend
 from makeway.act.triton.config import GemmConfig
@@ -55,7 +55,6 @@ def join_gpus(timeout_s: float, on: str) -> World:
     import torch
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
-    from torch.distributed.rendezvous import rendezvous
 
     machine = backend_of(on)(GemmConfig()).machine
     require(machine, f"--on {on}")
@@ -66,7 +65,7 @@ def join_gpus(timeout_s: float, on: str) -> World:
             "host as it has GPUs."
         )
     torch.cuda.set_device(local)
-    store, rank, ranks = next(rendezvous("env://"))
+    store, rank, ranks = meet()
     dist.init_process_group(
         "nccl",
         store=c10d.PrefixStore("makeway/nccl", store),
@@ -129,7 +128,7 @@ class GpuHarness:
         backend = self.make_backend(self.pairs.config)
         reasons = (backend.refusal(control) for control in _for_backend(variant.controls))
         mine = self.pairs.refusal(variant.controls) or next((reason for reason in reasons if reason), None)
-        return next((reason for reason in self.world.everywhere(mine) if reason), None)
+        return next((reason for reason in self.world.everywhere(mine, str | None) if reason), None)
 
     def enter(self, variant: Variant, stack: ExitStack) -> None:
         """Create all that a variant needs. A collective call: the same variants in the same order on every rank."""
@@ -172,7 +171,7 @@ class GpuHarness:
             order = rotated([self.ready[name].variant for name in names], self.turn)
             self.turn += 1
             mine = {variant.name: self._measured(self.ready[variant.name]) for variant in order}
-            for name, turns in _by_variant(self.world.gathered(mine)):
+            for name, turns in _by_variant(self.world.gathered(mine, dict[str, _Turn])):
                 self.samples[name].add(
                     max(turn.device_ns for turn in turns),  # over when the slowest rank is
                     [turn.rate for turn in turns],

@@ -65,5 +65,5 @@ def _balanced_depth(torch: Any, world: Peers, made: Callable[[int], GpuPairs]) -
             comm_ns.append(timed_ns(torch, lambda loop=loop: run_comm(loop)))  # type: ignore[misc]
             compute_ns.append(timed_ns(torch, lambda loop=loop: run_compute(torch, loop)))  # type: ignore[misc]
         wanted = ceil_to(max(round(depth * min(comm_ns) / min(compute_ns)), 1), _DEPTH_STEP)
-        depth = world.broadcast(lambda wanted=wanted: min(max(wanted, _LEAST_DEPTH), _MOST_DEPTH))  # type: ignore[misc]
+        depth = world.broadcast(lambda: min(max(wanted, _LEAST_DEPTH), _MOST_DEPTH), int)  # noqa: B023  # runs at once
     return depth

@@ -70,7 +70,7 @@ class Harness:
             progress(done)
             mine = {variant.name: self._measured(variant) for variant in rotated(variants, self.turn)}
             self.turn += 1
-            ranks = self.world.gathered(mine)
+            ranks = self.world.gathered(mine, dict[str, _Turn])
             for name in mine if ranks is not None else ():
                 turns = [rank[name] for rank in ranks or ()]
                 self.samples[name].add(
@@ -83,7 +83,7 @@ class Harness:
         """Why a variant cannot be run here, the same on every rank."""
         reasons = [self._why_not(control) for control in variant.controls]
         mine = next((reason for reason in reasons if reason), None)
-        return next((reason for reason in self.world.everywhere(mine) if reason), None)
+        return next((reason for reason in self.world.everywhere(mine, str | None) if reason), None)
 
     def _why_not(self, control: Control) -> str | None:
         if isinstance(control, CopyEngine) and self.no_direct is not None:
@@ -142,7 +142,10 @@ def _round_ns(turns: Sequence[_Turn], *, one_clock: bool) -> int:
     return max(turn.end_ns - turn.start_ns for turn in turns)
 
 
-def _clock() -> tuple[str, str]:
+_Clock = tuple[str, str]
+
+
+def _clock() -> _Clock:
     """What ranks have in common whose time.perf_counter_ns can be compared: CLOCK_MONOTONIC counts from boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/time")
 
@@ -184,7 +187,7 @@ def run_job(job: Job, world: World, report: Report) -> Bench | None:
             transport,
             job.in_flight or 1,
             no_direct=no_direct,
-            one_clock=len(set(world.everywhere(_clock()))) == 1,
+            one_clock=len(set(world.everywhere(_clock(), _Clock))) == 1,
         )
         if not harness.one_clock:
             world.barrier()

@@ -68,8 +68,6 @@ def run_as_rank(job: Job, reporter: Reporter | None = None) -> Bench | None:
 def verdict(error: Exception) -> dict[str, Any]:
     """Where the cause of an error is: this rank, or another that did not arrive or went away."""
     text = " ".join(str(error).split()) or type(error).__name__
-    if "EADDRINUSE" in text or "address already in use" in text:
-        return {"port_taken": True}
     if isinstance(error, MakewayError):
         return {"failed": text}
     if "timed out" in text.lower() or "timeout" in text.lower():  # gloo words it in three ways

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from makeway.act.measure.choice import Choice, choice, finalist, promising
 from makeway.act.measure.job import Job
@@ -29,9 +29,9 @@ class Peers(Protocol):
     @property
     def ranks(self) -> int: ...
     def barrier(self) -> None: ...
-    def broadcast(self, decide: Callable[[], T]) -> T: ...
-    def gathered(self, value: T) -> list[T] | None: ...
-    def everywhere(self, value: T) -> list[T]: ...
+    def broadcast(self, decide: Callable[[], T], kind: Any) -> T: ...
+    def gathered(self, value: T, kind: Any) -> list[T] | None: ...
+    def everywhere(self, value: T, kind: Any) -> list[T]: ...
 
 
 @dataclass(slots=True)
@@ -105,16 +105,16 @@ def measured_choice(
         report(f"trial {done + 1} of {trial_rounds}, candidates: {len(alive)}")
         rounds([*first, *alive], 1)
         tried = alive
-        alive = peers.broadcast(lambda: _worth_another(samples, first, tried, done + 1))  # noqa: B023  # runs at once
+        alive = peers.broadcast(lambda: _worth_another(samples, first, tried, done + 1), list[str])  # noqa: B023  # at once
         if not alive:
             break
-    candidate = peers.broadcast(lambda: finalist(times(samples, [*first, *alive])))
+    candidate: str | None = peers.broadcast(lambda: finalist(times(samples, [*first, *alive])), str | None)
     trials = times(samples, first)
     forget(samples)
     confirmed = [*first, *([candidate] if candidate else [])]
     report("confirming the choice")
     rounds(confirmed, _CONFIRMING * trial_rounds)
-    return peers.broadcast(lambda: choice(times(samples, confirmed), candidate, trials=trials))
+    return peers.broadcast(lambda: choice(times(samples, confirmed), candidate, trials=trials), Choice)
 
 
 def _worth_another(samples: SamplesBy, baselines: Sequence[str], alive: Sequence[str], rounds: int) -> list[str]:
@@ -141,7 +141,8 @@ def collected_bench(
     notes: Sequence[str],
 ) -> Bench | None:
     """The bench of all ranks on rank 0, None elsewhere."""
-    spans = peers.gathered({variant.name: samples[variant.name].spans for variant in variants})
+    mine = {variant.name: samples[variant.name].spans for variant in variants}
+    spans = peers.gathered(mine, dict[str, list[RawSpan]])
     if spans is None:
         return None
     results = {

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import pickle
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import msgspec
+
+from makeway.act.measure.launch import MEETING_VARIABLE
+from makeway.values.errors import RankError
+
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # makeway needs no numpy
     import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore
     from torch.distributed import distributed_c10d as c10d
     from torch.distributed.rendezvous import rendezvous
 
 T = TypeVar("T")
 
+_LONGEST_BYTES = 64 << 20  # of one message; the spans of a round are kilobytes
 _MEETING_S = 300.0  # the launcher's own limit is shorter, and the launcher knows who is missing
 
 
@@ -24,8 +31,8 @@ _MEETING_S = 300.0  # the launcher's own limit is shorter, and the launcher know
 class World:
     """This rank among all ranks.
 
-    Values travel through the ranks' store: torch's object collectives need numpy. They come from our own ranks, so
-    unpickling them is safe.
+    Values travel as JSON of a known type and size through the ranks' store: what another process wrote there can be
+    wrong, but never code.
     """
 
     rank: int
@@ -37,42 +44,67 @@ class World:
         if self.ranks > 1:
             dist.barrier()
 
-    def broadcast(self, decide: Callable[[], T]) -> T:
+    def broadcast(self, decide: Callable[[], T], kind: Any) -> T:
         """What rank 0 decides, on every rank."""
         self._messages += 1
         key = f"broadcast/{self._messages}"
         if self.rank == 0:
             decision = decide()
-            self.store.set(key, pickle.dumps(decision))  # type: ignore[arg-type]  # bytes are fine
+            self._put(key, decision)
             return decision
-        received: T = pickle.loads(self.store.get(key))
+        received: T = self._got(key, kind)
         return received
 
-    def gathered(self, value: T) -> list[T] | None:
+    def gathered(self, value: T, kind: Any) -> list[T] | None:
         """The value of every rank on rank 0, None elsewhere."""
         self._messages += 1
-        self._give(value)
-        return self._take() if self.rank == 0 else None
+        self._put(f"{self._messages}/{self.rank}", value)
+        return self._all(kind) if self.rank == 0 else None
 
-    def everywhere(self, value: T) -> list[T]:
+    def everywhere(self, value: T, kind: Any) -> list[T]:
         """The value of every rank, on every rank."""
         self._messages += 1
-        self._give(value)
-        return self._take()
+        self._put(f"{self._messages}/{self.rank}", value)
+        return self._all(kind)
 
-    def _give(self, value: object) -> None:
-        self.store.set(f"{self._messages}/{self.rank}", pickle.dumps(value))  # type: ignore[arg-type]
+    def _all(self, kind: Any) -> list[T]:
+        return [self._got(f"{self._messages}/{rank}", kind) for rank in range(self.ranks)]
 
-    def _take(self) -> list[Any]:
-        return [pickle.loads(self.store.get(f"{self._messages}/{rank}")) for rank in range(self.ranks)]
+    def _put(self, key: str, value: object) -> None:
+        self.store.set(key, msgspec.json.encode(value).decode())
+
+    def _got(self, key: str, kind: Any) -> Any:
+        data = self.store.get(key)
+        if len(data) > _LONGEST_BYTES:
+            raise RankError(f"message {key} of {len(data):,} bytes is above the limit of {_LONGEST_BYTES:,}")
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError as error:
+            raise RankError(f"message {key} is not what a rank sends: {error}") from None
+
+
+def meet() -> tuple[c10d.Store, int, int]:
+    """The ranks' store, this rank and the number of ranks.
+
+    Ranks that makeway starts meet in a file without a name, which they inherit. Ranks of another launcher (torchrun,
+    srun) meet at its MASTER_ADDR and MASTER_PORT.
+    """
+    path = os.environ.get(MEETING_VARIABLE)
+    if path is None:
+        store, rank, ranks = next(rendezvous("env://", timeout=timedelta(seconds=_MEETING_S)))
+        return store, rank, ranks
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = FileStore(path, ranks)
+    store.set_timeout(timedelta(seconds=_MEETING_S))
+    return store, rank, ranks
 
 
 def join(timeout_s: float) -> World:
-    """Meet the other ranks at MASTER_ADDR and MASTER_PORT.
+    """Meet the other ranks.
 
     Meeting may take long, since torch is slow to load; `timeout_s` is for collectives after it.
     """
-    store, rank, ranks = next(rendezvous("env://", timeout=timedelta(seconds=_MEETING_S)))
+    store, rank, ranks = meet()
     store.set(f"makeway/here/{rank}", "yes")
     store.wait([f"makeway/here/{other}" for other in range(ranks)], timedelta(seconds=_MEETING_S))
     limit = timedelta(seconds=timeout_s)
