@@ -55,7 +55,7 @@ def report(analysis: Analysis, *, arguments: str = "") -> Report:
                     ("files", "\n".join(rank.source for rank in analysis.ranks if rank.source) or "none"),
                     ("GPU", _names(rank.device for rank in analysis.ranks)),
                     ("library", _names(rank.library for rank in analysis.ranks)),
-                    ("spans", f"{sum(rank.spans for rank in analysis.ranks):,}"),
+                    ("spans", f"{analysis.spans:,}"),
                 ),
                 notes=(*analysis.notes, "What each number means: makeway's docs/numbers.md."),
             ),
@@ -126,12 +126,12 @@ def _time_bars(analysis: Analysis) -> Bars:
 
 def time_parts(rank: RankFindings) -> tuple[Part, ...]:
     """The recorded time of a rank in parts that add up to it."""
-    figures, waiting_ns = rank.figures, rank.exposed_waiting_ns
+    figures = rank.figures
     return (
         Part("compute alone", figures.compute_alone_ns, "compute"),
         Part("compute and communication", figures.overlap_ns, "overlapped"),
-        Part("exposed communication", figures.exposed_ns - waiting_ns, "exposed"),
-        Part("exposed, waiting for another rank", waiting_ns, "waiting"),
+        Part("exposed communication", rank.exposed_other_ns, "exposed"),
+        Part("exposed, waiting for another rank", rank.exposed_waiting_ns, "waiting"),
         Part("only copies and fills", figures.memory_alone_ns, "memory"),
         Part("idle", figures.idle_ns, "idle"),
     )
@@ -303,6 +303,7 @@ def _data(analysis: Analysis) -> dict[str, Any]:
             "straggler_rank": matching.straggler_rank,
             "straggler_share": matching.straggler_share,
         },
+        "spans": analysis.spans,
         "occupancy": {"kernels": kernels, "kineto_wrong": wrong},
         "causes": [record(group) for group in analysis.groups],
         "longest_causes": [record(cause, without=("at_ns",)) for cause in analysis.longest],
