@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.recordings import RECORDINGS, needs_recordings
 
 import makeway
 from makeway.cli.main import main
+from makeway.show.blocks import Bars, Table
 from makeway.show.json import json as to_json
 
 pytestmark = needs_recordings
@@ -47,8 +49,8 @@ def test_the_document_keeps_its_keys(capsys: pytest.CaptureFixture[str]) -> None
     assert all(key in document["ranks"][0] for key in RANK_KEYS)
     assert document["schema"] == "makeway/analysis/1"
     assert set(document) == {
-        "schema", "makeway", "verdict", "ranks", "collectives", "occupancy", "causes", "longest_causes", "slowdown",
-        "slowdown_coverage", "advice", "what_if", "notes",
+        "schema", "makeway", "verdict", "ranks", "collectives", "spans", "occupancy", "causes", "longest_causes",
+        "slowdown", "slowdown_coverage", "advice", "what_if", "notes",
     }  # fmt: skip
     assert set(document["collectives"]) >= {"matched", "transfer_ms", "waiting_ms", "straggler_rank"}
     assert document["collectives"]["transfer_ms"] is None  # one rank alone cannot tell
@@ -263,6 +265,35 @@ def test_the_step_with_most_exposed_communication_can_be_planned_for() -> None:
     without_limits = makeway.analyze([TRACES / "hta" / "w128_sampled_rank0.json.gz"])
     assert (without_limits.step, without_limits.devices) == (None, ())
     assert without_limits.no_what_if == without_limits.no_step == "the limits of its GPU are not known"
+
+
+@pytest.mark.parametrize("path", [A100_W8, MEGATRON, TRACES / "torchrec" / "a2a_opt5_w4"], ids=lambda path: path.name)
+def test_every_number_of_a_block_is_in_the_data_with_the_same_digits(path: Path) -> None:
+    report = makeway.report_of(makeway.analyze([path], keep_spans=True))
+    known = set(_numbers(report.data)) | {100 * number for number in _numbers(report.data)}
+    blocks = [block for section in report.sections for block in section.blocks]
+    cells = [cell for block in blocks if isinstance(block, Table) for row in block.rows for cell in row]
+    shown = [cell.words.partition(" ")[0].replace(",", "") for cell in cells if cell.value is not None]
+    bars = [
+        part.time_ns / 1e6 for block in blocks if isinstance(block, Bars) for bar in block.bars for part in bar.parts
+    ]
+    assert len(shown) > 100
+    for digits in range(4):
+        written = {f"{number:.{digits}f}" for number in known}
+        assert not {text for text in shown if len(text.partition(".")[2]) == digits} - written
+    assert {f"{time:.6f}" for time in bars} <= {f"{number:.6f}" for number in known}
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    match value:
+        case dict():
+            yield from (number for item in value.values() for number in _numbers(item))
+        case list():
+            yield from (number for item in value for number in _numbers(item))
+        case bool():
+            pass
+        case int() | float():
+            yield value
 
 
 def test_progress_is_the_share_of_all_bytes_and_ends_at_one() -> None:

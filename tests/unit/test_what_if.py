@@ -142,7 +142,7 @@ def test_a_record_without_collectives_or_resources_says_why_it_cannot_be_replaye
     with pytest.raises(UnsupportedError, match="no collective"):
         recorded_step(timeline(gemm(0, 10)), 0, device=A100)
     bare = replace(gemm(0, 10), launch=Launch(blocks=8, threads=256))
-    with pytest.raises(UnsupportedError, match="no recorded registers and shared memory"):
+    with pytest.raises(UnsupportedError, match="no registers and shared memory"):
         recorded_step(timeline(bare, ring(12, 20)), 0, device=A100)
 
 

@@ -8,7 +8,14 @@ from typing import Any
 from makeway.decide.analysis.analyze import Analysis
 from makeway.decide.analysis.findings import RankFindings, Slowdown
 from makeway.decide.analysis.names import short_name
-from makeway.show.analysis_details import slowdown_sections, step_sections, timeline_sections, what_if_sections
+from makeway.show.analysis_details import (
+    FIGURE_COLUMNS,
+    figure_cells,
+    slowdown_sections,
+    step_sections,
+    timeline_sections,
+    what_if_sections,
+)
 from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Go, Headline, Part, Report, Section, Table, Words
 from makeway.show.data import record
 from makeway.show.numbers import count, number, percent, time_text
@@ -48,7 +55,7 @@ def report(analysis: Analysis, *, arguments: str = "") -> Report:
                     ("files", "\n".join(rank.source for rank in analysis.ranks if rank.source) or "none"),
                     ("GPU", _names(rank.device for rank in analysis.ranks)),
                     ("library", _names(rank.library for rank in analysis.ranks)),
-                    ("spans", f"{sum(rank.spans for rank in analysis.ranks):,}"),
+                    ("spans", f"{analysis.spans:,}"),
                 ),
                 notes=(*analysis.notes, "What each number means: makeway's docs/numbers.md."),
             ),
@@ -119,12 +126,12 @@ def _time_bars(analysis: Analysis) -> Bars:
 
 def time_parts(rank: RankFindings) -> tuple[Part, ...]:
     """The recorded time of a rank in parts that add up to it."""
-    figures, waiting_ns = rank.figures, rank.exposed_waiting_ns
+    figures = rank.figures
     return (
         Part("compute alone", figures.compute_alone_ns, "compute"),
         Part("compute and communication", figures.overlap_ns, "overlapped"),
-        Part("exposed communication", figures.exposed_ns - waiting_ns, "exposed"),
-        Part("exposed, waiting for another rank", waiting_ns, "waiting"),
+        Part("exposed communication", rank.exposed_other_ns, "exposed"),
+        Part("exposed, waiting for another rank", rank.exposed_waiting_ns, "waiting"),
         Part("only copies and fills", figures.memory_alone_ns, "memory"),
         Part("idle", figures.idle_ns, "idle"),
     )
@@ -139,14 +146,8 @@ def _rank_blocks(analysis: Analysis) -> tuple[Block, ...]:
         columns=(
             Column("rank", "number"),
             Column("GPU", "name", brief=False),
-            Column("span ms", "number", None, "recorded: first start to last end"),
-            Column("exposed ms", "number", None, "communication without compute beside it"),
-            Column("exposed %", "number", None, "of the recorded time", brief=False),
-            Column("overlap %", "number", None, "of the communication time: compute runs beside it"),
-            Column("comm ms", "number"),
+            *FIGURE_COLUMNS,
             Column("waiting ms", "number", None, "inside collectives, for the last rank; needs all ranks", waiting),
-            Column("compute ms", "number"),
-            Column("idle ms", "number", None, "no compute, communication or copies"),
             Column("ideal %", "number", None, "share of the overlap that the longer side could hide", brief=False),
             Column("occupancy %", "number", "predicted", "mean over kernel time, from recorded resources", brief=False),
         ),
@@ -168,18 +169,12 @@ def _rank_blocks(analysis: Analysis) -> tuple[Block, ...]:
 
 
 def _rank_row(rank: RankFindings) -> tuple[Cell, ...]:
-    figures, ideal = rank.figures, rank.figures.share_of_ideal
+    ideal = rank.figures.share_of_ideal
     return (
         Cell(str(rank.rank), rank.rank),
         Cell(rank.device or "not recorded"),
-        number(figures.span_ns, 2, scale=_MS),
-        number(figures.exposed_ns, 2, scale=_MS),
-        number(figures.exposed_percent, 1),
-        number(figures.overlap_percent, 1),
-        number(figures.comm_ns, 2, scale=_MS),
-        number(rank.waiting_ns, 2, scale=_MS),
-        number(figures.compute_ns, 2, scale=_MS),
-        number(figures.idle_ns, 2, scale=_MS),
+        *figure_cells(rank.figures),
+        number(rank.waiting_ns, scale=_MS),
         number(None if ideal is None else 100 * ideal, 1),
         number(rank.occupancy.mean_percent if rank.occupancy else None, 1),
     )
@@ -308,6 +303,7 @@ def _data(analysis: Analysis) -> dict[str, Any]:
             "straggler_rank": matching.straggler_rank,
             "straggler_share": matching.straggler_share,
         },
+        "spans": analysis.spans,
         "occupancy": {"kernels": kernels, "kineto_wrong": wrong},
         "causes": [record(group) for group in analysis.groups],
         "longest_causes": [record(cause, without=("at_ns",)) for cause in analysis.longest],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from makeway.decide.analysis.analyze import Analysis
+from makeway.decide.analysis.findings import Figures
 from makeway.decide.analysis.names import without_arguments
 from makeway.decide.analysis.what_if import TRUSTED_ERROR, WhatIf
 from makeway.show.blocks import Cell, Column, Lines, Notes, Section, Table, Words
@@ -14,6 +15,28 @@ from makeway.values.control import control_word, describe
 
 _MS = 1e6
 _US = 1e3
+FIGURE_COLUMNS = (
+    Column("span ms", "number", None, "recorded: first start to last end"),
+    Column("exposed ms", "number", None, "communication without compute beside it"),
+    Column("exposed %", "number", None, "of the recorded time", brief=False),
+    Column("overlap %", "number", None, "of the communication time: compute runs beside it"),
+    Column("comm ms", "number"),
+    Column("compute ms", "number"),
+    Column("idle ms", "number", None, "no compute, communication or copies"),
+)
+
+
+def figure_cells(figures: Figures) -> tuple[Cell, ...]:
+    """The cells of `FIGURE_COLUMNS`."""
+    return (
+        number(figures.span_ns, scale=_MS),
+        number(figures.exposed_ns, scale=_MS),
+        number(figures.exposed_percent, 1),
+        number(figures.overlap_percent, 1),
+        number(figures.comm_ns, scale=_MS),
+        number(figures.compute_ns, scale=_MS),
+        number(figures.idle_ns, scale=_MS),
+    )
 
 
 def what_if_sections(analysis: Analysis) -> tuple[Section, ...]:
@@ -145,29 +168,9 @@ def step_sections(analysis: Analysis) -> tuple[Section, ...]:
         name="step-table",
         caption="A kernel belongs to the profiler step in which the host launches it.",
         origin=analysis.origin,
-        columns=(
-            Column("rank", "number"),
-            Column("step", "number"),
-            Column("span ms", "number"),
-            Column("exposed ms", "number"),
-            Column("exposed %", "number"),
-            Column("overlap %", "number"),
-            Column("comm ms", "number"),
-            Column("compute ms", "number"),
-            Column("idle ms", "number"),
-        ),
+        columns=(Column("rank", "number"), Column("step", "number"), *FIGURE_COLUMNS),
         rows=tuple(
-            (
-                Cell(str(rank.rank), rank.rank),
-                Cell(str(step.number), step.number),
-                number(step.figures.span_ns, scale=_MS),
-                number(step.figures.exposed_ns, scale=_MS),
-                number(step.figures.exposed_percent, 1),
-                number(step.figures.overlap_percent, 1),
-                number(step.figures.comm_ns, scale=_MS),
-                number(step.figures.compute_ns, scale=_MS),
-                number(step.figures.idle_ns, scale=_MS),
-            )
+            (Cell(str(rank.rank), rank.rank), Cell(str(step.number), step.number), *figure_cells(step.figures))
             for rank in analysis.ranks
             for step in rank.steps
         ),

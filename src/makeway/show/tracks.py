@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from makeway.decide.analysis.findings import Cause, CauseKind
-from makeway.decide.analysis.intervals import Interval
+from makeway.decide.analysis.intervals import Interval, split
 from makeway.read.traces.read import natural
 from makeway.values.timeline import Origin, Rank, Span, SpanKind, Timeline, union_ns
 
@@ -162,30 +162,14 @@ def added_tracks(spans: Sequence[Span], causes: Iterable[Cause]) -> tuple[Track,
     """Three rows for one rank: exposed communication, overlapped communication, and causes."""
     comm = union_ns(interval(span) for span in spans if span.kind in ("comm", "copy"))
     compute = union_ns(interval(span) for span in spans if span.kind == "compute")
-    overlapped, exposed = _split(comm, compute)
+    pieces = list(split(((None, start, end) for start, end in comm), compute))
+    exposed = ((start, end) for _, start, end, side in pieces if side == "outside")
+    overlapped = ((start, end) for _, start, end, side in pieces if side == "inside")
     return (
         Track(name="exposed", spans=tuple(_stretch("exposed", piece) for piece in exposed)),
         Track(name="overlapped", spans=tuple(_stretch("overlapped", piece) for piece in overlapped)),
         Track(name="cause", spans=_cause_spans(causes)),
     )
-
-
-def _split(comm: Sequence[Interval], compute: Sequence[Interval]) -> tuple[list[Interval], list[Interval]]:
-    """The non-empty parts of `comm` inside `compute`, and those outside; both disjoint and in order."""
-    inside: list[Interval] = []
-    outside: list[Interval] = []
-    at = 0
-    for start, end in comm:
-        while at < len(compute) and compute[at][1] <= start:
-            at += 1
-        position, here = start, at
-        while here < len(compute) and compute[here][0] < end:
-            outside.append((position, compute[here][0]))
-            inside.append((max(position, compute[here][0]), min(end, compute[here][1])))
-            position = min(end, compute[here][1])
-            here += 1
-        outside.append((position, end))
-    return [piece for piece in inside if piece[0] < piece[1]], [piece for piece in outside if piece[0] < piece[1]]
 
 
 def _stretch(name: Literal["overlapped", "exposed"], piece: Interval) -> TrackSpan:

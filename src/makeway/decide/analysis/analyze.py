@@ -66,6 +66,10 @@ class Analysis:
         return " and ".join(sorted({rank.origin for rank in self.ranks}))
 
     @property
+    def spans(self) -> int:
+        return sum(rank.spans for rank in self.ranks)
+
+    @property
     def kineto_wrong(self) -> tuple[int, int]:
         """Kernels whose occupancy Kineto gets wrong, of all kernels with recorded resources."""
         known = [rank.occupancy for rank in self.ranks if rank.occupancy is not None]

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from makeway.decide.analysis.findings import Cause, Confidence, cause_of
+from makeway.decide.analysis.intervals import interval, split
 from makeway.decide.analysis.lateness import RECORD_SYNC
 from makeway.decide.analysis.names import short_name
 from makeway.decide.analysis.streams import SETTLE_NS, StreamView, milliseconds
@@ -33,19 +34,10 @@ def exposed_causes(view: StreamView) -> list[Cause]:
 def exposed_pieces(spans: list[Span]) -> Iterator[tuple[Span, int, int]]:
     """Times with communication and without compute, each with the collective that has run longest."""
     comm = sorted((span for span in spans if span.kind in ("comm", "copy")), key=lambda span: span.start_ns)
-    covered = union_ns((span.start_ns, span.end_ns) for span in spans if span.kind == "compute")
-    at = 0
-    for span, start, end in _longest_running(comm):
-        while at < len(covered) and covered[at][1] <= start:
-            at += 1
-        here, position = at, start
-        while here < len(covered) and covered[here][0] < end:
-            if covered[here][0] > position:
-                yield span, position, covered[here][0]
-            position = covered[here][1]
-            here += 1
-        if position < end:
-            yield span, position, end
+    compute = union_ns(interval(span) for span in spans if span.kind == "compute")
+    return (
+        (span, start, end) for span, start, end, side in split(_longest_running(comm), compute) if side == "outside"
+    )
 
 
 def _longest_running(comm: list[Span]) -> Iterator[tuple[Span, int, int]]:

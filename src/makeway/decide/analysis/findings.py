@@ -246,6 +246,8 @@ class StepFigures:
 class RankFindings:
     """What one rank's timeline shows."""
 
+    SHOWN: ClassVar = ("exposed_other_ns",)
+
     rank: int
     device: str | None
     source: str
@@ -259,3 +261,8 @@ class RankFindings:
     occupancy: Occupancy | None = None
     slowdowns: Slowdowns = NO_SLOWDOWNS
     notes: tuple[str, ...] = ()
+
+    @property
+    def exposed_other_ns(self) -> int:
+        """Exposed communication that is not known to be waiting."""
+        return self.figures.exposed_ns - self.exposed_waiting_ns

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 from makeway.values.timeline import Span, union_ns
 
 Interval = tuple[int, int]  # start_ns, end_ns
+_T = TypeVar("_T")
 
 
 def interval(span: Span) -> Interval:
@@ -34,6 +36,27 @@ class Cover:
     def within_ns(self, start_ns: int, end_ns: int) -> int:
         """Covered time between `start_ns` and `end_ns`."""
         return self.until_ns(end_ns) - self.until_ns(start_ns)
+
+
+def split(
+    labelled: Iterable[tuple[_T, int, int]], by: Sequence[Interval]
+) -> Iterator[tuple[_T, int, int, Literal["inside", "outside"]]]:
+    """The non-empty parts of labelled intervals that lie inside and outside `by`; both are disjoint and in order."""
+    at = 0
+    for label, start, end in labelled:
+        while at < len(by) and by[at][1] <= start:
+            at += 1
+        position, here = start, at
+        while here < len(by) and by[here][0] < end:
+            inside_start, inside_end = max(position, by[here][0]), min(end, by[here][1])
+            if position < inside_start:
+                yield label, position, inside_start, "outside"
+            if inside_start < inside_end:
+                yield label, inside_start, inside_end, "inside"
+            position = max(position, inside_end)
+            here += 1
+        if position < end:
+            yield label, position, end, "outside"
 
 
 def cover(intervals: Iterable[Interval]) -> Cover:

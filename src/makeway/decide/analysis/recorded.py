@@ -171,7 +171,7 @@ def _refuse_unknown_resources(spans: Sequence[Span]) -> None:
     unknown = [span for span in kernels if span.launch is None or span.launch.resources is None]
     if len(unknown) > 0.05 * len(kernels):
         raise UnsupportedError(
-            f"{len(unknown):,} of {len(kernels):,} kernels have no recorded registers and shared memory, so the "
+            f"{len(unknown):,} of {len(kernels):,} kernels have no registers and shared memory recorded, so the "
             "effect of a control on room cannot be predicted\n"
             "Record them with rocprofv3 or Nsight Systems, or with Kineto on CUDA."
         )
