@@ -1,0 +1,281 @@
+"""A program that calls torch.distributed in every way its signatures allow, saves its model and profiles itself.
+
+It knows nothing of a plan. Usage: start_hook.py PLACE. Writes PLACE/rank-N.json: by check "ok" or what went wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import json
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+SIZE = 1024
+SUM = dist.ReduceOp.SUM
+REPLACED = (
+    "all_reduce",
+    "all_gather_into_tensor",
+    "reduce_scatter_tensor",
+    "all_to_all_single",
+    "init_process_group",
+    "new_group",
+    "destroy_process_group",
+)
+
+
+def styles(function: Callable[..., Any], values: dict[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Every split of the arguments into positional ones and keywords, once with and once without what is optional."""
+    parameters = [parameter for name, parameter in inspect.signature(function).parameters.items() if name != "self"]
+    given = [parameter for parameter in parameters if parameter.name in values]
+    needed = [parameter for parameter in given if parameter.default is inspect.Parameter.empty]
+    for chosen in (given, needed):
+        leading = 0
+        while leading < len(chosen) and chosen[leading] is parameters[leading] and _positional(chosen[leading]):
+            leading += 1
+        for count in range(leading + 1):
+            args = [values[parameter.name] for parameter in chosen[:count]]
+            yield args, {parameter.name: values[parameter.name] for parameter in chosen[count:]}
+
+
+def _positional(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Checks:
+    """What was tried in this rank, and how it went."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, str] = {}
+
+    def run(self, name: str, check: Callable[[], object]) -> None:
+        try:
+            check()
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.outcomes[name] = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+        else:
+            self.outcomes[name] = "ok"
+
+
+def described(args: list[Any], kwargs: dict[str, Any]) -> str:
+    return f"({len(args)} positional, {', '.join(kwargs) or 'no keywords'})"
+
+
+# --- collectives -------------------------------------------------------------------------------
+
+
+def collectives(checks: Checks) -> None:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    total = float(sum(range(1, ranks + 1)))
+
+    def own() -> torch.Tensor:
+        return torch.full((SIZE,), float(rank + 1))
+
+    def try_all(name: str, values: Callable[[], dict[str, Any]], result: str, expected: torch.Tensor) -> None:
+        function = getattr(dist, name)
+        for async_op in (False, True):
+            for args, kwargs in styles(function, {**values(), "async_op": async_op}):
+                fresh = values() | {"async_op": async_op}
+                names = list(inspect.signature(function).parameters)
+                args = [fresh[names[at]] for at in range(len(args))]
+                kwargs = {key: fresh[key] for key in kwargs}
+
+                def call(args: list[Any] = args, kwargs: dict[str, Any] = kwargs, fresh: dict[str, Any] = fresh) -> None:
+                    work = function(*args, **kwargs)
+                    if work is not None:
+                        work.wait()
+                    assert torch.equal(fresh[result], expected), "a wrong result"
+
+                checks.run(f"{name}{described(args, kwargs)} async_op={async_op}", call)
+
+    try_all("all_reduce", lambda: {"tensor": own(), "op": SUM, "group": None}, "tensor", torch.full((SIZE,), total))
+    everyone = torch.cat([torch.full((SIZE,), float(other + 1)) for other in range(ranks)])
+    try_all(
+        "all_gather_into_tensor",
+        lambda: {"output_tensor": torch.zeros(ranks * SIZE), "input_tensor": own(), "group": None},
+        "output_tensor",
+        everyone,
+    )
+    try_all(
+        "reduce_scatter_tensor",
+        lambda: {"output": torch.zeros(SIZE), "input": own().repeat(ranks), "op": SUM, "group": None},
+        "output",
+        torch.full((SIZE,), total),
+    )
+    try_all(
+        "all_to_all_single",
+        lambda: {
+            "output": torch.zeros(ranks * SIZE),
+            "input": own().repeat(ranks),
+            "output_split_sizes": None,
+            "input_split_sizes": None,
+            "group": None,
+        },
+        "output",
+        everyone,
+    )
+
+
+# --- groups ------------------------------------------------------------------------------------
+
+
+def groups(checks: Checks) -> None:
+    """Each call of `new_group`; ended by name and in turn."""
+    values = {"ranks": [0, 1], "timeout": timedelta(seconds=60), "backend": "gloo", "pg_options": None}
+    for args, kwargs in styles(dist.new_group, values):
+
+        def call(args: list[Any] = args, kwargs: dict[str, Any] = kwargs) -> None:
+            group = dist.new_group(*args, **kwargs)
+            tensor = torch.ones(SIZE)
+            dist.all_reduce(tensor, group=group)
+            assert torch.equal(tensor, torch.full((SIZE,), float(dist.get_world_size()))), "a wrong result"
+            if args:
+                dist.destroy_process_group(group)
+            else:
+                dist.destroy_process_group(group=group)
+
+        checks.run(f"new_group{described(args, kwargs)}", call)
+
+
+def starts(checks: Checks) -> None:
+    """A default group again and again; the last one stays."""
+    values = {"backend": "gloo", "init_method": "env://", "timeout": timedelta(seconds=60)}
+    calls = list(styles(dist.init_process_group, values))
+    assert calls[-1] == ([], {})
+    for args, kwargs in [*calls[:-1], (["gloo"], {})]:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        checks.run(
+            f"init_process_group{described(args, kwargs)}",
+            lambda args=args, kwargs=kwargs: dist.init_process_group(*args, **kwargs),
+        )
+
+
+def functions(checks: Checks) -> None:
+    """What is replaced looks as before, and can be pickled by name."""
+    for name in REPLACED:
+        function = getattr(dist, name)
+        original = inspect.unwrap(function)
+
+        def call(function: Any = function, original: Any = original, name: str = name) -> None:
+            for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+                seen, wanted = getattr(function, attribute), getattr(original, attribute)
+                assert seen == wanted, f"{attribute} is {seen!r}, was {wanted!r}"
+            assert inspect.signature(function) == inspect.signature(original), "another signature"
+            assert pickle.loads(pickle.dumps(function)) is getattr(dist, name)
+
+        checks.run(f"the looks of {name}", call)
+    for name in ("__init__", "register_comm_hook", "_register_builtin_comm_hook"):
+        method = getattr(DistributedDataParallel, name)
+
+        def call_method(method: Any = method) -> None:
+            assert inspect.signature(method) == inspect.signature(inspect.unwrap(method)), "another signature"
+            assert pickle.loads(pickle.dumps(method)) is method
+
+        checks.run(f"the looks of DistributedDataParallel.{name}", call_method)
+
+
+# --- models ------------------------------------------------------------------------------------
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+
+
+def step(wrapped: torch.nn.Module) -> None:
+    wrapped(torch.randn(4, 64)).sum().backward()
+
+
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    ours, theirs = one.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def models(checks: Checks) -> None:
+    net = model()
+    values = {"module": net, "device_ids": None, "output_device": None, "dim": 0, "broadcast_buffers": True}
+    for args, kwargs in styles(DistributedDataParallel.__init__, values):
+        checks.run(
+            f"DistributedDataParallel{described(args, kwargs)}",
+            lambda args=args, kwargs=kwargs: step(DistributedDataParallel(*args, **kwargs)),
+        )
+    hook = {"state": None, "hook": allreduce_hook}
+    for args, kwargs in styles(DistributedDataParallel.register_comm_hook, hook):
+
+        def registers(args: list[Any] = args, kwargs: dict[str, Any] = kwargs) -> None:
+            wrapped = DistributedDataParallel(model())
+            wrapped.register_comm_hook(*args, **kwargs)
+            step(wrapped)
+
+        checks.run(f"register_comm_hook{described(args, kwargs)}", registers)
+    for moment in ("before", "after"):
+        checks.run(f"torch.save {moment} the first step", lambda moment=moment: saves(moment))
+        checks.run(f"copy.deepcopy {moment} the first step", lambda moment=moment: copies(moment))
+
+
+def prepared(moment: str) -> DistributedDataParallel:
+    wrapped = DistributedDataParallel(model())
+    if moment == "after":
+        step(wrapped)
+    return wrapped
+
+
+def saves(moment: str) -> None:
+    wrapped = prepared(moment)
+    file = io.BytesIO()
+    torch.save(wrapped, file)
+    file.seek(0)
+    again = torch.load(file, weights_only=False)
+    assert same(wrapped, again), "other parameters"
+    step(again)
+
+
+def copies(moment: str) -> None:
+    wrapped = prepared(moment)
+    again = copy.deepcopy(wrapped)
+    assert same(wrapped, again), "other parameters"
+
+
+# --- the profiler ------------------------------------------------------------------------------
+
+
+def profiles(checks: Checks) -> None:
+    for async_op in (False, True):
+
+        def call(async_op: bool = async_op) -> None:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+                work = dist.all_reduce(torch.ones(SIZE), async_op=async_op)
+                if work is not None:
+                    work.wait()
+            names = {event.name for event in profile.events() or ()}
+            found = [name for name in names if "all_reduce" in name or "allreduce" in name]
+            assert found, f"no all-reduce among {sorted(names)}"
+
+        checks.run(f"an all_reduce with async_op={async_op} in the profiler", call)
+
+
+def main(place: Path) -> None:
+    checks = Checks()
+    starts(checks)
+    for part in (functions, collectives, groups, models, profiles):
+        part(checks)
+    (place / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(checks.outcomes, indent=1))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
