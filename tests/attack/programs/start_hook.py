@@ -28,7 +28,9 @@ SUM = dist.ReduceOp.SUM
 REPLACED = (
     "all_reduce",
     "all_gather_into_tensor",
+    "all_gather_single",
     "reduce_scatter_tensor",
+    "reduce_scatter_single",
     "all_to_all_single",
     "init_process_group",
     "new_group",
@@ -57,17 +59,25 @@ def _positional(parameter: inspect.Parameter) -> bool:
 class Checks:
     """What was tried in this rank, and how it went."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.outcomes: dict[str, str] = {}
 
     def run(self, name: str, check: Callable[[], object]) -> None:
+        self.write(name, "hangs")  # until it is known better
+        self.write(name, self.outcome(check))
+
+    def write(self, name: str, outcome: str) -> None:
+        self.outcomes[name] = outcome
+        self.path.write_text(json.dumps(self.outcomes, indent=1))
+
+    def outcome(self, check: Callable[[], object]) -> str:
         try:
             check()
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
-            self.outcomes[name] = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-        else:
-            self.outcomes[name] = "ok"
+            return f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+        return "ok"
 
 
 def described(args: list[Any], kwargs: dict[str, Any]) -> str:
@@ -101,29 +111,26 @@ def collectives(checks: Checks) -> None:
 
                 checks.run(f"{name}{described(args, kwargs)} async_op={async_op}", call)
 
-    try_all("all_reduce", lambda: {"tensor": own(), "op": SUM, "group": None}, "tensor", torch.full((SIZE,), total))
     everyone = torch.cat([torch.full((SIZE,), float(other + 1)) for other in range(ranks)])
-    try_all(
-        "all_gather_into_tensor",
-        lambda: {"output_tensor": torch.zeros(ranks * SIZE), "input_tensor": own(), "group": None},
-        "output_tensor",
-        everyone,
-    )
-    try_all(
-        "reduce_scatter_tensor",
-        lambda: {"output": torch.zeros(SIZE), "input": own().repeat(ranks), "op": SUM, "group": None},
-        "output",
-        torch.full((SIZE,), total),
-    )
+    try_all("all_reduce", lambda: {"tensor": own(), "op": SUM, "group": None}, "tensor", torch.full((SIZE,), total))
+    for name in ("all_gather_into_tensor", "all_gather_single"):
+        try_all(
+            name,
+            lambda: {"output_tensor": torch.zeros(ranks * SIZE), "input_tensor": own(), "group": None},
+            "output_tensor",
+            everyone,
+        )
+    for name in ("reduce_scatter_tensor", "reduce_scatter_single"):
+        try_all(
+            name,
+            lambda: {"output": torch.zeros(SIZE), "input": own().repeat(ranks), "op": SUM, "group": None},
+            "output",
+            torch.full((SIZE,), total),
+        )
+    halves = {"output_split_sizes": None, "input_split_sizes": None, "group": None}
     try_all(
         "all_to_all_single",
-        lambda: {
-            "output": torch.zeros(ranks * SIZE),
-            "input": own().repeat(ranks),
-            "output_split_sizes": None,
-            "input_split_sizes": None,
-            "group": None,
-        },
+        lambda: {"output": torch.zeros(ranks * SIZE), "input": own().repeat(ranks), **halves},
         "output",
         everyone,
     )
@@ -151,13 +158,15 @@ def groups(checks: Checks) -> None:
 
 
 def starts(checks: Checks) -> None:
-    """A default group again and again; the last one stays."""
-    values = {"backend": "gloo", "init_method": "env://", "timeout": timedelta(seconds=60)}
-    calls = list(styles(dist.init_process_group, values))
-    assert calls[-1] == ([], {})
-    for args, kwargs in [*calls[:-1], (["gloo"], {})]:
+    """A default group again and again, each with a store of its own; the last one stays."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    names = ("backend", "init_method", "timeout", "world_size", "rank")
+    for count in range(len(names) + 1):
         if dist.is_initialized():
             dist.destroy_process_group()
+        store = f"file://{checks.path.parent.absolute()}/store-{count}"
+        given = dict(zip(names, ("gloo", store, timedelta(seconds=60), ranks, rank), strict=True))
+        args, kwargs = [given[name] for name in names[:count]], {name: given[name] for name in names[count:]}
         checks.run(
             f"init_process_group{described(args, kwargs)}",
             lambda args=args, kwargs=kwargs: dist.init_process_group(*args, **kwargs),
@@ -269,11 +278,10 @@ def profiles(checks: Checks) -> None:
 
 
 def main(place: Path) -> None:
-    checks = Checks()
+    checks = Checks(place / f"rank-{os.environ['RANK']}.json")
     starts(checks)
     for part in (functions, collectives, groups, models, profiles):
         part(checks)
-    (place / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(checks.outcomes, indent=1))
     dist.destroy_process_group()
 
 
