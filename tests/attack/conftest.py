@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.attack.running import MAKEWAY, ROOT
 from tests.attack.shim_programs import Binaries, binaries
 

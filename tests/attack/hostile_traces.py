@@ -88,7 +88,7 @@ def one_long_name(path: Path, size: int) -> Path:
 
 
 def in_a_circle(rounds: int) -> bytes:
-    """A trace cut short: the launch of the first kernel is lost, and what is left says that operations wait in a circle.
+    """A trace cut short: the launch of the first kernel is lost, and operations seem to wait in a circle.
 
     Compute and collectives alternate on two streams, each right after the other. All were launched before the first
     kernel ran, so that by launch times it comes last on its stream.

@@ -143,4 +143,3 @@ def run_under_shim(
         launches=tuple((line[0], line[1], int(line[2])) for line in lines),
         receipts=read_receipts(receipts),
     )
-

@@ -51,9 +51,7 @@ def listeners(pid: int) -> list[Listener]:
 
 def _address(digits: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """Words of 32 bits, each in the byte order of the machine."""
-    packed = b"".join(
-        int(digits[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(digits), 8)
-    )
+    packed = b"".join(int(digits[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(digits), 8))
     return ipaddress.IPv4Address(packed) if len(packed) == 4 else ipaddress.IPv6Address(packed)
 
 
@@ -64,7 +62,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     with (home / "said").open("wb") as said:
         running = start(*MAKEWAY, "bench", *ENDLESS, stdout=said, stderr=said, env=environment(TMPDIR=str(home)))
     try:
-        ready = until(lambda: b"round 2 of" in (home / "said").read_bytes() or running.process.poll() is not None, START_S)
+        ready = until(
+            lambda: b"round 2 of" in (home / "said").read_bytes() or running.process.poll() is not None, START_S
+        )
         assert ready, (home / "said").read_text()[-500:]
         assert running.process.poll() is None, (home / "said").read_text()[-500:]
         yield running

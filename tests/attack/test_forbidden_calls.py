@@ -37,18 +37,19 @@ def forbidden(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import(names=names):
-                modules = [alias.name for alias in names]
+                yield from ((node.lineno, what) for what in _of_imports([alias.name for alias in names]))
             case ast.ImportFrom(module=str(module), names=names):
-                modules = [module, *(f"{module}.{alias.name}" for alias in names)]
-            case _:
-                modules = []
-        found = {module.partition(".")[0] for module in modules} & set(_PICKLERS)
-        yield from ((node.lineno, f"import {name}") for name in sorted(found))
-        yield from ((node.lineno, f"import {name}") for name in modules if name in _CALLS)
-        if isinstance(node, ast.Call):
-            yield from ((node.lineno, words) for words in _of_call(node))
-        if isinstance(node, ast.Constant) and node.value in _EVERY_INTERFACE:
-            yield node.lineno, f"the address {node.value}"
+                whole = [module, *(f"{module}.{alias.name}" for alias in names)]
+                yield from ((node.lineno, what) for what in _of_imports(whole))
+            case ast.Call():
+                yield from ((node.lineno, what) for what in _of_call(node))
+            case ast.Constant(value=value) if value in _EVERY_INTERFACE:
+                yield node.lineno, f"the address {value}"
+
+
+def _of_imports(modules: list[str]) -> Iterator[str]:
+    yield from (f"import {name}" for name in sorted({module.partition(".")[0] for module in modules} & set(_PICKLERS)))
+    yield from (f"import {name}" for name in modules if name in _CALLS)
 
 
 def _of_call(call: ast.Call) -> Iterator[str]:

@@ -24,7 +24,17 @@ HSACO = ROOT / "examples" / "matmul.gfx90a.hsaco"
 EXAMPLES = settings(max_examples=25)
 
 MARKUP = ("[/foo]", "k[lambda0]", "[link=http://127.0.0.1/]k[/link]", "[red]k", "\\[k]", "[", "[/]", ":smile:", "k[0]")
-CONTROLS = ("\x1b[31mk", "\x1b]8;;http://127.0.0.1/\x07k", "k\x9b31m", "k\nl", "k\rl", "k\x7f", "k\x00l", "\u202ek", "\u2028")
+CONTROLS = (
+    "\x1b[31mk",
+    "\x1b]8;;http://127.0.0.1/\x07k",
+    "k\x9b31m",
+    "k\nl",
+    "k\rl",
+    "k\x7f",
+    "k\x00l",
+    "\u202ek",
+    "\u2028",
+)
 # Short enough to be shown whole, and without a backslash: an escape may have to double it.
 markup = (
     st.lists(st.sampled_from([*"[]/=: k", *MARKUP]), min_size=1, max_size=6)
@@ -185,7 +195,9 @@ def test_a_devices_name_is_whole(name: str) -> None:
 
 
 @EXAMPLES
-@given(hostile.map(lambda name: name.replace("/", "|").replace("\0", "")).filter(lambda name: name not in ("", ".", "..")))
+@given(
+    hostile.map(lambda name: name.replace("/", "|").replace("\0", "")).filter(lambda name: name not in ("", ".", ".."))
+)
 @example("\x1b[31mtrace\n.json")
 @example("[|foo].json")
 def test_a_files_name_is_only_text(name: str) -> None:
@@ -241,7 +253,12 @@ def test_a_program_that_is_not_there_is_only_text(run_command: tuple[str, ...], 
 
 
 def test_strange_words_on_the_command_line_are_only_text(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["\x1b[31m"], ["devices", "\x1b[31m\n"], ["devices", "--\x1b[31m"], ["devices", "a", "\x1b[31mb"]):
+    for arguments in (
+        ["\x1b[31m"],
+        ["devices", "\x1b[31m\n"],
+        ["devices", "--\x1b[31m"],
+        ["devices", "a", "\x1b[31mb"],
+    ):
         try:
             code = main(arguments)
         except SystemExit as end:

@@ -121,7 +121,7 @@ def test_time_grows_with_streams_no_faster_than_they_do(tmp_path: Path, capsys: 
     for streams in (10, 1000, 10_000):
         (tmp_path / "trace.json").write_bytes(hostile_traces.many_streams(streams))
         times.append(processor_s(capsys, "analyze", "--no-what-if", tmp_path / "trace.json"))
-    assert_linear(*times[1:], factor=10)
+    assert_linear(times[1], times[2], factor=10)  # the first call also imports
 
 
 def test_many_events_at_one_time_end_soon(tmp_path: Path) -> None:

@@ -45,7 +45,9 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path, writer: str) -> No
     assert "cannot write" in ended.err
 
 
-def test_a_page_of_a_run_that_cannot_be_written_costs_no_exit_code(run_command: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_page_of_a_run_that_cannot_be_written_costs_no_exit_code(
+    run_command: tuple[str, ...], tmp_path: Path
+) -> None:
     place = tmp_path / "place"
     place.mkdir()
     (place / "out").write_text(BEFORE)

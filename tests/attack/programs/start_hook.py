@@ -13,8 +13,9 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,26 @@ REPLACED = (
 )
 
 
-def styles(function: Callable[..., Any], values: dict[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+Style = tuple[list[str], list[str]]  # names of positional arguments, names of keywords
+
+
+def styles(function: Callable[..., Any], names: Iterable[str]) -> Iterator[Style]:
     """Every split of the arguments into positional ones and keywords, once with and once without what is optional."""
     parameters = [parameter for name, parameter in inspect.signature(function).parameters.items() if name != "self"]
-    given = [parameter for parameter in parameters if parameter.name in values]
+    given = [parameter for parameter in parameters if parameter.name in set(names)]
     needed = [parameter for parameter in given if parameter.default is inspect.Parameter.empty]
     for chosen in (given, needed):
         leading = 0
         while leading < len(chosen) and chosen[leading] is parameters[leading] and _positional(chosen[leading]):
             leading += 1
         for count in range(leading + 1):
-            args = [values[parameter.name] for parameter in chosen[:count]]
-            yield args, {parameter.name: values[parameter.name] for parameter in chosen[count:]}
+            yield [item.name for item in chosen[:count]], [item.name for item in chosen[count:]]
+
+
+def called(function: Callable[..., Any], style: Style, values: Mapping[str, Any]) -> Any:
+    """The function's answer when it is called in that style."""
+    positional, keywords = style
+    return function(*(values[name] for name in positional), **{name: values[name] for name in keywords})
 
 
 def _positional(parameter: inspect.Parameter) -> bool:
@@ -80,8 +89,9 @@ class Checks:
         return "ok"
 
 
-def described(args: list[Any], kwargs: dict[str, Any]) -> str:
-    return f"({len(args)} positional, {', '.join(kwargs) or 'no keywords'})"
+def described(style: Style) -> str:
+    positional, keywords = style
+    return f"({len(positional)} positional, {', '.join(keywords) or 'no keywords'})"
 
 
 # --- collectives -------------------------------------------------------------------------------
@@ -97,19 +107,16 @@ def collectives(checks: Checks) -> None:
     def try_all(name: str, values: Callable[[], dict[str, Any]], result: str, expected: torch.Tensor) -> None:
         function = getattr(dist, name)
         for async_op in (False, True):
-            for args, kwargs in styles(function, {**values(), "async_op": async_op}):
-                fresh = values() | {"async_op": async_op}
-                names = list(inspect.signature(function).parameters)
-                args = [fresh[names[at]] for at in range(len(args))]
-                kwargs = {key: fresh[key] for key in kwargs}
+            for style in styles(function, [*values(), "async_op"]):
 
-                def call(args: list[Any] = args, kwargs: dict[str, Any] = kwargs, fresh: dict[str, Any] = fresh) -> None:
-                    work = function(*args, **kwargs)
+                def call(style: Style = style, async_op: bool = async_op) -> None:
+                    fresh = {**values(), "async_op": async_op}
+                    work = called(function, style, fresh)
                     if work is not None:
                         work.wait()
                     assert torch.equal(fresh[result], expected), "a wrong result"
 
-                checks.run(f"{name}{described(args, kwargs)} async_op={async_op}", call)
+                checks.run(f"{name}{described(style)} async_op={async_op}", call)
 
     everyone = torch.cat([torch.full((SIZE,), float(other + 1)) for other in range(ranks)])
     try_all("all_reduce", lambda: {"tensor": own(), "op": SUM, "group": None}, "tensor", torch.full((SIZE,), total))
@@ -142,19 +149,19 @@ def collectives(checks: Checks) -> None:
 def groups(checks: Checks) -> None:
     """Each call of `new_group`; ended by name and in turn."""
     values = {"ranks": [0, 1], "timeout": timedelta(seconds=60), "backend": "gloo", "pg_options": None}
-    for args, kwargs in styles(dist.new_group, values):
+    for style in styles(dist.new_group, values):
 
-        def call(args: list[Any] = args, kwargs: dict[str, Any] = kwargs) -> None:
-            group = dist.new_group(*args, **kwargs)
+        def call(style: Style = style) -> None:
+            group = called(dist.new_group, style, values)
             tensor = torch.ones(SIZE)
             dist.all_reduce(tensor, group=group)
             assert torch.equal(tensor, torch.full((SIZE,), float(dist.get_world_size()))), "a wrong result"
-            if args:
+            if style[0]:
                 dist.destroy_process_group(group)
             else:
                 dist.destroy_process_group(group=group)
 
-        checks.run(f"new_group{described(args, kwargs)}", call)
+        checks.run(f"new_group{described(style)}", call)
 
 
 def starts(checks: Checks) -> None:
@@ -165,11 +172,11 @@ def starts(checks: Checks) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
         store = f"file://{checks.path.parent.absolute()}/store-{count}"
-        given = dict(zip(names, ("gloo", store, timedelta(seconds=60), ranks, rank), strict=True))
-        args, kwargs = [given[name] for name in names[:count]], {name: given[name] for name in names[count:]}
+        values = dict(zip(names, ("gloo", store, timedelta(seconds=60), ranks, rank), strict=True))
+        style = list(names[:count]), list(names[count:])
         checks.run(
-            f"init_process_group{described(args, kwargs)}",
-            lambda args=args, kwargs=kwargs: dist.init_process_group(*args, **kwargs),
+            f"init_process_group{described(style)}",
+            partial(called, dist.init_process_group, style, values),
         )
 
 
@@ -209,6 +216,10 @@ def step(wrapped: torch.nn.Module) -> None:
     wrapped(torch.randn(4, 64)).sum().backward()
 
 
+def made_and_run(style: Style, values: Mapping[str, Any]) -> None:
+    step(called(DistributedDataParallel, style, values))
+
+
 def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     ours, theirs = one.state_dict(), other.state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
@@ -217,23 +228,23 @@ def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
 def models(checks: Checks) -> None:
     net = model()
     values = {"module": net, "device_ids": None, "output_device": None, "dim": 0, "broadcast_buffers": True}
-    for args, kwargs in styles(DistributedDataParallel.__init__, values):
+    for style in styles(DistributedDataParallel.__init__, values):
         checks.run(
-            f"DistributedDataParallel{described(args, kwargs)}",
-            lambda args=args, kwargs=kwargs: step(DistributedDataParallel(*args, **kwargs)),
+            f"DistributedDataParallel{described(style)}",
+            partial(made_and_run, style, values),
         )
     hook = {"state": None, "hook": allreduce_hook}
-    for args, kwargs in styles(DistributedDataParallel.register_comm_hook, hook):
+    for style in styles(DistributedDataParallel.register_comm_hook, hook):
 
-        def registers(args: list[Any] = args, kwargs: dict[str, Any] = kwargs) -> None:
+        def registers(style: Style = style) -> None:
             wrapped = DistributedDataParallel(model())
-            wrapped.register_comm_hook(*args, **kwargs)
+            called(wrapped.register_comm_hook, style, hook)
             step(wrapped)
 
-        checks.run(f"register_comm_hook{described(args, kwargs)}", registers)
+        checks.run(f"register_comm_hook{described(style)}", registers)
     for moment in ("before", "after"):
-        checks.run(f"torch.save {moment} the first step", lambda moment=moment: saves(moment))
-        checks.run(f"copy.deepcopy {moment} the first step", lambda moment=moment: copies(moment))
+        checks.run(f"torch.save {moment} the first step", partial(saves, moment))
+        checks.run(f"copy.deepcopy {moment} the first step", partial(copies, moment))
 
 
 def prepared(moment: str) -> DistributedDataParallel:

@@ -31,7 +31,7 @@ from torch.testing._internal.distributed.distributed_test import (  # noqa: E402
 )
 
 
-class InThisProcess(TestDistBackend, DistributedTest._DistTestBase):  # type: ignore[misc]  # torch has no types there
+class InThisProcess(TestDistBackend, DistributedTest._DistTestBase):
     """The tests without the processes that they start for themselves."""
 
     def setUp(self) -> None:
@@ -51,9 +51,7 @@ def outcome(name: str, rank: int, place: Path) -> str:
     test.rank, test.file_name = rank, str(place / "store")
     timeout = timedelta(seconds=CUSTOM_PG_TIMEOUT[name]) if name in CUSTOM_PG_TIMEOUT else TIMEOUT
     ranks = int(os.environ["WORLD_SIZE"])
-    dist.init_process_group(
-        init_method=test.init_method, backend="gloo", world_size=ranks, rank=rank, timeout=timeout
-    )
+    dist.init_process_group(init_method=test.init_method, backend="gloo", world_size=ranks, rank=rank, timeout=timeout)
     try:
         test._barrier()
         getattr(test, name)()
