@@ -242,9 +242,28 @@ def models(checks: Checks) -> None:
             step(wrapped)
 
         checks.run(f"register_comm_hook{described(style)}", registers)
+    for divided in (True, False):
+        checks.run(f"join with divide_by_initial_world_size={divided}", partial(joins, divided))
+    checks.run("monitored_barrier", partial(dist.monitored_barrier, timeout=timedelta(seconds=60)))
     for moment in ("before", "after"):
         checks.run(f"torch.save {moment} the first step", partial(saves, moment))
         checks.run(f"copy.deepcopy {moment} the first step", partial(copies, moment))
+
+
+def joins(divided_by_all: bool) -> None:
+    """Ranks with different numbers of inputs, which end with the same parameters."""
+    torch.manual_seed(dist.get_rank())
+    wrapped = DistributedDataParallel(model())
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.01)
+    with wrapped.join(divide_by_initial_world_size=divided_by_all):
+        for _ in range(2 + 2 * dist.get_rank()):
+            optimizer.zero_grad()
+            step(wrapped)
+            optimizer.step()
+    for parameter in wrapped.parameters():
+        theirs = parameter.detach().clone()
+        dist.broadcast(theirs, src=dist.get_world_size() - 1)  # from the rank with most inputs
+        assert torch.equal(parameter, theirs), "ranks differ after a join"
 
 
 def prepared(moment: str) -> DistributedDataParallel:

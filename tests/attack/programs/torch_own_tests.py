@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import time
 import unittest
@@ -22,6 +23,7 @@ if find_spec("expecttest") is None:  # torch's tests are built on it; none of th
     sys.modules["expecttest"] = ModuleType("expecttest")
     sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
 
+import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.testing._internal.distributed.distributed_test import (  # noqa: E402
     CUSTOM_PG_TIMEOUT,
@@ -47,6 +49,8 @@ def outcome(name: str, rank: int, place: Path) -> str:
         (place / directory).mkdir(parents=True, exist_ok=True)
     os.environ["TEMP_DIR"] = str(place)
     Barrier.barrier_id = 0
+    torch.manual_seed(1234)  # as torch's own set-up does: ranks draw the same inputs
+    random.seed(1234)
     test: Any = InThisProcess(name)
     test.rank, test.file_name = rank, str(place / "store")
     timeout = timedelta(seconds=CUSTOM_PG_TIMEOUT[name]) if name in CUSTOM_PG_TIMEOUT else TIMEOUT
