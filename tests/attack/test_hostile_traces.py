@@ -136,11 +136,14 @@ def test_many_events_at_one_time_end_soon(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rounds", [1, 40])
 @pytest.mark.parametrize("more", [(), ("--no-what-if",)], ids=["what-if", "no-what-if"])
-def test_a_what_if_that_fails_costs_no_figures(tmp_path: Path, rounds: int, more: tuple[str, ...]) -> None:
+def test_a_what_if_that_fails_costs_no_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rounds: int, more: tuple[str, ...]
+) -> None:
     (tmp_path / "trace.json").write_bytes(hostile_traces.in_a_circle(rounds))
-    ended = run(*MAKEWAY, "analyze", tmp_path / "trace.json", "--json", *more)
-    assert ended.code == 0, ended.err[:300]
-    (rank,) = json.loads(ended.out)["ranks"]
+    code = main(["analyze", str(tmp_path / "trace.json"), "--json", *more])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err[:300]
+    (rank,) = json.loads(captured.out)["ranks"]
     assert (rank["kernels"], rank["comm_kernels"]) == (2 * rounds + 1, rounds)
     assert rank["exposed_ms"] == pytest.approx(0.2 * rounds)
-    assert max(map(len, ended.err.splitlines()), default=0) < 500
+    assert max(map(len, captured.err.splitlines()), default=0) < 500

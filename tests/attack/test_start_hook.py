@@ -57,21 +57,22 @@ def outcomes(place: Path, *command: str | Path, limit_s: float) -> dict[str, str
     return merged
 
 
-def failures(found: dict[str, str]) -> dict[str, str]:
-    return {name: said for name, said in found.items() if said not in ("ok", "passed", "skipped")}
+def failures(found: dict[str, str]) -> str:
+    """One line for each check that failed."""
+    return "\n".join(f"{name}: {said}" for name, said in found.items() if said not in ("ok", "passed", "skipped"))
 
 
 def test_every_way_of_calling_what_is_replaced_works(tmp_path: Path) -> None:
     place = tmp_path / "place"
     found = outcomes(place, *PLANNED, *TORCHRUN, PROGRAMS / "start_hook.py", place, limit_s=150)
     assert len(found) > 100
-    assert failures(found) == {}
+    assert not failures(found), failures(found)
 
 
 def test_a_sample_of_pytorchs_own_tests_passes(tmp_path: Path) -> None:
     place = tmp_path / "place"
     found = outcomes(place, *PLANNED, *TORCHRUN, PROGRAMS / "torch_own_tests.py", place, *SAMPLE, limit_s=150)
-    assert failures(found) == {}
+    assert not failures(found), failures(found)
     assert list(found.values()) == ["passed"] * len(SAMPLE)
 
 
