@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from makeway.act.cuda.backend import CudaBackend
@@ -66,15 +67,18 @@ class World:
     def barrier(self) -> None:
         self.meeting.everyone(self.rank, None)
 
-    def everywhere(self, value: Any) -> list[Any]:
-        return self.meeting.everyone(self.rank, value)
+    def everywhere(self, value: Any, kind: Any) -> list[Any]:
+        """Through JSON, as real ranks send values."""
+        sent = [msgspec.json.encode(each) for each in self.meeting.everyone(self.rank, value)]
+        return [msgspec.json.decode(each, type=kind) for each in sent]
 
-    def gathered(self, value: Any) -> list[Any] | None:
-        found = self.everywhere(value)
-        return found if self.rank == 0 else None
+    def gathered(self, value: Any, kind: Any) -> list[Any] | None:
+        values = self.everywhere(value, kind)
+        return values if self.rank == 0 else None
 
-    def broadcast(self, decide: Callable[[], Any]) -> Any:
-        return self.everywhere(decide() if self.rank == 0 else None)[0]
+    def broadcast(self, decide: Callable[[], Any], kind: Any) -> Any:
+        decided = self.meeting.everyone(self.rank, decide() if self.rank == 0 else None)[0]
+        return msgspec.json.decode(msgspec.json.encode(decided), type=kind)
 
 
 # --- a strict GPU -------------------------------------------------------------------------------
