@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from makeway.model.validate.run import Validation, validate
     from makeway.read.binaries.inspect import Inspection, inspect
     from makeway.read.plan_file import dump_plan, load_plan
+    from makeway.read.workload_file import load_workload
     from makeway.show.report import report_of
     from makeway.values.collective import CommFootprint, load_footprint
     from makeway.values.control import Control, parse_control
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from makeway.values.plan import Plan, Search, parse_controls
     from makeway.values.receipt import Receipt
     from makeway.values.timeline import Timeline
-    from makeway.values.workload import Workload, WorkloadBuilder, load_workload
+    from makeway.values.workload import Workload, WorkloadBuilder
 
 __version__ = "0.1.0"
 
@@ -89,7 +90,7 @@ _HOMES = {
     "load_footprint": "values.collective",
     "load_plan": "read.plan_file",
     "load_preset": "model.presets",
-    "load_workload": "values.workload",
+    "load_workload": "read.workload_file",
     "make_room": "model.room",
     "pad_range": "model.residency",
     "parse_control": "values.control",

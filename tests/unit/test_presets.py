@@ -11,10 +11,11 @@ import pytest
 
 from makeway.model.presets import PresetOptions, load_preset, preset_names, preset_summary
 from makeway.model.residency import check_launch, resident_blocks
+from makeway.read.workload_file import parse_workload
 from makeway.values.collective import load_footprint
 from makeway.values.device import Device, device_names, load_device
 from makeway.values.errors import InputError, InvalidKernelError, UnknownNameError, UnsupportedError
-from makeway.values.workload import BlockWork, Gemm, Workload, parse_workload
+from makeway.values.workload import BlockWork, Gemm, Workload
 
 MIB = 1 << 20
 GPUS = [device for device in map(load_device, device_names()) if device.limits]

@@ -9,6 +9,7 @@ import pytest
 from makeway.model.simulate.predict import Settings, simulate
 from makeway.model.simulate.rewrite import rewritten
 from makeway.read.plan_file import load_plan
+from makeway.read.workload_file import parse_workload
 from makeway.values.control import (
     Chunks,
     CommBlocks,
@@ -26,7 +27,7 @@ from makeway.values.control import (
 from makeway.values.device import load_device
 from makeway.values.errors import DataFileError, InputError, MakewayError
 from makeway.values.kernel import KernelResources
-from makeway.values.workload import BlockWork, CollectiveOp, Gemm, KernelOp, WorkloadBuilder, parse_workload
+from makeway.values.workload import BlockWork, CollectiveOp, Gemm, KernelOp, WorkloadBuilder
 
 STEP = """
 name = "step"

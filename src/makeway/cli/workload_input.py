@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from makeway.model.presets import PresetOptions, load_preset, preset_names, preset_summary
+from makeway.read.workload_file import load_workload
 from makeway.values.collective import load_footprint
 from makeway.values.device import Device
 from makeway.values.errors import InputError
-from makeway.values.workload import CollectiveOp, Workload, load_workload
+from makeway.values.workload import CollectiveOp, Workload
 
 _PRESET_OPTIONS = ("ranks", "grid", "tile", "in_flight", "iterations", "library")
 
