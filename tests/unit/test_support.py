@@ -13,10 +13,19 @@ from makeway.act.cuda.graph import GraphChanges, control_receipts
 from makeway.act.doctor.works import SAMPLES
 from makeway.act.export.targets import TARGETS, export
 from makeway.act.preload.rules import rules_of
-from makeway.values.control import CommBlocks, Control, SmPartition
+from makeway.values.control import CommBlocks, CommPriority, Control, SmPartition
 from makeway.values.errors import DataFileError, UnknownNameError
 from makeway.values.plan import MadeFor, Plan
-from makeway.values.support import CONTROL_NAMES, Carrier, Platform, carriers, parse_carrier, support, support_table
+from makeway.values.support import (
+    CONTROL_NAMES,
+    Carrier,
+    Platform,
+    carriers,
+    carriers_of,
+    parse_carrier,
+    support,
+    support_table,
+)
 
 ROOT = Path(__file__).parents[2]
 NCCL = MadeFor(device="H100-SXM5-80GB", library="nccl-2.32.3/ring-simple")
@@ -28,7 +37,8 @@ CONTROLS = tuple({type(control): control for control in (*SAMPLES, CommBlocks(2)
 
 def document(**changes: Any) -> dict[str, Any]:
     rows = {name: {"supported": True, "how": "a setting"} for name in CONTROL_NAMES}
-    return {"name": "ours", "source": "here", "sources": {"here": "a page"}, "controls": rows} | changes
+    whole = {"name": "ours", "platforms": ["cuda"], "source": "here", "sources": {"here": "a page"}, "controls": rows}
+    return whole | changes
 
 
 # --- the table itself ------------------------------------------------------------------------------
@@ -82,6 +92,7 @@ def test_a_version_before_the_first_one_is_refused_with_the_target_to_try() -> N
     ("changes", "message"),
     [
         ({"controls": {}}, "no row for pad, tile"),
+        ({"platforms": ["tpu"]}, "platforms must name some of"),
         ({"controls": document()["controls"] | {"padd": {}}}, "unknown key 'padd'"),
         ({"controls": document()["controls"] | {"pad": {"supported": True}}}, "say how"),
         ({"controls": document()["controls"] | {"pad": {"supported": False}}}, "say how it is carried, or why not"),
@@ -96,6 +107,12 @@ def test_a_file_with_a_gap_or_a_typing_error_is_refused(changes: dict[str, Any],
     assert isinstance(parse_carrier(document(), {}, "ours.toml"), Carrier)
     with pytest.raises(DataFileError, match=message):
         parse_carrier(document(**changes), {}, "ours.toml")
+
+
+def test_a_carrier_is_named_only_on_its_own_platform() -> None:
+    assert carriers_of(CommPriority(), "cuda")
+    assert not {"torch on CPU", "launch shim (HIP)"} & set(carriers_of(CommPriority(), "cuda"))
+    assert set(carriers_of(CommPriority(), "cpu")) == {"torch on CPU"}
 
 
 # --- exports say the same --------------------------------------------------------------------------

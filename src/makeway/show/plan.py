@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from makeway.decide.planning.difference import PlanDifference
 from makeway.decide.planning.recorded import NothingToPlan
-from makeway.show.blocks import Bars, Cell, Column, Headline, Report, Section, Table, Words
+from makeway.show.blocks import Bars, Cell, Column, Headline, Notes, Report, Section, Table, Words
 from makeway.show.data import plain, record
 from makeway.show.numbers import count, number, percent, time_text
 from makeway.show.prediction import ideal_bars, room_section, share_text, time_bar, timeline_section
@@ -16,6 +16,7 @@ from makeway.values.control import Control, control_word, describe
 from makeway.values.plan import Forecast, MadeFor, Plan, Search
 
 _MS = 1e6
+_NOT_SHOWN = ("workload", "device", "summary", "carriers", "notes", "timelines")  # elsewhere, or not data
 _NUMBERS = "predicted by simulation, not measured"
 _TIMES = ("t_naive_ms", "t_plan_ms", "t_ideal_ms", "t_sequential_ms", "share_of_ideal_naive", "share_of_ideal_plan")
 
@@ -64,7 +65,8 @@ def _plan_report(plan: Plan, arguments: str) -> Report:
 def _sections(plan: Plan, search: Search | None, forecast: Forecast | None) -> Iterator[Section]:
     reasons = zip(plan.controls, plan.reasons, strict=True)
     table = _controls("controls", "What to set, and why", reasons, nothing="Nothing to set.")
-    yield Section(name="plan", title="Plan", blocks=(table,))
+    carriers = (_carriers(plan, search),) if search is not None and plan.controls else ()
+    yield Section(name="plan", title="Plan", blocks=(table, *carriers))
     if search is not None and forecast is not None:
         rows = _rows(plan, search, forecast)
         yield Section(name="compared", title="Compared with published heuristics", blocks=(_heuristics(rows),))
@@ -92,6 +94,17 @@ def _controls(
         nothing=nothing,
         filtered=True,
         brief_rows=brief_rows,
+    )
+
+
+def _carriers(plan: Plan, search: Search) -> Notes:
+    """What can apply each control."""
+    applied = zip(plan.controls, search.carriers, strict=True)
+    return Notes(
+        sentences=tuple(
+            f"{control_word(control)} is applied by: {', '.join(carriers) or 'nothing that makeway knows'}"
+            for control, carriers in applied
+        )
     )
 
 
@@ -136,14 +149,15 @@ def _bars(rows: list[_Row], forecast: Forecast) -> Bars:
 
 def _plan_data(plan: Plan, made_for: MadeFor) -> dict[str, Any]:
     search = plan.search
-    searched = record(search, without=("workload", "device", "summary", "notes", "timelines")) if search else {}
+    searched = record(search, without=_NOT_SHOWN) if search else {}
+    carriers = search.carriers if search else ((),) * len(plan.controls)
     return {
         "workload": made_for.workload,
         "device": made_for.device,
         "origin": "predicted",
         "controls": [
-            {"control": control_word(control), "words": describe(control), "reason": reason}
-            for control, reason in zip(plan.controls, plan.reasons, strict=True)
+            {"control": control_word(control), "words": describe(control), "reason": reason, "carriers": list(names)}
+            for control, reason, names in zip(plan.controls, plan.reasons, carriers, strict=True)
         ],
         **(record(plan.predicted) if plan.predicted else {}),
         "rejected": plain(plan.rejected),

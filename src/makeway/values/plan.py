@@ -82,6 +82,7 @@ class Search:
     evaluations: int  # sets of controls that were scored
     engine: str  # that predicted the times
     waves: int | None  # that the engine kept of each kernel; None: all
+    carriers: tuple[tuple[str, ...], ...] = ()  # for each control of the plan, what can apply it on this device
     notes: tuple[str, ...] = ()
     timelines: tuple[tuple[str, Timeline], ...] = ()  # without and with the plan, where they were wanted
 

@@ -17,6 +17,7 @@ from makeway.values.errors import DataFileError, UnknownNameError, suggestion
 from makeway.values.facts import data_files, parse_toml, refuse_unknown, text
 
 Platform = Literal["cpu", "cuda", "rocm"]
+PLATFORMS: dict[str, Platform] = {"nvidia": "cuda", "amd": "rocm", "cpu": "cpu"}  # by the vendor of a device
 CONTROL_NAMES: tuple[str, ...] = tuple(kind.name for kind in get_args(Control))
 
 _REASONS = "reasons.toml"
@@ -59,6 +60,7 @@ class Carrier:
     """One carrier and its row for every control."""
 
     name: str
+    platforms: tuple[Platform, ...]  # that it exists on
     target: str | None  # the word of `makeway export --to`; None: not an export
     rows: Mapping[str, Support]
 
@@ -79,6 +81,15 @@ def carriers() -> tuple[str, ...]:
     return tuple(support_table())
 
 
+def carriers_of(control: Control, platform: Platform) -> tuple[str, ...]:
+    """The carriers that can apply a control on a platform."""
+    return tuple(
+        name
+        for name, carrier in support_table().items()
+        if platform in carrier.platforms and carrier.rows[control.name].refusal(platform) is None
+    )
+
+
 @cache
 def support_table() -> Mapping[str, Carrier]:
     """Every carrier by name."""
@@ -91,15 +102,18 @@ def support_table() -> Mapping[str, Carrier]:
 
 def parse_carrier(document: Mapping[str, Any], reasons: Mapping[str, str], where: str) -> Carrier:
     """A carrier of its file; a missing, unknown or incomplete row is an error."""
-    refuse_unknown(document, ("name", "target", "source", "not_on", "sources", "controls"), where=where)
+    refuse_unknown(document, ("name", "platforms", "target", "source", "not_on", "sources", "controls"), where=where)
     rows = document.get("controls", {})
     refuse_unknown(rows, CONTROL_NAMES, where=where)
     if missing := [name for name in CONTROL_NAMES if name not in rows]:
         raise DataFileError(f"{where}: no row for {', '.join(missing)}; every carrier answers for every control")
     shared = {"source": document.get("source"), "not_on": document.get("not_on", {})}
-    name = text(document, "name", where=where)
+    name, platforms = text(document, "name", where=where), tuple(document.get("platforms", ()))
+    if not platforms or not set(platforms) <= set(get_args(Platform)):
+        raise DataFileError(f"{where}: platforms must name some of {', '.join(get_args(Platform))}")
     return Carrier(
         name=name,
+        platforms=platforms,
         target=document.get("target"),
         rows={
             control: _row(name, control, shared | rows[control], document, reasons.get(control, ""))

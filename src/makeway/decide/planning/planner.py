@@ -21,6 +21,7 @@ from makeway.values.control import Control
 from makeway.values.device import Device
 from makeway.values.errors import InputError, suggestion
 from makeway.values.plan import Baseline, Forecast, MadeFor, Plan, Rejected, Search
+from makeway.values.support import PLATFORMS, carriers_of
 from makeway.values.timeline import Timeline
 from makeway.values.workload import Workload
 
@@ -87,6 +88,7 @@ def plan(
             evaluations=contest.evaluations,
             engine=judge.fidelity.engine,
             waves=judge.fidelity.waves,
+            carriers=tuple(carriers_of(control, PLATFORMS[device.vendor]) for control in selected.controls),
             notes=tuple(_notes(contest, searched=heuristic == PLANNER)),
             timelines=_timelines(workload, device, selected.controls) if timelines else (),
         ),
