@@ -6,7 +6,7 @@ takes too long, one run with equal block times stands for all, and the result sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,7 +30,7 @@ from makeway.model.simulate.predict import Prediction, Settings, simulate
 from makeway.model.simulate.sweep import HONEST_JITTER
 from makeway.model.validate.grid import experiment as fitted_experiment
 from makeway.values.collective import CollectiveKind
-from makeway.values.control import CommPriority, Control, control_word
+from makeway.values.control import CommPriority, Control
 from makeway.values.device import Device
 from makeway.values.errors import InputError, MakewayError, UnknownNameError, suggestion
 from makeway.values.receipt import Receipt
@@ -62,7 +62,7 @@ class _Runs:
             times_ns=tuple(prediction.t_ns for prediction in self.predictions),
             controls=controls,
             overlap_rate=_middle(rates),
-            receipts=tuple(_receipt(control, self.predictions[0]) for control in controls),
+            receipts=tuple(receipt for control in controls for receipt in _idle(control, self.predictions[0])),
         )
 
 
@@ -71,15 +71,11 @@ def _middle(rates: Sequence[float | None]) -> float | None:
     return known[len(known) // 2] if known else None
 
 
-def _receipt(control: Control, prediction: Prediction) -> Receipt:
-    names = type(control).__name__, control_word(control).partition("=")[0]
-    idle = [reason for reason in prediction.without_effect if reason.startswith(names)]
-    return Receipt(
-        control=control,
-        status="no effect" if idle else "applied",
-        detail="; ".join(idle) or "simulated",
-        carrier="simulation",
-    )
+def _idle(control: Control, prediction: Prediction) -> Iterator[Receipt]:
+    """A receipt for a control that changes nothing; a simulation applies nothing, so it gives no other."""
+    reasons = [reason for reason in prediction.without_effect if reason.startswith(control.name)]
+    if reasons:
+        yield Receipt(control=control, status="no effect", detail="; ".join(reasons), carrier="simulation")
 
 
 # --- a bench -----------------------------------------------------------------------------------
