@@ -36,6 +36,7 @@ def report(answer: RoomAnswer, *, arguments: str = "") -> Report:
             ),
         ),
         data=_data(answer),
+        arguments=arguments,
     )
 
 
