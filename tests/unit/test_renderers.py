@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from tests.unit.test_run_report import example_run
 
 from makeway import (
     Bench,
@@ -55,7 +56,6 @@ from makeway.values.collective import Collective
 from makeway.values.control import CommPriority, SmPartition
 from makeway.values.receipt import Receipt
 from makeway.values.timeline import Rank
-from tests.unit.test_run_report import example_run
 
 H100 = load_device("H100-SXM5-80GB")
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -172,7 +172,7 @@ def _variant_row(bench: Bench, variant: VariantResult, *, predicted: bool) -> tu
         *((number(variant.predicted_ns, scale=_MS),) if predicted else ()),
         number(variant.spread_ns, scale=_MS),
         number(variant.n, 0),
-        number(None if change is None else 100 * change, 1),
+        Cell("–") if change is None else Cell(f"{100 * change:+.1f}", 100 * change),
         number(None if share is None else 100 * share, 0),
         number(variant.threads, 0),
         number(variant.outliers, 0),

@@ -121,7 +121,7 @@ def _rows_table(index: int, source: str, rows: Sequence[Row]) -> Table:
                 Cell(row.case),
                 Cell(f"{row.published:.3g} {row.unit}".rstrip(), row.published),
                 Cell(f"{row.predicted:.3g} {row.unit}".rstrip(), row.predicted),
-                Cell(f"{row.error:+.3g}", row.error),
+                Cell(f"{round(row.error, 6):+.3g}", row.error),
                 Cell(row.status),
                 Cell("; ".join(row.assumed)),
             )
