@@ -313,9 +313,7 @@ def _data(analysis: Analysis) -> dict[str, Any]:
         "longest_causes": [record(cause, without=("at_ns",)) for cause in analysis.longest],
         "slowdown": [_slowdown_data(group) for group in analysis.slowdowns.groups],
         "slowdown_coverage": record(analysis.slowdowns, without=("groups",)),
-        "advice": [
-            record(item) | {"predicted_gain_ms": milliseconds(item.predicted_gain_ns)} for item in analysis.advice
-        ],
+        "advice": [record(item) for item in analysis.advice],
         "what_if": _what_if_data(analysis),
     }
     if analysis.gate is not None:

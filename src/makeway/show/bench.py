@@ -20,7 +20,7 @@ from makeway.show.blocks import (
     Table,
     Words,
 )
-from makeway.show.data import milliseconds, record
+from makeway.show.data import milliseconds, record, rounded
 from makeway.show.numbers import count, number, percent, time_text
 from makeway.show.provenance import provenance
 from makeway.show.tracks import compared_tracks
@@ -293,11 +293,11 @@ def bench_data(bench: Bench) -> dict[str, Any]:
         },
         "ideal_ms": milliseconds(bench.ideal_ns),
         "share_of_ideal": {
-            variant.name: _rounded(bench.share_of_ideal(variant.name))
+            variant.name: rounded(bench.share_of_ideal(variant.name))
             for variant in bench.variants
             if variant.name != SEQUENTIAL
         },
-        "overlap_rate": {variant.name: _rounded(variant.overlap_rate) for variant in bench.variants},
+        "overlap_rate": {variant.name: rounded(variant.overlap_rate) for variant in bench.variants},
         "baseline": baseline and baseline.name,
         "against_baseline": {variant.name: _comparison(bench, variant.name) for variant in others},
         "choice": bench.choice,
@@ -309,8 +309,4 @@ def bench_data(bench: Bench) -> dict[str, Any]:
 def _comparison(bench: Bench, name: str) -> dict[str, Any]:
     assert bench.baseline is not None
     comparison = bench.against(name, bench.baseline.name)
-    return {"relative": _rounded(comparison.relative), "faster": comparison.faster, "n": comparison.n}
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
+    return {"relative": rounded(comparison.relative), "faster": comparison.faster, "n": comparison.n}

@@ -25,7 +25,7 @@ from makeway.show.blocks import (
     Table,
     Words,
 )
-from makeway.show.data import milliseconds, record
+from makeway.show.data import milliseconds, record, rounded
 from makeway.show.numbers import number, percent, time_text
 from makeway.show.provenance import provenance
 from makeway.show.tracks import compared_tracks
@@ -214,11 +214,6 @@ def gain_text(share: float | None, t_sequential_ns: float) -> str:
 
 def share_text(share: float | None) -> str:
     return "" if share is None else f"{percent(100 * share)} of ideal"
-
-
-def rounded(share: float | None) -> float | None:
-    """A share as JSON shows it."""
-    return None if share is None else round(share, 6)
 
 
 def _share_cell(share: float | None) -> Cell:
