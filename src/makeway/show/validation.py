@@ -30,8 +30,8 @@ def report(validation: Validation, *, arguments: str = "") -> Report:
         result="validation",
         over="makeway validate",
         headline=Headline(
-            sentence=f"The model is within {percent(100 * CLOSE)} of {every.close} of {every.rows} published figures, "
-            f"and of {honest.close} of the {honest.rows} that nothing was fitted to",
+            sentence=f"The model is within {percent(100 * CLOSE)} of {every.close} of {every.rows} published figures"
+            + (f", and of {honest.close} of the {honest.rows} that nothing was fitted to" if honest.rows else ""),
             origin="predicted",
             value=every.close,
         ),
