@@ -108,6 +108,6 @@ def test_every_command_that_prints_numbers_has_a_section_and_every_defined_key_i
 
 def test_every_variable_of_makeway_is_on_its_page_and_in_the_code() -> None:
     page = set(re.findall(r"MAKEWAY_[A-Z_]+", (ROOT / "docs" / "reference" / "environment.md").read_text()))
-    files = [*SOURCES, ROOT / "tests" / "conftest.py"]
+    files = [*SOURCES, ROOT / "tests" / "conftest.py", ROOT / "tests" / "recordings.py"]
     read = {name for path in files for name in re.findall(r"MAKEWAY_[A-Z_]*[A-Z]\b", path.read_text(encoding="utf-8"))}
     assert page == read
