@@ -69,7 +69,7 @@ def bench_headline(bench: Bench) -> Headline:
         bench,
         controlled,
         f"{time_text(controlled.median_ns)} {how} against {time_text(baseline.median_ns)} by {baseline_text(bench)} "
-        f"({percent(100 * gain.relative, '+.1f')}, n = {gain.n})",
+        f"({percent(100 * gain.relative, '+.1f')}, n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{gain.n})",
     )
 
 
