@@ -135,13 +135,18 @@ def test_wrong_input_gets_one_clear_message_and_exit_2(
     ("arguments", "said"),
     [
         (["residence"], "unknown command 'residence'; did you mean 'residency'"),
-        (["residency"], "the following arguments are required"),
+        (["residency"], "makeway residency: --device, --compute and --comm are needed"),
         (["residency", "--devise", "x"], "makeway residency: unknown option '--devise'; did you mean '--device'?"),
         (["devices", "A40", "--jsn"], "makeway devices: unknown option '--jsn'; did you mean '--json'?"),
         (["devices", "A40", "again"], "unexpected argument 'again'"),
         (["--jsn"], "makeway: unknown option '--jsn'"),
-        (["inspect"], "the following arguments are required: file"),
-        (["inspect", "x", "--reader", "magic"], "invalid choice: 'magic'"),
+        (["inspect"], "makeway inspect: FILE is needed"),
+        (["inspect", "x", "--reader", "magic"], "--reader takes one of auto, native, cuobjdump, got 'magic'"),
+        (["simulate", "gemm-ar", "--device"], "--device takes a value"),
+        (["plan", "--compare", "a"], "--compare takes 2 values"),
+        (["bench", "--ranks", "two"], "--ranks takes a whole number, got 'two'"),
+        (["simulate", "gemm-ar", "--device", "A40", "--jitter", "much"], "--jitter takes a number, got 'much'"),
+        (["devices", "--width", "0"], "--width takes 40 columns or more, got '0'"),
     ],
 )
 def test_wrong_options_are_answered_in_two_lines(

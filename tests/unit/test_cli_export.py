@@ -87,7 +87,7 @@ def test_a_target_that_carries_nothing_says_so_first_and_writes_nothing(
     file.write_text('version = 1\n[[control]]\nkind = "SmemPad"\npad_bytes = 1024\n')
     assert main(["export", str(file), "--to", "xla", *more]) == 2
     captured = capsys.readouterr()
-    verdict = "xla carries none of the plan's 1 control"
+    verdict = "xla does not carry the plan's one control"
     if more == ["--json"]:
         assert json.loads(captured.out)["verdict"] == verdict
     else:

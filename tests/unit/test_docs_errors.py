@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,11 +23,24 @@ def pattern(message: str) -> str:
     return "\n".join(re.escape(line) + (".*" if more else "") for line, more, _ in parts)
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the page's commands run: the examples, and the small files that the page names."""
+    for name in ("examples", "README.md"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "profile.sqlite.gz").write_bytes(gzip.compress(b"SQLite format 3\0" + bytes(84)))
+    (tmp_path / "pad.toml").write_text('version = 2\n[[control]]\nkind = "pad"\npad_bytes = 1024\nkernel = "*"\n')
+    for name in ("monday", "tuesday"):
+        shutil.copy(ROOT / "examples/recordings/tp-llama-70b/rank0.json.gz", tmp_path / f"{name}.json.gz")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.mark.parametrize(("command", "message"), ENTRIES, ids=[command for command, _ in ENTRIES])
+@pytest.mark.usefixtures("folder")
 def test_a_listed_message_is_what_the_command_says(
-    command: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(ROOT)
     try:
         code = main(shlex.split(command)[1:])
     except SystemExit as ended:  # options that argparse refuses

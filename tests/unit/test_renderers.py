@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from tests.unit.test_run_report import example_run
 
 from makeway import (
     Bench,
@@ -22,13 +23,23 @@ from makeway import (
     analyze,
     bench,
     compare_plans,
+    export,
+    inspect,
+    known_devices,
     load_device,
+    load_plan,
     load_preset,
+    make_room,
+    parse_resources,
     plan,
     report_of,
     simulate,
     sweep,
+    validate,
 )
+from makeway.act.doctor.checkup import doctor
+from makeway.act.launch.run import dry_run
+from makeway.act.measure.calibrate import Calibration
 from makeway.act.measure.demo import DeviceMap, Recording
 from makeway.act.measure.experiment import Cell as ExperimentCell
 from makeway.act.measure.experiment import Experiment
@@ -47,26 +58,41 @@ from makeway.values.receipt import Receipt
 from makeway.values.timeline import Rank
 
 H100 = load_device("H100-SXM5-80GB")
-RECORDED = Path(__file__).parents[2] / "examples" / "recordings" / "tp-llama-70b"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RECORDED = EXAMPLES / "recordings" / "tp-llama-70b"
 WIDE = 1_000  # columns: nothing is left out of the text
 SHOWN_AS = (1.0, 100.0, 1e-3, 1e3)  # a share as percent; milliseconds as seconds or microseconds
 
 RESULTS: dict[str, Callable[[], object]] = {
     "Analysis": lambda: analyze([RECORDED], keep_spans=True, jobs=1),
     "Bench": lambda: bench_with(wrong="rank 1: gemm 0"),
+    "Calibration": lambda: Calibration(
+        facts={"fp32_flops_per_s": 1.5e11, "copy_s_per_byte": 1.25e-10}, cores=2, rounds=7, machine="a host"
+    ),
+    "Checkup": doctor,
     "Demo": lambda: demo_with(bench_with(wrong=None)),
+    "Device": lambda: H100,
+    "DeviceList": known_devices,
+    "DryRun": lambda: dry_run(["torchrun", "train.py"], load_plan(EXAMPLES / "cpu-plan.toml")),
     "Experiments": lambda: bench(
         Job(workload="cb-ar", on="sim:A40", grids=((8, 8), (16, 8)), tiles=((64, 64, 32), (64, 64, 64)), steps=2)
     ),
+    "Export": lambda: export(load_plan(EXAMPLES / "cpu-plan.toml"), "env"),
+    "Inspection": lambda: inspect(EXAMPLES / "matmul.sm_90.cubin"),
     "NothingToPlan": lambda: NothingToPlan(reason="no rank has a step", device="A40", notes=()),
     "Plan": lambda: plan(load_preset("gemm-ar", H100), H100, budget_ms=100, timelines=True),
     "PlanDifference": lambda: compare_plans(
         Plan(controls=(CommPriority(),)), Plan(controls=(SmPartition(8),)), load_preset("gemm-ar", H100), H100
     ),
     "Prediction": lambda: simulate(load_preset("gemm-ar", H100), H100),
+    "RoomAnswer": lambda: make_room(
+        H100, parse_resources("threads=256,registers=98,smem=48KiB"), "nccl-2.32.3/ring-simple"
+    ),
+    "Run": example_run,
     "Sweep": lambda: sweep("comm-blocks", load_preset("gemm-ar", H100), H100),
+    "Validation": lambda: validate(["dma"]),
 }
-WITHOUT_FIGURES = {"NothingToPlan"}
+WITHOUT_FIGURES = {"Checkup", "DryRun", "Export", "NothingToPlan"}  # they answer in words
 
 
 def bench_with(*, wrong: str | None) -> Bench:
@@ -166,6 +192,7 @@ def test_every_figure_is_in_text_page_and_json(kind: str) -> None:
     known = sorted(set(numbers(json.loads(as_json(shown)))))
     lines, markup = text(shown, width=WIDE, verbose=True), page(shown)
     assert list(figures(shown)) or kind in WITHOUT_FIGURES, "a report without figures shows nothing"
+    assert shown.headline.value is None or is_among(shown.headline.value, known), "the headline's number"
     for where, value, words in figures(shown):
         assert is_among(value, known), f"{where}: {value} is not in the JSON"
         assert words in lines, f"{where}: {words} is not in the text"

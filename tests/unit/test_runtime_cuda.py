@@ -27,7 +27,7 @@ from makeway.act.cuda.options import (
     process_group_options,
     start_environment,
 )
-from makeway.act.cuda.streams import carved_out, compute_sms
+from makeway.act.cuda.streams import compute_sms
 from makeway.act.export.frameworks import ZERO_CTA
 from makeway.act.export.values import Library
 from makeway.act.rocm.backend import RocmBackend
@@ -95,9 +95,6 @@ class FakeTorch:
             shared_memory_per_block_optin=232_448,
         )
         self._C = SimpleNamespace(**({"_CUDAGreenContext": object} if green else {}))
-        self._carveout: int | None = None
-        self._C._get_sm_carveout_experimental = lambda: self._carveout
-        self._C._set_sm_carveout_experimental = lambda sms: setattr(self, "_carveout", sms)
         self.device = lambda kind, index: (kind, index)
         self.cuda = SimpleNamespace(
             device_count=lambda: 8,
@@ -349,14 +346,6 @@ def test_communication_never_gets_fewer_sms_than_asked(sms: int, comm: int, majo
     assert sms - left >= comm
     assert left % unit == 0
     assert sms - comm - left < unit
-
-
-def test_torchs_own_carve_out_is_put_back() -> None:
-    torch = FakeTorch()
-    torch._carveout = 4
-    with carved_out(torch, 16) as sms:
-        assert sms == 16
-    assert torch._carveout == 4
 
 
 # --- AMD ----------------------------------------------------------------------------------------

@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from makeway.values.control import Control
-from makeway.values.receipt import Receipt as Receipt
-from makeway.values.receipt import Status as Status
+from makeway.values.receipt import Receipt
 
 TORCH_CARRIERS = {"cpu": "torch on CPU", "cuda": "torch on CUDA", "rocm": "torch on ROCm"}  # by name of the backend
 

@@ -41,8 +41,7 @@ class _List(argparse.Action):
     """--list: print the workloads and stop, as --help does."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print_list("workloads", [(name, workload_summary(name)) for name in workload_names()])
-        parser.exit()
+        print_list(parser, "workloads", [(name, workload_summary(name)) for name in workload_names()])
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

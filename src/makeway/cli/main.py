@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -61,8 +62,8 @@ class Parser(argparse.ArgumentParser):
             names = [name[2:] for name in self._option_string_actions if name.startswith("--")]
             nearest = suggestion(unknown[2:], names).replace("'", "'--", 1)
             message = f"unknown option {unknown!r}{nearest}"
-        usage = f"usage: {self._usage()} [options]; see `{self.prog} --help`"
-        self.exit(EXIT_CANNOT_RUN, f"{self.prog}: {message}\n{usage}\n")
+        usage = self.usage or f"{self._usage()} [options]"
+        self.exit(EXIT_CANNOT_RUN, f"{self.prog}: {_plain(message)}\nusage: {usage}; see `{self.prog} --help`\n")
 
     def _unknown_option(self) -> str | None:
         """The first long option, before a bare --, that this command does not have."""
@@ -73,15 +74,35 @@ class Parser(argparse.ArgumentParser):
         return None
 
     def _usage(self) -> str:
-        """The command with what it cannot do without."""
+        """The command with its arguments and the options that it needs."""
         needed = []
         for action in self._actions:
             value = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
-            if not action.option_strings and action.nargs not in ("?", "*"):
-                needed.append(value)
+            if not action.option_strings:
+                needed.append({"?": f"[{value}]", "*": f"[{value} ...]"}.get(str(action.nargs), value))
             elif action.option_strings and action.required:
                 needed.append(f"{action.option_strings[-1]} {value}")
         return " ".join([self.prog, *needed])
+
+
+def _plain(message: str) -> str:
+    """A message of argparse in our own words; any other as it is."""
+    if names := re.fullmatch(r"the following arguments are required: (.+)", message):
+        words = [name if name.startswith("-") else name.upper() for name in names[1].split(", ")]
+        if len(words) == 1:
+            return f"{words[0]} is needed"
+        return f"{', '.join(words[:-1])} and {words[-1]} are needed"
+    if option := re.fullmatch(r"argument (\S+): (.+)", message):
+        name, problem = option.groups()
+        if choice := re.fullmatch(r"invalid choice: (.+) \(choose from (.+)\)", problem):
+            return f"{name} takes one of {choice[2].replace(chr(39), '')}, got {choice[1]}"
+        if value := re.fullmatch(r"invalid (int|float) value: (.+)", problem):
+            return f"{name} takes a {'whole number' if value[1] == 'int' else 'number'}, got {value[2]}"
+        if expected := re.fullmatch(r"expected (one|\d+) arguments?", problem):
+            return f"{name} takes {'a value' if expected[1] == 'one' else expected[1] + ' values'}"
+        if problem.startswith("takes "):
+            return f"{name} {problem}"
+    return message
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,12 +7,10 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, TextIO
-
-import msgspec
-from rich.console import Console
+from typing import TextIO
 
 TEXT_WIDTH = 80  # where no terminal says otherwise
+LEAST_WIDTH = 40  # below, words are cut
 
 
 def add_output_options(parser: argparse.ArgumentParser, *, page: bool = True) -> None:
@@ -21,7 +19,13 @@ def add_output_options(parser: argparse.ArgumentParser, *, page: bool = True) ->
         parser.add_argument("--html", metavar="FILE", type=Path, help="write a page to look at and send: one file")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--verbose", action="store_true", help="show details, too")
-    parser.add_argument("--width", type=int, metavar="N", help="columns of text (default: the terminal's, or 80)")
+    parser.add_argument("--width", type=_columns, metavar="N", help="columns of text (default: the terminal's, or 80)")
+
+
+def _columns(text: str) -> int:
+    if not text.isdecimal() or int(text) < LEAST_WIDTH:
+        raise argparse.ArgumentTypeError(f"takes {LEAST_WIDTH} columns or more, got {text!r}")
+    return int(text)
 
 
 def show(result: object, options: argparse.Namespace, *, text_to: TextIO | None = None) -> None:
@@ -66,30 +70,3 @@ def show_stage(stage: str) -> None:
     """On a terminal, show what is being done in place of the line before; "" clears it. Elsewhere nothing."""
     if sys.stderr.isatty():
         print(f"\r\033[K{stage}", end="", file=sys.stderr, flush=True)
-
-
-def print_json(document: dict[str, Any]) -> None:
-    """One indented JSON document on stdout."""
-    encoded = msgspec.json.format(msgspec.json.encode(document), indent=2)
-    sys.stdout.write(encoded.decode() + "\n")
-
-
-class _Console(Console):
-    """Prints tables without trailing blanks where nobody sees them, and leaves a closed pipe to makeway's main."""
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        if self.is_terminal:
-            super().print(*objects, **options)
-            return
-        with self.capture() as captured:
-            super().print(*objects, **options)
-        self.file.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def console() -> Console:
-    """The console for results: coloured on a terminal, plain and never cut short elsewhere."""
-    plain_width = None if sys.stdout.isatty() else 160
-    return _Console(highlight=False, soft_wrap=True, width=plain_width)

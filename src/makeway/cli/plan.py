@@ -13,7 +13,7 @@ from makeway.decide.planning.heuristics import heuristic_names
 from makeway.decide.planning.planner import BUDGET_MS, PLANNER, plan
 from makeway.decide.planning.recorded import BUDGET_MS as TRACE_BUDGET_MS
 from makeway.decide.planning.recorded import NothingToPlan, plan_recorded, step_to_plan
-from makeway.model.presets import preset_names
+from makeway.model.presets import known_presets, preset_names
 from makeway.model.simulate.policies import DISPATCHES
 from makeway.read.plan_file import dump_plan, load_plan
 from makeway.values.device import Device, load_device
@@ -126,11 +126,8 @@ def _subject(options: argparse.Namespace) -> tuple[list[Path], Device | None]:
     first = options.inputs[0]
     workload = len(options.inputs) == 1 and (first in preset_names() or first.endswith(".toml"))
     if not workload and len(options.inputs) == 1 and not Path(first).exists():
-        known = [name for name in preset_names() if not name.startswith("conccl-")]
-        raise InputError(
-            f"{first} does not exist, and no preset has that name{suggestion(first, preset_names())}\n"
-            f"Presets: {', '.join(known)}, conccl-01 to conccl-30 (`makeway plan --list`)."
-        )
+        near = suggestion(first, preset_names())
+        raise InputError(f"{first} does not exist, and no preset has that name{near}\n{known_presets()}")
     device = load_device(options.device) if options.device else None
     for name in _TRACE_ONLY if workload else _WORKLOAD_ONLY:
         if getattr(options, name) is not None:

@@ -23,13 +23,12 @@ class ShowPresets(argparse.Action):
     """--list: print the presets and stop, as --help does."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print_list("presets", [(name, preset_summary(name)) for name in preset_names()])
-        parser.exit()
+        print_list(parser, "presets", [(name, preset_summary(name)) for name in preset_names()])
 
 
-def print_list(kind: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Names with their summaries, as text or as JSON."""
-    if "--json" in sys.argv:
+def print_list(parser: argparse.ArgumentParser, kind: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Print names with their summaries, as text or as JSON, and stop."""
+    if "--json" in getattr(parser, "given", ()):
         import msgspec
 
         items = [{"name": name, "summary": summary} for name, summary in rows]
@@ -38,6 +37,7 @@ def print_list(kind: str, rows: Sequence[tuple[str, str]]) -> None:
     else:
         for name, summary in rows:
             sys.stdout.write(f"{name:<18} {summary}\n")
+    parser.exit()
 
 
 def add_preset_options(parser: argparse.ArgumentParser) -> None:

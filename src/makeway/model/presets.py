@@ -76,9 +76,15 @@ def load_preset(name: str, device: Device, options: PresetOptions = _NO_CHANGES)
     return replace(workload, assumed=(*preset.assumed, *_assumed(workload, draft)))
 
 
+def known_presets() -> str:
+    """The presets in one sentence."""
+    names = [name for name in _PRESETS if not name.startswith("conccl-")]
+    return f"Presets: {', '.join(names)}, conccl-01 to conccl-30 (list them with --list)."
+
+
 def _preset(name: str) -> _Preset:
     if name not in _PRESETS:
-        raise UnknownNameError(f"no preset {name!r}{suggestion(name, _PRESETS)}\nKnown: {', '.join(_PRESETS)}")
+        raise UnknownNameError(f"no preset {name!r}{suggestion(name, _PRESETS)}\n{known_presets()}")
     return _PRESETS[name]
 
 

@@ -17,7 +17,7 @@ from makeway.show.analysis_details import (
     what_if_sections,
 )
 from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Go, Headline, Part, Report, Section, Table, Words
-from makeway.show.data import record
+from makeway.show.data import milliseconds, record
 from makeway.show.numbers import count, number, percent, time_text
 from makeway.show.provenance import provenance
 from makeway.values.control import control_word
@@ -186,7 +186,7 @@ def _rank_row(rank: RankFindings) -> tuple[Cell, ...]:
 def _advice_table(analysis: Analysis) -> Table:
     return Table(
         name="advice-table",
-        caption="What to change, and the most it can gain: the time that its cause accounts for.",
+        caption="What to change; the most it can gain is the time that its cause accounts for.",
         origin=analysis.origin,
         columns=(
             Column("change", "wide"),
@@ -245,7 +245,7 @@ def _group_table(analysis: Analysis) -> Table:
         ),
         nothing="Nothing is late, exposed or slowed.",
         filtered=True,
-        brief_rows=6,
+        brief_rows=4,
     )
 
 
@@ -298,8 +298,8 @@ def _data(analysis: Analysis) -> dict[str, Any]:
         "collectives": {
             "matched": len(matching.matched),
             "unmatched": {str(rank): left for rank, left in matching.unmatched},
-            "transfer_ms": _ms(matching.transfer_ns) if matching.matched else None,
-            "waiting_ms": _ms(matching.mean_waiting_ns),
+            "transfer_ms": milliseconds(matching.transfer_ns) if matching.matched else None,
+            "waiting_ms": milliseconds(matching.mean_waiting_ns),
             "straggler_rank": matching.straggler_rank,
             "straggler_share": matching.straggler_share,
         },
@@ -309,7 +309,7 @@ def _data(analysis: Analysis) -> dict[str, Any]:
         "longest_causes": [record(cause, without=("at_ns",)) for cause in analysis.longest],
         "slowdown": [_slowdown_data(group) for group in analysis.slowdowns.groups],
         "slowdown_coverage": record(analysis.slowdowns, without=("groups",)),
-        "advice": [record(item) | {"predicted_gain_ms": _ms(item.predicted_gain_ns)} for item in analysis.advice],
+        "advice": [record(item) for item in analysis.advice],
         "what_if": _what_if_data(analysis),
     }
     if analysis.gate is not None:
@@ -339,7 +339,7 @@ def _slowdown_data(group: Slowdown) -> dict[str, Any]:
         "beside_us": group.beside_ns / _US,
         "beside_spread_us": group.beside_spread_ns / _US,
         "beside_samples": group.beside_samples,
-        "cost_ms": _ms(group.cost_ns),
+        "cost_ms": milliseconds(group.cost_ns),
     }
 
 
@@ -352,15 +352,15 @@ def _what_if_data(analysis: Analysis) -> dict[str, Any]:
         "available": True,
         "rank": answers.rank,
         "device": answers.device,
-        "recorded_ms": _ms(replay.recorded_ns),
-        "replayed_ms": _ms(replay.predicted_ns),
+        "recorded_ms": milliseconds(replay.recorded_ns),
+        "replayed_ms": milliseconds(replay.predicted_ns),
         "replay_error": replay.error,
         "trusted": replay.trusted,
-        "worth_ms": _ms(replay.worth_ns),
+        "worth_ms": milliseconds(replay.worth_ns),
         "controls": [
             {
                 "control": control_word(outcome.control),
-                "predicted_gain_ms": _ms(outcome.gain_ns),
+                "predicted_gain_ms": milliseconds(outcome.gain_ns),
                 "predicted_gain_percent": answers.gain_percent(outcome),
                 "why_not": outcome.why_not,
             }
@@ -368,8 +368,3 @@ def _what_if_data(analysis: Analysis) -> dict[str, Any]:
         ],
         "assumed": list(answers.assumed),
     }
-
-
-def _ms(time_ns: float | None) -> float | None:
-    """Milliseconds with every digit: gains are compared below a nanosecond."""
-    return None if time_ns is None else time_ns / _MS

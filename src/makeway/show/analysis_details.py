@@ -56,9 +56,11 @@ def what_if_sections(analysis: Analysis) -> tuple[Section, ...]:
 def _replay_sentences(answers: WhatIf, origin: str) -> str:
     replay = answers.replay
     limit = percent(100 * TRUSTED_ERROR)
+    took = time_text(replay.recorded_ns)
+    recorded = f"the recording, itself simulated, has {took}" if origin == "predicted" else f"it took {took} ({origin})"
     sentences = (
         f"The simulator replays the recorded step of rank {answers.rank} on {answers.device} in "
-        f"{time_text(replay.predicted_ns)} (predicted); it took {time_text(replay.recorded_ns)} ({origin}). "
+        f"{time_text(replay.predicted_ns)} (predicted); {recorded}. "
         f"The replay error is {percent(100 * replay.error, '+.1f')}, "
     )
     if not replay.trusted:

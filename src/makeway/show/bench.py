@@ -20,7 +20,7 @@ from makeway.show.blocks import (
     Table,
     Words,
 )
-from makeway.show.data import milliseconds, record
+from makeway.show.data import milliseconds, record, rounded
 from makeway.show.numbers import count, number, percent, time_text
 from makeway.show.provenance import provenance
 from makeway.show.tracks import compared_tracks
@@ -69,7 +69,7 @@ def bench_headline(bench: Bench) -> Headline:
         bench,
         controlled,
         f"{time_text(controlled.median_ns)} {how} against {time_text(baseline.median_ns)} by {baseline_text(bench)} "
-        f"({percent(100 * gain.relative, '+.1f')}, n = {gain.n})",
+        f"({percent(100 * gain.relative, '+.1f')}, n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{gain.n})",
     )
 
 
@@ -172,7 +172,7 @@ def _variant_row(bench: Bench, variant: VariantResult, *, predicted: bool) -> tu
         *((number(variant.predicted_ns, scale=_MS),) if predicted else ()),
         number(variant.spread_ns, scale=_MS),
         number(variant.n, 0),
-        number(None if change is None else 100 * change, 1),
+        Cell("–") if change is None else Cell(f"{100 * change:+.1f}", 100 * change),
         number(None if share is None else 100 * share, 0),
         number(variant.threads, 0),
         number(variant.outliers, 0),
@@ -293,11 +293,11 @@ def bench_data(bench: Bench) -> dict[str, Any]:
         },
         "ideal_ms": milliseconds(bench.ideal_ns),
         "share_of_ideal": {
-            variant.name: _rounded(bench.share_of_ideal(variant.name))
+            variant.name: rounded(bench.share_of_ideal(variant.name))
             for variant in bench.variants
             if variant.name != SEQUENTIAL
         },
-        "overlap_rate": {variant.name: _rounded(variant.overlap_rate) for variant in bench.variants},
+        "overlap_rate": {variant.name: rounded(variant.overlap_rate) for variant in bench.variants},
         "baseline": baseline and baseline.name,
         "against_baseline": {variant.name: _comparison(bench, variant.name) for variant in others},
         "choice": bench.choice,
@@ -309,8 +309,4 @@ def bench_data(bench: Bench) -> dict[str, Any]:
 def _comparison(bench: Bench, name: str) -> dict[str, Any]:
     assert bench.baseline is not None
     comparison = bench.against(name, bench.baseline.name)
-    return {"relative": _rounded(comparison.relative), "faster": comparison.faster, "n": comparison.n}
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
+    return {"relative": rounded(comparison.relative), "faster": comparison.faster, "n": comparison.n}

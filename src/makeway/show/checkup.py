@@ -196,7 +196,14 @@ def _gpus(gpus: Gpus) -> str:
 
 
 def _calibration_report(calibration: Calibration, arguments: str) -> Report:
-    facts = Facts(pairs=tuple((name, f"{value:g}") for name, value in calibration.facts.items()))
+    table = Table(
+        name="fact-table",
+        caption="Facts of this host",
+        columns=(Column("fact", "name"), Column("value", "number")),
+        rows=tuple((Cell(name), Cell(f"{value:.6g}", value)) for name, value in calibration.facts.items()),
+        origin="measured",
+        brief_rows=len(calibration.facts),
+    )
     return Report(
         result="calibration",
         over="makeway doctor --calibrate",
@@ -205,7 +212,7 @@ def _calibration_report(calibration: Calibration, arguments: str) -> Report:
             origin="measured",
         ),
         sections=(
-            Section(name="host", title="Host", blocks=(facts,)),
+            Section(name="host", title="Host", blocks=(table,)),
             provenance(arguments, numbers=f"measured on {calibration.machine}"),
         ),
         data={"cores": calibration.cores, "rounds": calibration.rounds, "facts": dict(calibration.facts)},

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from makeway.values.control import Control, control_word
 
 _CONTROLS = get_args(Control)
-_DIGITS = 6  # of milliseconds: nanoseconds, the same digits on every machine
+_DIGITS = 6  # of milliseconds and shares: nanoseconds, and the same digits on every machine
 
 
 def plain(value: object) -> Any:
@@ -45,6 +45,11 @@ def record(value: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
 def milliseconds(time_ns: float | None) -> float | None:
     """A time as JSON shows it."""
     return None if time_ns is None else round(time_ns / 1e6, _DIGITS)
+
+
+def rounded(value: float | None) -> float | None:
+    """A share or a ratio as JSON shows it."""
+    return None if value is None else round(value, _DIGITS)
 
 
 def _entry(name: str, value: object) -> tuple[str, Any]:

@@ -10,13 +10,14 @@ from makeway.show.numbers import count
 from makeway.show.provenance import provenance
 from makeway.values.device import Device, DeviceList
 from makeway.values.facts import Value
-from makeway.values.units import format_bytes
+from makeway.values.units import GIB, KIB, format_bytes
 
-_RATES = {
-    "memory": "memory_bytes",
-    "FP16": "fp16_flops_per_s",
-    "HBM": "hbm_bytes_per_s",
-    "link": "link_bytes_per_s",
+_RATES = {  # column -> fact, and the unit that the caption names
+    "memory": ("memory_bytes", GIB),
+    "FP16": ("fp16_flops_per_s", 1e12),
+    "HBM": ("hbm_bytes_per_s", 1e9),
+    "link": ("link_bytes_per_s", 1e9),
+    "smem": ("smem_bytes", KIB),
 }
 _SHOWN = ("name", "vendor", "arch", "aliases", "link", "notes", "facts")
 
@@ -29,21 +30,20 @@ def report(result: Device | DeviceList, *, arguments: str = "") -> Report:
 def _list(listed: DeviceList, arguments: str) -> Report:
     table = Table(
         name="device-table",
-        caption="SMs: AMD compute units, CPU cores. ?: not confirmed, see `makeway devices NAME`",
+        caption="SMs (AMD: compute units, CPU: cores); memory in GiB, FP16 in TFLOP/s, HBM and link in GB/s, "
+        "shared memory of an SM in KiB; ? is not confirmed (`makeway devices NAME` says why)",
         columns=(
             Column("device", "name"),
             Column("arch"),
             Column("SMs", "number"),
             *(Column(title, "number") for title in _RATES),
-            Column("smem/SM", "number", hint="shared memory of one SM"),
         ),
         rows=tuple(
             (
                 Cell(device.name),
                 Cell(device.arch),
                 Cell(str(device.sms), device.sms),
-                *(_rate(device, key) for key in _RATES.values()),
-                _rate(device, "smem_bytes"),
+                *(_rate(device, key, unit) for key, unit in _RATES.values()),
             )
             for device in listed.devices
         ),
@@ -67,7 +67,7 @@ def _device(device: Device, arguments: str) -> Report:
     table = Table(
         name="fact-table",
         caption="Facts of the device and of its architecture",
-        columns=(Column("fact", "name"), Column("value"), Column("source"), Column("doubt", "wide")),
+        columns=(Column("fact", "name"), Column("value", "wide"), Column("source"), Column("doubt", "wide")),
         rows=tuple(
             (
                 Cell(key),
@@ -101,12 +101,12 @@ def _data(device: Device) -> dict[str, Any]:
     return {key: data[key] for key in _SHOWN}
 
 
-def _rate(device: Device, key: str) -> Cell:
+def _rate(device: Device, key: str, unit: float) -> Cell:
     fact = device.facts.get(key)
-    if fact is None:
+    if fact is None or isinstance(fact.value, tuple):
         return Cell("–")
-    cell = _value(key, fact.value)
-    return Cell(cell.words + " ?", cell.value) if fact.unconfirmed else cell
+    doubt = " ?" if fact.unconfirmed else ""
+    return Cell(f"{fact.value / unit:,.5g}{doubt}", float(fact.value))
 
 
 def _value(key: str, value: Value) -> Cell:

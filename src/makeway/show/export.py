@@ -40,8 +40,10 @@ def verdict(export: Export) -> str:
     """How many of the plan's controls the target carries."""
     if not export.entries:
         return f"The plan has no controls, so {export.target} has nothing to set"
-    count, total = len(export.carried) or "none", len(export.entries)
-    return f"{export.target} carries {count} of the plan's {total} control{'' if total == 1 else 's'}"
+    carried, total = len(export.carried), len(export.entries)
+    if total == 1:
+        return f"{export.target} {'carries' if carried else 'does not carry'} the plan's one control"
+    return f"{export.target} carries {carried or 'none'} of the plan's {total} controls"
 
 
 def _data(export: Export) -> dict[str, Any]:

@@ -15,8 +15,9 @@ def json(report: Report, *, indent: int = 2) -> str:
     document = {
         "schema": f"makeway/{report.result}/{SCHEMA_VERSION}",
         "makeway": __version__,
-        "verdict": report.headline.sentence.replace("\N{NO-BREAK SPACE}", " "),
+        "verdict": report.headline.sentence.removesuffix("."),
         "notes": list(report.notes),
         **report.data,
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=indent).decode() + "\n"
+    encoded = msgspec.json.format(msgspec.json.encode(document), indent=indent).decode()
+    return encoded.replace("\N{NO-BREAK SPACE}", " ") + "\n"

@@ -204,7 +204,7 @@ def _difference_report(difference: PlanDifference, arguments: str) -> Report:
         sentence = f"{time_text(a_ns)} with A, {time_text(b_ns)} with B: {change}"
         headline = Headline(sentence=sentence, origin="predicted", value=b_ns / _MS, unit="ms")
         bars = (time_bar("plan A", a_ns, "compute"), time_bar("plan B", b_ns, "overlapped"))
-        chart = Bars(name="times", caption="Predicted times", bars=bars, origin="predicted")
+        chart = Bars(name="times", caption="Times", bars=bars, origin="predicted")
         times = (Section(name="time", title="Time", blocks=(chart,), detail=True),)
     changes = [
         (sign, control)

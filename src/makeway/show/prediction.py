@@ -25,7 +25,7 @@ from makeway.show.blocks import (
     Table,
     Words,
 )
-from makeway.show.data import milliseconds, record
+from makeway.show.data import milliseconds, record, rounded
 from makeway.show.numbers import number, percent, time_text
 from makeway.show.provenance import provenance
 from makeway.show.tracks import compared_tracks
@@ -76,7 +76,7 @@ def _prediction_report(prediction: Prediction, arguments: str) -> Report:
 
 def _times(prediction: Prediction) -> Bars:
     rate = prediction.overlap_rate
-    beside = "" if rate is None else f"{percent(100 * rate)} of communication beside compute"
+    beside = "" if rate is None else f"{percent(100 * rate)} beside compute"
     return ideal_bars(
         (
             time_bar("compute alone", prediction.t_compute_ns, "compute"),
@@ -93,7 +93,7 @@ def _alternatives_section(alternatives: Sequence[Alternative]) -> tuple[Section,
         return ()
     table = Table(
         name="alternatives",
-        caption=f"If the hardware follows other policies (block times spread by {alternatives[0].jitter:.0%})",
+        caption=f"Under other hardware policies, with {percent(100 * alternatives[0].jitter)} spread of block times",
         origin="predicted",
         columns=(Column("dispatch"), Column("HBM"), Column("ms", "number"), Column("share of ideal %", "number")),
         rows=tuple(
@@ -171,7 +171,7 @@ def _sweep_report(sweep: Sweep, arguments: str) -> Report:
                 name="time",
                 title="Time",
                 blocks=(
-                    Bars(name="times", caption=f"Predicted time over {sweep.kind}", bars=bars, origin="predicted"),
+                    Bars(name="times", caption=f"Time by {sweep.kind}", bars=bars, origin="predicted"),
                     Notes(sentences=failures),
                 ),
             ),
@@ -199,7 +199,7 @@ def time_bar(label: str, time_ns: float, colour: str, note: str = "") -> Bar:
 
 
 def ideal_bars(bars: tuple[Bar, ...], ideal_ns: float) -> Bars:
-    caption = "Predicted times; the ideal is the longer of compute and communication alone"
+    caption = "Times; the ideal is the longer of compute and communication alone"
     return Bars(name="times", caption=caption, bars=bars, origin="predicted", mark_ns=ideal_ns, mark="ideal")
 
 
@@ -214,11 +214,6 @@ def gain_text(share: float | None, t_sequential_ns: float) -> str:
 
 def share_text(share: float | None) -> str:
     return "" if share is None else f"{percent(100 * share)} of ideal"
-
-
-def rounded(share: float | None) -> float | None:
-    """A share as JSON shows it."""
-    return None if share is None else round(share, 6)
 
 
 def _share_cell(share: float | None) -> Cell:

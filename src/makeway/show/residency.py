@@ -8,7 +8,7 @@ from makeway.model.residency import Shortage
 from makeway.model.room import Fit, RoomAnswer, sentences
 from makeway.show.blocks import Cell, Column, Headline, Notes, Report, Room, Section, Table, Words
 from makeway.show.data import plain, record
-from makeway.show.numbers import number
+from makeway.show.numbers import count, number
 from makeway.show.provenance import provenance
 
 _JOINS = {
@@ -21,7 +21,8 @@ _JOINS = {
 def report(answer: RoomAnswer, *, arguments: str = "") -> Report:
     """One SM with both kernels, and the options that make room."""
     first, *rest = sentences(answer)
-    alone = f"The compute kernel alone: {answer.alone.blocks} per SM, bound by {', '.join(answer.alone.binds)}."
+    blocks = count(answer.alone.blocks, "block")
+    alone = f"The compute kernel alone: {blocks} per SM, bound by {', '.join(answer.alone.binds)}."
     return Report(
         result="residency",
         over=f"makeway residency, {answer.device.name}",
@@ -36,6 +37,7 @@ def report(answer: RoomAnswer, *, arguments: str = "") -> Report:
             ),
         ),
         data=_data(answer),
+        arguments=arguments,
     )
 
 

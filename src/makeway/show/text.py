@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from typing import assert_never
+from dataclasses import dataclass
+from typing import Literal, assert_never
 
 from rich.console import Console, RenderableType
-from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -16,12 +17,18 @@ from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Facts, HeatMap, 
 from makeway.show.numbers import ms_text
 from makeway.show.sm_picture import legend, sm_picture
 
+_GAP = 2  # characters between columns
 _BAR = 24  # characters of the longest bar
-_LEAST_WIDE = 24  # characters that prose in a table needs
+_LEAST_WIDE = {"wide": 20, "name": 24}  # characters that prose and names in a table need, if they have as many
+_NO_BREAK, _HELD = "\N{NO-BREAK SPACE}", "\ue000"  # rich breaks lines at the former
+_MARKER = re.compile(r" *(?:\d+\. +)?")  # before the text of an item: later lines are indented as far
 
 
 def text(report: Report, *, width: int = 80, verbose: bool = False, colour: bool = False) -> str:
-    """The report in lines of at most `width` characters."""
+    """The report in lines of at most `width` characters.
+
+    The first line says where its numbers come from; a block repeats that only where it differs.
+    """
     file = io.StringIO()
     console = Console(
         file=file,
@@ -33,57 +40,68 @@ def text(report: Report, *, width: int = 80, verbose: bool = False, colour: bool
         emoji=False,
         legacy_windows=False,
     )
-    for item in _rendered(report, width, verbose=verbose):
+    for item in _rendered(report, _Options(width, verbose, report.headline.origin)):
         console.print(item)
-    return "".join(line.rstrip() + "\n" for line in file.getvalue().splitlines())
+    return "".join(line.rstrip() + "\n" for line in file.getvalue().replace(_HELD, _NO_BREAK).splitlines())
 
 
 def printable(name: str) -> str:
     """A name from outside, with every character that could move the cursor or reorder text spelled out."""
     return "".join(
-        character if unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else _spelled(character)
+        character
+        if unicodedata.category(character) not in ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
+        else _spelled(character)
         for character in name
-    )
+    ).replace(_NO_BREAK, _HELD)
 
 
 def _spelled(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode()
 
 
-def _rendered(report: Report, width: int, *, verbose: bool) -> Iterator[RenderableType]:
-    origin = f" ({report.headline.origin})"
-    yield Text(printable(_sentence(report.headline.sentence)) + origin + ".", style="bold")
+@dataclass(frozen=True, slots=True)
+class _Options:
+    width: int
+    verbose: bool
+    origin: str  # of the headline: blocks say theirs where it differs
+
+
+def _rendered(report: Report, options: _Options) -> Iterator[RenderableType]:
+    yield Text(f"{_sentence(report.headline.sentence)} ({options.origin}).", style="bold")
     for words in report.lead:
-        yield _words(words)
+        yield _words(words, options)
     for section in report.sections:
-        if section.detail and not verbose:
+        if section.detail and not options.verbose:
             continue
         for block in section.blocks:
-            items = tuple(_block(block, width, verbose=verbose))
+            items = tuple(_block(block, options))
             if items:
                 yield Text("")
                 yield from items
 
 
 def _sentence(words: str) -> str:
-    return words.removesuffix(".")
+    return printable(words.removesuffix("."))
 
 
-def _block(block: Block, width: int, *, verbose: bool) -> Iterator[RenderableType]:
+def _block(block: Block, options: _Options) -> Iterator[RenderableType]:
     match block:
         case Words():
-            yield _words(block)
+            yield _words(block, options)
         case Notes(sentences=sentences):
-            if sentences:
-                yield Text("\n").join(_item(sentence) for sentence in sentences)
+            for sentence in sentences:
+                yield _indented("- ", sentence)
         case Facts(pairs=pairs):
-            yield Text("\n").join(Text(f"{printable(term)}: {printable(value)}") for term, value in pairs)
+            grid = _hanging()
+            for term, value in pairs:
+                grid.add_row(Text(f"{printable(term)}: "), Text(printable(value)))
+            yield grid
         case Table():
-            yield from _table(block, width, verbose=verbose)
+            yield from _table(block, options)
         case Bars():
-            yield from _bars(block, verbose=verbose)
+            yield from _bars(block, options)
         case HeatMap():
-            yield from _heat(block)
+            yield from _heat(block, options)
         case Lines():
             return  # drawn on the page only
         case Room():
@@ -97,36 +115,54 @@ def _block(block: Block, width: int, *, verbose: bool) -> Iterator[RenderableTyp
             assert_never(block)
 
 
-def _words(words: Words) -> Text:
-    origin = f" ({words.origin})" if words.origin else ""
-    return Text(printable(words.text) + origin)
+def _words(words: Words, options: _Options) -> RenderableType:
+    marker = _MARKER.match(words.text)
+    assert marker is not None
+    before, sentence = marker.group(), words.text[marker.end() :]
+    if words.origin and words.origin != options.origin:
+        sentence = f"{sentence.removesuffix('.')} ({words.origin}){'.' if sentence.endswith('.') else ''}"
+    return _indented(before, sentence) if before else Text(printable(sentence))
 
 
-def _item(sentence: str) -> Text:
-    return Text(f"- {printable(sentence)}")
+def _indented(marker: str, sentence: str) -> RenderableType:
+    """A marker and a sentence whose later lines start below its first."""
+    grid = _hanging()
+    grid.add_row(Text(marker), Text(printable(sentence)))
+    return grid
+
+
+def _hanging() -> Grid:
+    grid = Grid.grid()
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _caption(words: str, origin: str | None, options: _Options) -> Text:
+    different = f" ({origin})" if origin and origin != options.origin else ""
+    return Text(f"{_sentence(words)}{different}:", style="bright_black")
 
 
 # --- tables --------------------------------------------------------------------------------------
 
 
-def _table(table: Table, width: int, *, verbose: bool) -> Iterator[RenderableType]:
+def _table(table: Table, options: _Options) -> Iterator[RenderableType]:
     if not table.rows:
         yield Text(table.nothing, style="bright_black")
         return
-    origin = f" ({table.origin})" if table.origin else ""
-    yield Text(_sentence(table.caption) + origin + ":", style="bright_black")
-    rows = table.rows if verbose or len(table.rows) <= table.brief_rows else table.rows[: table.brief_rows]
-    columns, left_out = _fitting(table, rows, width, verbose=verbose)
-    grid = Grid(box=None, pad_edge=False, show_edge=False)
-    for index in columns:
-        column = table.columns[index]
-        number = column.style == "number"
-        grid.add_column(
-            Text(column.title), justify="right" if number else "left", no_wrap=number, overflow="fold", ratio=None
-        )
+    yield _caption(table.caption, table.origin, options)
+    rows = table.rows if options.verbose else table.rows[: table.brief_rows]
+    widths, left_out = _fitting(table, rows, options)
+    grid = Grid(box=None, padding=0)
+    for place, (index, width) in enumerate(widths.items()):
+        if place:
+            grid.add_column(width=_GAP)
+        justify: Literal["left", "right"] = "right" if table.columns[index].style == "number" else "left"
+        grid.add_column(Text(table.columns[index].title), justify=justify, overflow="fold", width=width)
     for row in rows:
-        grid.add_row(*(Text(printable(row[index].words)) for index in columns))
-    yield Padding(grid, (0, 0, 0, 0), expand=False)
+        cells = [Text(printable(row[index].words)) for index in widths]
+        grid.add_row(*[part for cell in cells for part in ("", cell)][1:])
+    yield grid
     more = []
     if len(rows) < len(table.rows):
         more.append(f"{len(table.rows) - len(rows):,} more rows")
@@ -136,39 +172,53 @@ def _table(table: Table, width: int, *, verbose: bool) -> Iterator[RenderableTyp
         yield Text(f"({'; '.join(more)}: --verbose, --width, --json or --html)", style="bright_black")
 
 
-def _fitting(
-    table: Table, rows: Sequence[Sequence[Cell]], width: int, *, verbose: bool
-) -> tuple[list[int], list[Column]]:
-    """Indices of the columns that fit side by side, and the columns that would but for the width."""
-    wanted = [index for index, column in enumerate(table.columns) if verbose or column.brief]
-    kept: list[int] = []
-    used = 0
+def _fitting(table: Table, rows: Sequence[Sequence[Cell]], options: _Options) -> tuple[dict[int, int], list[Column]]:
+    """The columns that fit side by side, with the width of each, and those that would but for the width.
+
+    A column without a single entry is shown only with --verbose.
+    """
+    wanted = [
+        index
+        for index, column in enumerate(table.columns)
+        if options.verbose or (column.brief and any(row[index].words not in ("", "–") for row in rows))
+    ]
+    longest = {
+        index: max([len(table.columns[index].title), *(len(printable(row[index].words)) for row in rows)])
+        for index in wanted
+    }
+    widths: dict[int, int] = {}
+    free = options.width
     for index in wanted:
-        column = table.columns[index]
-        longest = max([len(column.title), *(len(row[index].words) for row in rows)])
-        least = min(longest, _LEAST_WIDE) if column.style in ("wide", "name") else longest
-        if used + least > width and kept:
-            continue
-        kept.append(index)
-        used += least + 2
-    return kept, [table.columns[index] for index in wanted if index not in kept]
+        least = min(longest[index], _LEAST_WIDE.get(table.columns[index].style, longest[index]))
+        if least <= free or not widths:
+            widths[index] = min(least, free)
+            free -= least + _GAP
+    left_out = [table.columns[index] for index in wanted if index not in widths]
+    return _widened(widths, longest, free + _GAP), left_out
+
+
+def _widened(widths: dict[int, int], longest: dict[int, int], free: int) -> dict[int, int]:
+    """The widths with `free` characters more, one each in turn, for columns that have longer entries."""
+    while free > 0 and (short := [index for index in widths if widths[index] < longest[index]]):
+        for index in short[:free]:
+            widths[index] += 1
+        free -= len(short)
+    return widths
 
 
 # --- charts --------------------------------------------------------------------------------------
 
 
-def _bars(bars: Bars, *, verbose: bool) -> Iterator[RenderableType]:
-    origin = f" ({bars.origin})" if bars.origin else ""
-    yield Text(_sentence(bars.caption) + origin + ":", style="bright_black")
+def _bars(bars: Bars, options: _Options) -> Iterator[RenderableType]:
+    yield _caption(bars.caption, bars.origin, options)
     longest = max((bar.time_ns for bar in bars.bars), default=0.0) or 1.0
     grid = Grid.grid(padding=(0, 2, 0, 0))
     for wraps in (True, False, False, True):
         grid.add_column(no_wrap=not wraps, overflow="fold")
     for bar in bars.bars:
         drawn = "█" * max(round(_BAR * bar.time_ns / longest), 1)
-        grid.add_row(
-            printable(bar.label), _milliseconds(bar.time_ns), drawn, printable(_bar_note(bar, verbose=verbose))
-        )
+        note = _bar_note(bar, verbose=options.verbose)
+        grid.add_row(printable(bar.label), _milliseconds(bar.time_ns), drawn, printable(note))
     if bars.mark_ns is not None:
         grid.add_row(bars.mark, _milliseconds(bars.mark_ns), "", "")
     yield grid
@@ -187,9 +237,8 @@ def _bar_note(bar: Bar, *, verbose: bool) -> str:
     return "; ".join(notes)
 
 
-def _heat(heat: HeatMap) -> Iterator[RenderableType]:
-    origin = f" ({heat.origin})" if heat.origin else ""
-    yield Text(_sentence(heat.caption) + origin + ":", style="bright_black")
+def _heat(heat: HeatMap, options: _Options) -> Iterator[RenderableType]:
+    yield _caption(heat.caption, heat.origin, options)
     grid = Grid(box=None, pad_edge=False, show_edge=False)
     grid.add_column(Text(f"{heat.row_title} \\ {heat.column_title}"), justify="right")
     for column in heat.columns:

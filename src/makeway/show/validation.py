@@ -30,8 +30,8 @@ def report(validation: Validation, *, arguments: str = "") -> Report:
         result="validation",
         over="makeway validate",
         headline=Headline(
-            sentence=f"The model is within {percent(100 * CLOSE)} of {every.close} of {every.rows} published figures, "
-            f"and of {honest.close} of the {honest.rows} that nothing was fitted to",
+            sentence=f"The model is within {percent(100 * CLOSE)} of {every.close} of {every.rows} published figures"
+            + (f", and of {honest.close} of the {honest.rows} that nothing was fitted to" if honest.rows else ""),
             origin="predicted",
             value=every.close,
         ),
@@ -121,7 +121,7 @@ def _rows_table(index: int, source: str, rows: Sequence[Row]) -> Table:
                 Cell(row.case),
                 Cell(f"{row.published:.3g} {row.unit}".rstrip(), row.published),
                 Cell(f"{row.predicted:.3g} {row.unit}".rstrip(), row.predicted),
-                Cell(f"{row.error:+.3g}", row.error),
+                Cell(f"{round(row.error, 6):+.3g}", row.error),
                 Cell(row.status),
                 Cell("; ".join(row.assumed)),
             )

@@ -118,7 +118,6 @@ class Chunks:
 Control = (
     SmemPad | TileChoice | CommPriority | LaunchOrder | CommBlocks | CommThreads | SmPartition | CopyEngine | Chunks
 )
-CONTROL_KINDS: dict[str, type[Control]] = {kind.__name__: kind for kind in get_args(Control)}
 
 
 def describe(control: Control) -> str:

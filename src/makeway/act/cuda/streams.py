@@ -64,17 +64,3 @@ def green_stream(torch: Any, device: int, comm_sms: int) -> Iterator[ConfinedStr
     finally:
         torch.cuda.synchronize(device)  # nothing may run in a context that is destroyed
         del context
-
-
-@contextmanager
-def carved_out(torch: Any, sms: int) -> Iterator[int | None]:
-    """Kernels that honour torch's experimental carve-out leave `sms` SMs free; yields the value read back.
-
-    Few kernels of torch 2.13 honour it: a weaker substitute for a green context.
-    """
-    before = torch._C._get_sm_carveout_experimental()
-    torch._C._set_sm_carveout_experimental(sms)
-    try:
-        yield torch._C._get_sm_carveout_experimental()
-    finally:
-        torch._C._set_sm_carveout_experimental(before)

@@ -5,12 +5,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 from triton.language.extra.cuda import globaltimer, smid
 
 NAME = "makeway_hold"
@@ -29,9 +25,3 @@ def makeway_hold(rows, hold_ns):  # type: ignore[no-untyped-def]
     tl.store(row, smid().to(tl.int64))
     tl.store(row + 1, start)
     tl.store(row + 2, now)
-
-
-def compile_hold(capability: int) -> Any:
-    """The kernel for an NVIDIA architecture such as 90, as Triton's compiled object."""
-    source = ASTSource(makeway_hold, {"rows": "*i64", "hold_ns": "i32"}, {})
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": WARPS})

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from statistics import median
 
 from makeway.act.measure.bench import cores, run_bench
-from makeway.act.measure.job import Job
+from makeway.act.measure.job import Job, check_ranks
 from makeway.act.measure.outcome import Bench
 from makeway.act.measure.sizes import ELEMENT_BYTES, depth_at
 from makeway.act.measure.variants import COMM, COMPUTE, SEQUENTIAL, TORCHRUN, Variant, fair_threads
 from makeway.values.control import CopyEngine
 from makeway.values.device import HOST_KINDS, HOST_OUTPUT_KEY, Device, host_fact_key, parse_device
-from makeway.values.errors import UnsupportedError
+from makeway.values.errors import InputError, UnsupportedError
 from makeway.values.units import MIB
 
 SIZES = (MIB, 16 * MIB)
@@ -70,6 +70,9 @@ def calibrate(
 ) -> Calibration:
     """The measured facts of this host, with as many ranks as cores (2 at least)."""
     count = max(cores(), 2) if ranks is None else ranks
+    check_ranks(count)
+    if rounds < 1:
+        raise InputError(f"calibration takes 1 round or more, got {rounds}")
     if count > cores():
         raise UnsupportedError(f"{count} ranks on {cores()} cores would measure crowding; calibrate with fewer")
     facts: dict[str, float] = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from makeway.act.measure.link import Rate
 from makeway.act.measure.names import family
-from makeway.act.measure.variants import Controls, Variant
+from makeway.act.measure.variants import Controls, Variant, variant_name
 from makeway.values.device import Device, load_device
 from makeway.values.errors import InputError
 from makeway.values.plan import Plan
@@ -61,6 +61,8 @@ class Job:
         self._check_numbers()
         for controls in self.controls:
             Plan(controls=controls)  # refuses contradictory controls
+            if self.controls.count(controls) > 1:
+                raise InputError(f"the variant {variant_name(controls)} is given twice; keep one")
         if (self.grids or self.tiles) and not self.simulated and family(self.workload) not in ("pair", "published"):
             raise InputError(f"--grid and --tile are of one GEMM; {self.workload} has many. Name cb-ar, gemm-ar, ...")
         if self.tiles and not self.grids and self.on == "cpu":

@@ -18,7 +18,6 @@ from makeway.values.receipt import Receipt, Status
 CARRIER = "launch shim"
 MAGIC = b"MKWRCPTS"
 VERSION = 1
-FILE_BYTES = 1 << 20
 SLOTS = 2047
 OVERFLOW_NAME = "(kernels beyond the table)"
 

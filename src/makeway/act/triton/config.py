@@ -19,7 +19,6 @@ Tile = tuple[int, int, int]  # M, N, K
 
 KERNEL_NAME = "tiled_gemm"
 OPT1: Tile = (64, 64, 32)  # arXiv 2606.09200, section 4.1
-OPT2: Tile = (64, 64, 64)
 SMALLEST_SIDE = 16  # of a tile: the smallest that tl.dot takes
 MOST_ELEMENTS = 2**31  # of a matrix: offsets are 32 bits wide
 

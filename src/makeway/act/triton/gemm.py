@@ -12,16 +12,14 @@ code in a larger block.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, make_backend
+from triton.compiler import make_backend
 
 from makeway.act.triton.config import GemmConfig, GemmType, check_shape
-from makeway.values.errors import InputError, UnsupportedError
+from makeway.values.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -97,44 +95,3 @@ def padded(kernel: Any, pad_bytes: int) -> Any:
     larger.metadata = kernel.metadata._replace(shared=kernel.metadata.shared + pad_bytes)
     larger.packed_metadata = make_backend(larger.metadata.target).pack_metadata(larger.metadata)
     return larger
-
-
-# --- compiled ahead of time, without a GPU -----------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledGemm:
-    """A binary, and the launch values that it does not contain."""
-
-    arch: str
-    binary: bytes
-    threads: int
-    smem_dynamic_bytes: int  # with the pad
-    kernel: Any  # Triton's own
-
-    @property
-    def suffix(self) -> str:
-        return "hsaco" if self.arch.startswith("gfx") else "cubin"
-
-
-def compile_gemm(config: GemmConfig, arch: str) -> CompiledGemm:
-    """The GEMM for an architecture such as "sm_90" or "gfx90a", with sizes and pointers that divide by 16."""
-    amd = arch.startswith("gfx")
-    if amd and config.dtype == "tf32" and arch != "gfx942":
-        raise UnsupportedError(f"{arch} has no tf32 (Triton offers it on gfx942 only); use fp32 or fp16")
-    target = GPUTarget("hip", arch, 64) if amd else GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
-    pointers = dict.fromkeys("abc", _POINTERS[config.dtype])
-    names = ("TILE_M", "TILE_N", "TILE_K", "PRECISION")
-    signature = pointers | dict.fromkeys("mnk", "i32") | dict.fromkeys(names, "constexpr")
-    constants = {(6 + at,): value for at, value in enumerate((*config.tile, _PRECISION[config.dtype]))}
-    aligned = {(at,): [["tt.divisibility", 16]] for at in range(6)}
-    source = ASTSource(tiled_gemm, signature, constants, aligned)
-    kernel = triton.compile(source, target=target, options={"num_warps": config.warps, "num_stages": config.stages})
-    kernel = padded(kernel, config.pad_bytes)
-    return CompiledGemm(
-        arch=arch,
-        binary=kernel.asm["hsaco" if amd else "cubin"],
-        threads=config.warps * target.warp_size,
-        smem_dynamic_bytes=kernel.metadata.shared,
-        kernel=kernel,
-    )

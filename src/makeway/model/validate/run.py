@@ -103,6 +103,6 @@ def _validate_file(path: Path) -> Validation:
     except (ValueError, TypeError, KeyError) as error:
         raise DataFileError(f"{path}: a cell is not a number ({error})") from None
     raise InputError(
-        f"{path}: columns {', '.join(table[0])}\n"
+        f"{path} has the columns {', '.join(table[0])}\n"
         f"Expected {', '.join(sorted(_GRID_COLUMNS))}; or bytes with DMA variants (makeway validate --help)"
     )
