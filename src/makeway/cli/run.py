@@ -70,9 +70,10 @@ def _open_streams() -> None:
             os.fstat(number)
         except OSError:
             nothing = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nothing, number)  # inheritable
             if nothing != number:
+                os.dup2(nothing, number)
                 os.close(nothing)
+            os.set_inheritable(number, True)
         if getattr(sys, name) is None:
             stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
