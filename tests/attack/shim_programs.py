@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,8 +32,10 @@ class Binaries:
     program: Path
     plugin: Path
     tracer: Path
+    naming_tracer: Path  # finds the driver by name, not by RTLD_NEXT
     linked: Path  # bound to the driver
     traced: Path  # bound to the tracer, which is bound to the driver
+    linked_plugin: Path  # the same as a plug-in
     host: Path
     hip_plugins: dict[str, Path]  # by version of the HIP runtime: in a directory with libamdhip64.so.VERSION only
 
@@ -59,8 +61,10 @@ def binaries() -> Binaries:
         program=home / "program",
         plugin=home / "plugin.so",
         tracer=home / "libtracer.so",
+        naming_tracer=home / "naming" / "libtracer.so",
         linked=home / "linked",
         traced=home / "traced",
+        linked_plugin=home / "linked.so",
         host=home / "host",
         hip_plugins={version: home / f"hip{version}" / "plugin.so" for version in ("6", "7")},
     )
@@ -88,6 +92,10 @@ def _compile(made: Path, home: Path) -> None:
     # A call that ends in a call is a jump, and a recursion that is a jump never runs out of stack.
     tracer = ("-fno-optimize-sibling-calls", "-Wl,-soname,libtracer.so", str(HERE / "tracer.c"))
     compile_program(made / "libtracer.so", *SHARED, *tracer)
+    (made / "naming").mkdir()
+    compile_program(made / "naming" / "libtracer.so", *SHARED, "-DBY_HANDLE", *tracer)
+    local = ("-fPIC", "-shared", "-Dmain=plugin_main", "-Wl,--no-as-needed", *found, str(HERE / "linked.c"))
+    compile_program(made / "linked.so", *local, cuda)
     linked = ("-Wl,--no-as-needed", *found, str(HERE / "linked.c"))
     compile_program(made / "linked", *linked, cuda)
     compile_program(made / "traced", *linked, str(made / "libtracer.so"), cuda)
@@ -116,14 +124,14 @@ def run_under_shim(
     program: Path,
     *words: str | Path,
     rules: Rules | None,
-    preload: tuple[Path, ...] | None = None,
+    preload: Sequence[Path] | None = None,
     limit_s: float = LIMIT_S,
     prepare: Callable[[], None] | None = None,
     before: tuple[str, ...] = (),
 ) -> Ran:
     """Run a program with the shim preloaded; `rules` None: without a rules file; `before`: a command in front of it."""
     receipts, record = place / "receipts", place / "record"
-    receipts.mkdir()
+    receipts.mkdir(parents=True)
     variables = {
         "LD_LIBRARY_PATH": str(binaries().cuda),
         "LD_PRELOAD": ":".join(map(str, (binaries().shim,) if preload is None else preload)),

@@ -20,7 +20,10 @@ from makeway.act.private import TemporaryPlace, intruder, make_private
 from makeway.values.errors import UnsupportedError
 
 SOURCES = Path(__file__).parent
-FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden")
+FLAGS = (
+    *("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden"),
+    "-Wl,-Bsymbolic-functions",  # our own names mean our own functions, also where a tracer is loaded before us
+)
 LIBRARIES = ("-ldl", "-lpthread")
 MACHINES = ("x86_64", "aarch64")  # the dlsym stub is written in assembler
 _TIMEOUT_S = 120

@@ -250,7 +250,7 @@ static void *behind_us(const char *name, const void *caller) {
         real = look(handle, name);
         dlclose(handle);
     }
-    return real;
+    return real ? real : look(RTLD_NEXT, name); /* once more in vain, for what dlerror says */
 }
 
 static void *resolve_ours(struct api *api, int symbol, void *handle, const void *caller) {
