@@ -35,6 +35,7 @@ class Binaries:
     naming_tracer: Path  # finds the driver by name, not by RTLD_NEXT
     linked: Path  # bound to the driver
     traced: Path  # bound to the tracer, which is bound to the driver
+    early: Path  # linked, with a library whose constructor launches
     linked_plugin: Path  # the same as a plug-in
     host: Path
     hip_plugins: dict[str, Path]  # by version of the HIP runtime: in a directory with libamdhip64.so.VERSION only
@@ -64,6 +65,7 @@ def binaries() -> Binaries:
         naming_tracer=home / "naming" / "libtracer.so",
         linked=home / "linked",
         traced=home / "traced",
+        early=home / "early",
         linked_plugin=home / "linked.so",
         host=home / "host",
         hip_plugins={version: home / f"hip{version}" / "plugin.so" for version in ("6", "7")},
@@ -86,6 +88,7 @@ def _compile(made: Path, home: Path) -> None:
     # Found without LD_LIBRARY_PATH too, which a setuid program does not see.
     found = (f"-Wl,-rpath,{home / 'cuda'}", f"-Wl,-rpath,{home}")
     cuda = str(made / "cuda" / "libcuda.so.1")
+    linked = ("-Wl,--no-as-needed", *found, str(HERE / "linked.c"))
     compile_program(made / "program", str(HERE / "program.c"), *found)
     compile_program(made / "plugin.so", *SHARED, str(HERE / "plugin.c"))
     compile_program(made / "empty.so", *SHARED, "-DEMPTY", str(HERE / "plugin.c"))
@@ -94,9 +97,10 @@ def _compile(made: Path, home: Path) -> None:
     compile_program(made / "libtracer.so", *SHARED, *tracer)
     (made / "naming").mkdir()
     compile_program(made / "naming" / "libtracer.so", *SHARED, "-DBY_HANDLE", *tracer)
-    local = ("-fPIC", "-shared", "-Dmain=plugin_main", "-Wl,--no-as-needed", *found, str(HERE / "linked.c"))
+    compile_program(made / "libearly.so", *SHARED, "-Wl,-soname,libearly.so", str(HERE / "early.c"), cuda)
+    compile_program(made / "early", *linked, str(made / "libearly.so"), cuda)
+    local = ("-fPIC", "-shared", "-Dmain=plugin_main", *linked)
     compile_program(made / "linked.so", *local, cuda)
-    linked = ("-Wl,--no-as-needed", *found, str(HERE / "linked.c"))
     compile_program(made / "linked", *linked, cuda)
     compile_program(made / "traced", *linked, str(made / "libtracer.so"), cuda)
     compile_program(made / "host", str(HERE / "host.c"))

@@ -40,6 +40,17 @@ def test_a_constructor_may_look_a_launch_function_up(
     assert_launched(ran, "gemm")
 
 
+@EITHER_WAY
+def test_a_constructor_may_launch_before_the_shim_has_started(
+    compiled: Binaries, tmp_path: Path, with_rules: Rules | None
+) -> None:
+    ran = run_under_shim(tmp_path, compiled.early, "2", rules=with_rules)
+    assert ran.ended.code == 0, ran.ended
+    padded = PADDED if with_rules else ASKED
+    early = ("gemm_early", ASKED)
+    assert [(kernel, size) for _, kernel, size in ran.launches] == [early, early, ("gemm", padded), ("gemm", padded)]
+
+
 ORDERS = ("linked", "after the shim", "before the shim")  # the last as from /etc/ld.so.preload
 LOOK_UPS = ((), ("default",), ("self",))
 
