@@ -104,9 +104,8 @@ ATTACK = HERE.parent / "attack" / "shim"
 def attacking(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Setting:
     """The program that is hard on the shim, with the shim in it."""
     home, flags = tmp_path_factory.mktemp("attacking"), SANITIZERS[request.param]
-    program = compile_program(
-        *(home / "program", *flags, "-fvisibility=hidden", "-rdynamic", str(ATTACK / "program.c"), *shim_sources())
-    )
+    sources = (str(ATTACK / "program.c"), *shim_sources())
+    program = compile_program(home / "program", *flags, "-fvisibility=hidden", "-rdynamic", *sources)
     shared = ("-fPIC", "-shared", "-Wl,-Bsymbolic-functions")
     for name in ("driver", "other"):
         (home / name).mkdir()
