@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,8 +32,11 @@ class Binaries:
     program: Path
     plugin: Path
     tracer: Path
+    naming_tracer: Path  # finds the driver by name, not by RTLD_NEXT
     linked: Path  # bound to the driver
     traced: Path  # bound to the tracer, which is bound to the driver
+    early: Path  # linked, with a library whose constructor launches
+    linked_plugin: Path  # the same as a plug-in
     host: Path
     hip_plugins: dict[str, Path]  # by version of the HIP runtime: in a directory with libamdhip64.so.VERSION only
 
@@ -59,8 +62,11 @@ def binaries() -> Binaries:
         program=home / "program",
         plugin=home / "plugin.so",
         tracer=home / "libtracer.so",
+        naming_tracer=home / "naming" / "libtracer.so",
         linked=home / "linked",
         traced=home / "traced",
+        early=home / "early",
+        linked_plugin=home / "linked.so",
         host=home / "host",
         hip_plugins={version: home / f"hip{version}" / "plugin.so" for version in ("6", "7")},
     )
@@ -82,13 +88,19 @@ def _compile(made: Path, home: Path) -> None:
     # Found without LD_LIBRARY_PATH too, which a setuid program does not see.
     found = (f"-Wl,-rpath,{home / 'cuda'}", f"-Wl,-rpath,{home}")
     cuda = str(made / "cuda" / "libcuda.so.1")
+    linked = ("-Wl,--no-as-needed", *found, str(HERE / "linked.c"))
     compile_program(made / "program", str(HERE / "program.c"), *found)
     compile_program(made / "plugin.so", *SHARED, str(HERE / "plugin.c"))
     compile_program(made / "empty.so", *SHARED, "-DEMPTY", str(HERE / "plugin.c"))
     # A call that ends in a call is a jump, and a recursion that is a jump never runs out of stack.
     tracer = ("-fno-optimize-sibling-calls", "-Wl,-soname,libtracer.so", str(HERE / "tracer.c"))
     compile_program(made / "libtracer.so", *SHARED, *tracer)
-    linked = ("-Wl,--no-as-needed", *found, str(HERE / "linked.c"))
+    (made / "naming").mkdir()
+    compile_program(made / "naming" / "libtracer.so", *SHARED, "-DBY_HANDLE", *tracer)
+    compile_program(made / "libearly.so", *SHARED, "-Wl,-soname,libearly.so", str(HERE / "early.c"), cuda)
+    compile_program(made / "early", *linked, str(made / "libearly.so"), cuda)
+    local = ("-fPIC", "-shared", "-Dmain=plugin_main", *linked)
+    compile_program(made / "linked.so", *local, cuda)
     compile_program(made / "linked", *linked, cuda)
     compile_program(made / "traced", *linked, str(made / "libtracer.so"), cuda)
     compile_program(made / "host", str(HERE / "host.c"))
@@ -116,14 +128,14 @@ def run_under_shim(
     program: Path,
     *words: str | Path,
     rules: Rules | None,
-    preload: tuple[Path, ...] | None = None,
+    preload: Sequence[Path] | None = None,
     limit_s: float = LIMIT_S,
     prepare: Callable[[], None] | None = None,
     before: tuple[str, ...] = (),
 ) -> Ran:
     """Run a program with the shim preloaded; `rules` None: without a rules file; `before`: a command in front of it."""
     receipts, record = place / "receipts", place / "record"
-    receipts.mkdir()
+    receipts.mkdir(parents=True)
     variables = {
         "LD_LIBRARY_PATH": str(binaries().cuda),
         "LD_PRELOAD": ":".join(map(str, (binaries().shim,) if preload is None else preload)),

@@ -36,6 +36,45 @@ def test_no_process_outlives_a_killed_run(run_command: tuple[str, ...], tmp_path
         assert job.alive() == {}
 
 
+def test_a_daemon_without_our_environment_ends_with_a_run_that_is_killed_with_its_group(
+    run_command: tuple[str, ...], tmp_path: Path
+) -> None:
+    said = tmp_path / "pid"
+    daemon = f"setsid env -i sh -c 'echo $$ >{said}.new; mv {said}.new {said}; exec sleep 300' & sleep 300"
+    with started(*run_command, "--", "sh", "-c", daemon, env=environment(TMPDIR=str(tmp_path))) as job:
+        assert until(said.exists)
+        os.killpg(job.process.pid, signal.SIGKILL)
+        job.process.wait()
+        pid = int(said.read_text())
+        gone = until(lambda: not Path(f"/proc/{pid}/environ").exists() or state(pid) == "Z", GONE_WITHIN_S)
+        if not gone:
+            os.kill(pid, signal.SIGKILL)
+        assert gone
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_the_status_of_the_program_is_known_even_if_its_guard_is_killed(
+    run_command: tuple[str, ...], tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    program = (
+        f"trap 'sleep 0.2; exit 7' TERM; echo $PPID >{ready}.new; mv {ready}.new {ready}; while :; do sleep 0.05; done"
+    )
+    with started(*run_command, "--", "sh", "-c", program) as job:
+        assert until(ready.exists)
+        guard = int(ready.read_text())
+        assert guard != job.process.pid
+        os.kill(guard, signal.SIGKILL)
+        assert job.process.wait(20) == 7
+        assert job.alive() == {}
+
+
 def test_the_directory_of_a_killed_run_is_removed_by_the_next_and_that_of_a_living_run_is_not(
     run_command: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -41,21 +41,83 @@ def test_a_constructor_may_look_a_launch_function_up(
 
 
 @EITHER_WAY
-@pytest.mark.parametrize("order", ["linked", "after the shim", "before the shim"])
+def test_a_constructor_may_launch_before_the_shim_has_started(
+    compiled: Binaries, tmp_path: Path, with_rules: Rules | None
+) -> None:
+    ran = run_under_shim(tmp_path, compiled.early, "2", rules=with_rules)
+    assert ran.ended.code == 0, ran.ended
+    padded = PADDED if with_rules else ASKED
+    early = ("gemm_early", ASKED)
+    assert [(kernel, size) for _, kernel, size in ran.launches] == [early, early, ("gemm", padded), ("gemm", padded)]
+
+
+ORDERS = ("linked", "after the shim", "before the shim")  # the last as from /etc/ld.so.preload
+LOOK_UPS = ((), ("default",), ("self",))
+
+
+def traced_program(compiled: Binaries, order: str, tracer: Path) -> tuple[Path, tuple[Path, ...], tuple[Path, ...]]:
+    """A program with a tracer, and what is preloaded with the shim and without."""
+    match order:
+        case "linked":
+            return compiled.traced, (compiled.shim,), ()
+        case "after the shim":
+            return compiled.linked, (compiled.shim, tracer), (tracer,)
+        case _:
+            return compiled.linked, (tracer, compiled.shim), (tracer,)
+
+
+@pytest.mark.parametrize("look_up", LOOK_UPS, ids=lambda words: "".join(words) or "bound")
+@pytest.mark.parametrize("order", ORDERS)
+@EITHER_WAY
 def test_a_tracer_sees_each_launch_once_and_passes_it_on(
+    compiled: Binaries, tmp_path: Path, order: str, look_up: tuple[str, ...], with_rules: Rules | None
+) -> None:
+    program, preload, without = traced_program(compiled, order, compiled.tracer)
+    ran = run_under_shim(tmp_path, program, "3", *look_up, rules=with_rules, preload=preload)
+    plain = run_under_shim(tmp_path / "plain", program, "3", *look_up, rules=None, preload=without)
+    assert_launched(ran, "gemm", "gemm", "gemm")
+    assert "traced 3\n" in ran.ended.err
+    assert "traced 3\n" in plain.ended.err
+    if with_rules is not None:
+        assert [size for _, _, size in ran.launches] == [PADDED] * 3
+
+
+@pytest.mark.parametrize("order", ["after the shim", "before the shim"])
+@EITHER_WAY
+def test_a_tracer_that_finds_the_driver_by_name_gets_the_driver(
     compiled: Binaries, tmp_path: Path, order: str, with_rules: Rules | None
 ) -> None:
-    program = compiled.traced if order == "linked" else compiled.linked
-    preload = {
-        "linked": (compiled.shim,),
-        "after the shim": (compiled.shim, compiled.tracer),
-        "before the shim": (compiled.tracer, compiled.shim),  # as from /etc/ld.so.preload
-    }[order]
+    program, preload, _ = traced_program(compiled, order, compiled.naming_tracer)
     ran = run_under_shim(tmp_path, program, "3", rules=with_rules, preload=preload)
     assert_launched(ran, "gemm", "gemm", "gemm")
     assert "traced 3\n" in ran.ended.err
+
+
+@pytest.mark.parametrize("look_up", LOOK_UPS[:2], ids=["bound", "default"])
+@EITHER_WAY
+def test_a_plug_in_finds_the_driver_that_it_alone_is_linked_to(
+    compiled: Binaries, tmp_path: Path, look_up: tuple[str, ...], with_rules: Rules | None
+) -> None:
+    ran = run_under_shim(tmp_path, compiled.host, compiled.linked_plugin, "3", *look_up, rules=with_rules)
+    assert_launched(ran, "gemm", "gemm", "gemm")
     if with_rules is not None:
         assert [size for _, _, size in ran.launches] == [PADDED] * 3
+
+
+@pytest.mark.parametrize("preload", [None, ()], ids=["shim", "plain"])
+def test_what_dlerror_says_is_the_programs_own(compiled: Binaries, tmp_path: Path, preload: tuple[()] | None) -> None:
+    ran = run_under_shim(tmp_path, compiled.program, "dlerror", rules=PADS, preload=preload)
+    assert ran.ended.code == 0, ran.ended
+    assert ran.results == (0,) * 7
+
+
+@EITHER_WAY
+def test_a_driver_that_comes_back_at_another_address_is_followed(
+    compiled: Binaries, tmp_path: Path, with_rules: Rules | None
+) -> None:
+    ran = run_under_shim(tmp_path, compiled.program, "moves", rules=with_rules)
+    assert_launched(ran, "gemm", "gemm", "gemm")
+    assert [size for _, _, size in ran.launches] == [PADDED if with_rules else ASKED] * 3
 
 
 @EITHER_WAY

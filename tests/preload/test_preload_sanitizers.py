@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,66 @@ def test_threads_that_meet_refusals_are_clean_and_counted(watched: Setting, way:
     assert kernel.seen == 8000
     assert 1 <= kernel.refused <= 8  # one per thread at most: those already on their way
     assert kernel.padded + kernel.refused + kernel.skipped == 8000
+
+
+# --- the programs of the attack suite -----------------------------------------------------------
+
+ATTACK = HERE.parent / "attack" / "shim"
+
+
+@pytest.fixture(scope="module", params=sorted(SANITIZERS))
+def attacking(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    """The program that is hard on the shim, with the shim in it."""
+    home, flags = tmp_path_factory.mktemp("attacking"), SANITIZERS[request.param]
+    sources = (str(ATTACK / "program.c"), *shim_sources())
+    program = compile_program(home / "program", *flags, "-fvisibility=hidden", "-rdynamic", *sources)
+    shared = ("-fPIC", "-shared", "-Wl,-Bsymbolic-functions")
+    for name in ("driver", "other"):
+        (home / name).mkdir()
+        compile_program(home / name / "libcuda.so.1", *shared, "-Wl,-soname,libcuda.so.1", str(ATTACK / "driver.c"))
+    compile_program(home / "plugin.so", *shared, str(ATTACK / "plugin.c"))
+    compile_program(home / "empty.so", *shared, "-DEMPTY", str(ATTACK / "plugin.c"))
+    (home / "runs").mkdir()
+    # A driver that is unloaded leaves the state of its locks behind in the thread sanitizer.
+    (home / "suppressions").write_text("race:preload/driver.c\n")
+    options = f"{OPTIONS['TSAN_OPTIONS']}:suppressions={home / 'suppressions'}"
+    extra = OPTIONS | {"EMPTY_PLUGIN": str(home / "empty.so"), "TSAN_OPTIONS": options}
+    return Setting(client=program, driver=home / "driver", shim=None, home=home / "runs", extra=extra)
+
+
+def test_attacks_on_look_ups_are_clean(attacking: Setting) -> None:
+    home = attacking.home.parent
+    for words in (
+        ("constructors", str(home / "plugin.so"), 200),
+        ("two-drivers", str(home / "other" / "libcuda.so.1")),
+        ("moves",),
+        ("closes", 50),
+    ):
+        ran = attacking.run(*words, rules=RULES, recorded=False)
+        assert set(ran.results) == {0}, words
+        assert sum(kernel.padded for process in ran.receipts for kernel in process.kernels) >= 1, words
+
+
+def test_attacks_by_arguments_are_clean(attacking: Setting) -> None:
+    for kernel in ("gemm", COMM, "copy"):
+        assert attacking.run("null-attributes", kernel, rules=RULES).results == (1,)
+
+
+@pytest.mark.parametrize(("offset", "size"), [(64, 1 << 30), (2**64 - 32, 64), (128, 64)])
+def test_attacks_by_images_are_clean(attacking: Setting, offset: int, size: int) -> None:
+    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    header = struct.pack("<16sHHIQQQIHHHHHH", ident, 2, 190, 1, 0, 0, 64, 0, 64, 56, 1, 64, 1, 0)
+    section = struct.pack("<IIQQQQIIQQ", 1, 1, 0, 0, offset, size, 0, 0, 0, 0)
+    path = attacking.home.parent / "image"
+    path.write_bytes((header + section).ljust(4096, b"\0"))
+    for way in ("image", "file"):
+        assert attacking.run(way, str(path), rules=RULES).results == (0,)
+
+
+def test_a_storm_of_forks_is_clean(attacking: Setting) -> None:
+    ran = attacking.run("forks", 2, rules=RULES, recorded=False)
+    assert set(ran.results) == {0}
+    assert len(ran.receipts) == 1 + 2 * 4
 
 
 @pytest.mark.parametrize("sanitizer", sorted(SANITIZERS))

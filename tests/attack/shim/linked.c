@@ -1,6 +1,10 @@
-/* A program that the linker bound to the driver: launches "gemm" as often as its argument says. */
+/* A program that the linker bound to the driver: launches "gemm" as often as its first argument says, through the
+ * function it is bound to or, as its second says, the one that dlsym finds ("default", "self"). */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "abi.h"
 
@@ -10,8 +14,11 @@ mw_result cuLaunchKernel(void *, uint32_t, uint32_t, uint32_t, uint32_t, uint32_
 
 int main(int count, char **words) {
     void *function = NULL;
+    mw_launch launch = cuLaunchKernel;
+    if (count > 2)
+        launch = (mw_launch)dlsym(strcmp(words[2], "self") ? RTLD_DEFAULT : dlopen(NULL, RTLD_NOW), "cuLaunchKernel");
     cuModuleGetFunction(&function, "module", "gemm");
     for (int at = 0; at < (count > 1 ? atoi(words[1]) : 1); at++)
-        printf("%d\n", cuLaunchKernel(function, 1, 1, 1, 128, 1, 1, 64, NULL, NULL, NULL));
+        printf("%d\n", launch(function, 1, 1, 1, 128, 1, 1, 64, NULL, NULL, NULL));
     return 0;
 }

@@ -3,6 +3,8 @@
  *
  *   constructors PLUGIN TIMES   a plug-in's constructor looks a launch function up while another thread does the same
  *   two-drivers OTHER           a second driver in the same process, each with kernels of its own
+ *   moves                       the driver is closed and opened again at another address
+ *   dlerror                     looks functions up, there or not, and asks for the error each time
  *   null-attributes KERNEL      a launch that counts an attribute and gives none
  *   image ELF | file ELF        a module from memory (an unreadable page on either side) or from a file, one launch
  *   launch TIMES                launches alone
@@ -92,6 +94,36 @@ static void two_drivers(const char *path) {
         printf("%d\n", launch(launch_second, other));
         printf("%d\n", launch(launch_first, gemm));
     }
+}
+
+/* --- one driver, closed and opened again, and what dlerror says ------------------------------ */
+
+static void moves(void) {
+    void *before = NULL, *driver;
+    for (int at = 0; at < 3; at++) {
+        Dl_info facts;
+        driver = open_driver("libcuda.so.1");
+        void *own = symbol(driver, "cuModuleGetFunction");
+        if (!dladdr(own, &facts) || facts.dli_fbase == before)
+            exit(94);
+        before = facts.dli_fbase;
+        printf("%d\n", launch((mw_launch)symbol(driver, "cuLaunchKernel"), kernel(driver, "module", "gemm")));
+        dlclose(driver);
+        mmap(before, 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); /* a hint: where the driver was is taken */
+    }
+}
+
+static void errors(void) {
+    void *driver = open_driver("libcuda.so.1");
+    static const char *const names[] = {"cuLaunchKernel", "cuLaunchKernelEx", "cuModuleUnload", "cuLaunchKernel"};
+    for (int at = 0; at < 4; at++) {
+        dlerror();
+        printf("%d\n", !dlsym(driver, names[at]) || dlerror());
+    }
+    dlsym(driver, "cuCtxDestroy_v2_that_never_was");
+    printf("%d\n", !dlerror());
+    printf("%d\n", dlsym(RTLD_DEFAULT, "cuLaunchKernel") || !dlerror()); /* loaded, but for us alone */
+    printf("%d\n", dlsym(RTLD_NEXT, "cuLaunchKernel") || !dlerror());
 }
 
 /* --- attributes ------------------------------------------------------------------------------ */
@@ -240,6 +272,10 @@ int main(int count, char **words) {
         constructors(argument, atoi(words[3]));
     else if (strcmp(what, "two-drivers") == 0)
         two_drivers(argument);
+    else if (strcmp(what, "moves") == 0)
+        moves();
+    else if (strcmp(what, "dlerror") == 0)
+        errors();
     else if (strcmp(what, "null-attributes") == 0)
         null_attributes(argument);
     else if (strcmp(what, "image") == 0 || strcmp(what, "file") == 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from makeway.act.launch.receipt_file import read_receipt_files
 from makeway.act.launch.supervise import supervise
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.preload.receipts import read_receipts
+from makeway.act.private import TemporaryPlace
 from makeway.read.plan_file import dump_plan
 from makeway.values.control import Control
 from makeway.values.errors import InputError, MakewayError
@@ -130,11 +130,11 @@ def _receipt_directory(chosen: Path | None, rank: int | None) -> Iterator[Path]:
     """Where the processes of this run leave their receipts: empty at first, one for each rank that has its own run."""
     if chosen is None:
         try:
-            temporary = tempfile.TemporaryDirectory(prefix="makeway-run-", ignore_cleanup_errors=True)
+            temporary = TemporaryPlace()
         except OSError as error:
             raise InputError(f"cannot make a temporary directory: {error.strerror}; name one with --receipts") from None
-        with temporary:
-            yield Path(temporary.name)
+        with temporary as place:
+            yield place
         return
     directory = (chosen if rank is None else chosen / f"rank-{rank}").absolute()
     try:
@@ -154,7 +154,7 @@ def _route(plan: Plan, needs: Needs, directory: Path, warn: Warn) -> tuple[Route
     if not needs.launch_shim:
         return without_shim, None
     try:
-        shim, rules = _shim(plan)
+        shim, rules = _shim(plan, warn)
         if reason := unloadable(shim):
             return without_shim, reason
     except MakewayError as error:  # the program runs all the same
@@ -173,11 +173,11 @@ def _write(path: Path, content: bytes) -> None:
         raise InputError(f"cannot write {str(path)!r}: {error.strerror}; choose another place") from None
 
 
-def _shim(plan: Plan) -> tuple[Path, bytes]:
+def _shim(plan: Plan, warn: Warn) -> tuple[Path, bytes]:
     from makeway.act.preload.build import library
     from makeway.act.preload.rules import encode_rules, rules_of
 
-    return library(), encode_rules(rules_of(plan))
+    return library(warn=warn), encode_rules(rules_of(plan))
 
 
 def _version(program: str) -> str:

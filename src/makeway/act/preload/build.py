@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import platform
@@ -11,23 +12,29 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cache as cached
 from pathlib import Path
 
+from makeway.act.private import TemporaryPlace, intruder, make_private
 from makeway.values.errors import UnsupportedError
 
 SOURCES = Path(__file__).parent
-FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden")
+FLAGS = (
+    *("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden"),
+    "-Wl,-Bsymbolic-functions",  # our own names mean our own functions, also where a tracer is loaded before us
+)
 LIBRARIES = ("-ldl", "-lpthread")
 MACHINES = ("x86_64", "aarch64")  # the dlsym stub is written in assembler
 _TIMEOUT_S = 120
 
 
-def library(cache: Path | None = None) -> Path:
+def library(cache: Path | None = None, *, warn: Callable[[str], None] = lambda message: None) -> Path:
     """The compiled shim, from the cache (`$XDG_CACHE_HOME/makeway`) or compiled now.
 
-    Processes may race: each compiles to a temporary name and renames the result. Where the cache is not writable, a
-    private directory among the temporary files replaces it.
+    Programs load it as this user, so nobody else may be able to put anything in its place: a cache, or a file in it,
+    that others can change is left alone, and a private directory among the temporary files replaces it. So does it
+    where the cache is not writable. Processes may race: each compiles to a temporary name and renames the result.
     """
     if not sys.platform.startswith("linux") or platform.machine() not in MACHINES:
         raise UnsupportedError(
@@ -37,14 +44,44 @@ def library(cache: Path | None = None) -> Path:
     command = compiler()
     name = f"launch-{_key(command)}.so"
     where = default_cache() if cache is None else cache
-    if (where / name).is_file():
-        return where / name
     try:
-        where.mkdir(parents=True, exist_ok=True)
-        return _compile(command, where / name)
+        return _in(where, name, command)
+    except _UntrustedError as reason:
+        warn(f"the cache of compiled launch shims is not used: {reason}")
     except OSError:
-        private = _private_directory()
-        return private / name if (private / name).is_file() else _compile(command, private / name)
+        pass
+    private = Path(tempfile.gettempdir()) / f"makeway-{os.getuid()}"
+    try:
+        return _in(private, name, command)
+    except (_UntrustedError, OSError):  # somebody else was there first
+        pass
+    try:
+        return _in(_place_of_this_process(), name, command)
+    except (_UntrustedError, OSError) as error:
+        raise UnsupportedError(
+            f"there is no safe place for the launch shim: {error}\nSet XDG_CACHE_HOME to a directory of your own."
+        ) from None
+
+
+class _UntrustedError(Exception):
+    """Somebody else could change what we would load."""
+
+
+def _in(place: Path, name: str, command: tuple[str, ...]) -> Path:
+    """The shim in a directory that only we and root can change, so that what is checked now is what is loaded later."""
+    make_private(place)
+    if reason := intruder(place):
+        raise _UntrustedError(reason)
+    target = Path(os.path.realpath(place)) / name
+    try:
+        descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return _compile(command, target)
+    facts = os.fstat(descriptor)
+    os.close(descriptor)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_uid not in (os.getuid(), 0) or facts.st_mode & 0o022:
+        raise _UntrustedError(f"{target} is not a file that only this user can write")
+    return target
 
 
 def default_cache() -> Path:
@@ -78,7 +115,7 @@ def sources() -> tuple[Path, ...]:
 
 
 def _key(command: tuple[str, ...]) -> str:
-    digest = hashlib.sha256("\0".join((*command, _version(command), platform.machine(), *FLAGS)).encode())
+    digest = hashlib.sha256("\0".join((*command, _version(command), platform.machine(), *FLAGS, *LIBRARIES)).encode())
     for path in sources():
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:24]
@@ -94,15 +131,10 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 @cached
-def _private_directory() -> Path:
-    path = Path(tempfile.gettempdir()) / f"makeway-{os.getuid()}"
-    try:
-        path.mkdir(mode=0o700, exist_ok=True)
-        facts = path.lstat()
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="makeway-"))
-    own = facts.st_uid == os.getuid() and stat.S_ISDIR(facts.st_mode) and not facts.st_mode & 0o077
-    return path if own else Path(tempfile.mkdtemp(prefix="makeway-"))  # nobody else may put a library there
+def _place_of_this_process() -> Path:
+    place = TemporaryPlace()
+    atexit.register(place.remove)
+    return place.path
 
 
 def _compile(command: tuple[str, ...], target: Path) -> Path:
@@ -111,7 +143,7 @@ def _compile(command: tuple[str, ...], target: Path) -> Path:
     made = Path(name)
     try:
         _run([*command, *FLAGS, *map(str, SOURCES.glob("*.c")), "-o", name, *LIBRARIES])
-        made.chmod(0o755)  # other users of a shared cache may load it
+        made.chmod(0o700)
         os.replace(made, target)
     finally:
         made.unlink(missing_ok=True)

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "shim.h"
 
 #include <stdlib.h>
@@ -5,7 +6,8 @@
 enum { TABLE = 1 << 14, MOST = TABLE / 4 * 3, CHUNK = 256 };
 
 _Atomic uint32_t shim_generation, shim_epoch;
-pthread_mutex_t shim_limits = PTHREAD_MUTEX_INITIALIZER;
+/* Recursive: a tracer between us and the driver may launch kernels while it changes a limit. */
+pthread_mutex_t shim_limits = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 static _Atomic(struct kernel *) table[TABLE];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -117,7 +119,7 @@ void kernels_before_fork(void) {
 void kernels_after_fork(bool child) {
     pthread_mutex_unlock(&lock);
     if (child) /* a thread of the parent may have held the lock */
-        pthread_mutex_init(&shim_limits, NULL);
+        shim_limits = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 }
 
 void kernels_skip(struct kernel *kernel, int reason, const char *words) {

@@ -102,7 +102,7 @@ static int create_file(void) {
 static struct file *map_file(void) {
     int file = directory[0] ? create_file() : -1;
     if (directory[0] && file < 0)
-        fprintf(stderr, "makeway: no receipts in %s: %s\n", directory, strerror(errno));
+        dprintf(STDERR_FILENO, "makeway: no receipts in %s: %s\n", directory, strerror(errno));
     void *found = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED,
                        file, 0);
     if (file >= 0)
@@ -230,7 +230,7 @@ void receipts_note(const char *format, ...) {
     bool fresh = add_once(file, &file->header.notes, letters);
     pthread_mutex_unlock(&lock);
     if (fresh)
-        fprintf(stderr, "makeway: %s\n", letters);
+        dprintf(STDERR_FILENO, "makeway: %s\n", letters);
 }
 
 /* --- counters ------------------------------------------------------------------------------ */

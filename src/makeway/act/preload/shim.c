@@ -26,7 +26,7 @@ void shim_log(const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(letters, sizeof letters, format, arguments);
     va_end(arguments);
-    fprintf(stderr, "makeway: %s\n", letters);
+    dprintf(STDERR_FILENO, "makeway: %s\n", letters);
 }
 
 /* Never freed: the launch rules point into it. */

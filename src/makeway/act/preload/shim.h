@@ -35,8 +35,7 @@ struct api {
     const struct symbol *symbols;
     int count;
     _Atomic bool bound;
-    _Atomic(void *) base; /* where the library that `real` points into is mapped */
-    _Atomic bool second;  /* a second library with the same functions has been noted */
+    _Atomic bool second; /* a second library with the same functions has been noted */
     _Atomic(void *) real[MOST_SYMBOLS];
 };
 

@@ -110,7 +110,6 @@ static void bind(struct api *api, void *handle) {
     pthread_mutex_lock(&lock);
     for (int at = 0; at < api->count; at++)
         atomic_store_explicit(&api->real[at], real[at], memory_order_relaxed);
-    atomic_store(&api->base, base);
     if (atomic_load(&api->bound))
         atomic_fetch_add(&shim_generation, 1); /* the library was unloaded and another loaded */
     atomic_store_explicit(&api->bound, true, memory_order_release);
@@ -138,6 +137,7 @@ void *symbols_find(struct api *api, int symbol) {
                 dlclose(handle);
             }
         }
+        dlerror();
     }
     return atomic_load_explicit(&api->real[symbol], memory_order_relaxed);
 }
@@ -200,36 +200,9 @@ static bool unloaded_since(void) {
     return atomic_exchange(&seen, now) != now;
 }
 
-/* The library that was bound is still there, and this is another one: two drivers in one process. */
-static bool is_second(struct api *api, int symbol, void *real) {
-    void *known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed), *base = atomic_load(&api->base);
-    if (!known || !base || base_of(known) != base || base_of(real) == base)
-        return false;
-    if (!atomic_exchange(&api->second, true))
-        receipts_note("a second library has %s: its launches are left as they are", api->symbols[symbol].name);
-    return true;
-}
-
-static void *resolve_ours(struct api *api, int symbol, void *handle) {
-    look_up look = real_dlsym();
-    const char *name = api->symbols[symbol].name;
-    void *real = handle == RTLD_DEFAULT ? NULL : look(handle, name);
-    /* The global scope starts with the program and us: what is meant is the library behind. */
-    if (handle == RTLD_DEFAULT || real == api->symbols[symbol].wrapper)
-        real = look(RTLD_NEXT, name);
-    if (!real)
-        return NOT_FOUND;
-    if (!shim_on() || is_second(api, symbol, real))
-        return real;
-    bool known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed) == real;
-    if ((unloaded_since() || !known) && !bind_where(api, real))
-        return real;
-    return api->symbols[symbol].wrapper;
-}
-
 struct places {
-    const void *caller, *ours;
-    int at, caller_at, ours_at;
+    const void *theirs, *ours;
+    int at, theirs_at, ours_at;
 };
 
 static int note_places(struct dl_phdr_info *facts, size_t size, void *out) {
@@ -240,8 +213,8 @@ static int note_places(struct dl_phdr_info *facts, size_t size, void *out) {
         uintptr_t start = facts->dlpi_addr + part->p_vaddr, end = start + part->p_memsz;
         if (part->p_type != PT_LOAD)
             continue;
-        if ((uintptr_t)places->caller >= start && (uintptr_t)places->caller < end)
-            places->caller_at = places->at;
+        if ((uintptr_t)places->theirs >= start && (uintptr_t)places->theirs < end)
+            places->theirs_at = places->at;
         if ((uintptr_t)places->ours >= start && (uintptr_t)places->ours < end)
             places->ours_at = places->at;
     }
@@ -249,14 +222,58 @@ static int note_places(struct dl_phdr_info *facts, size_t size, void *out) {
     return 0;
 }
 
+/* Whether code is in the program or a library before us: what it calls "next" may be ours. */
+static bool is_before_us(const void *code) {
+    struct places places = {.theirs = code, .ours = (const void *)&note_places, .theirs_at = -1, .ours_at = -1};
+    dl_iterate_phdr(note_places, &places);
+    return places.theirs_at < places.ours_at;
+}
+
+/* The library that was bound is still there, and this is another one: two drivers in one process. */
+static bool is_second(struct api *api, int symbol, void *real) {
+    void *known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed);
+    void *handle = known && known != real ? borrow_library_of(known) : NULL;
+    if (!handle)
+        return false;
+    bool there = real_dlsym()(handle, api->symbols[symbol].name) == known;
+    dlclose(handle);
+    if (there && !atomic_exchange(&api->second, true))
+        receipts_note("a second library has %s: its launches are left as they are", api->symbols[symbol].name);
+    return there;
+}
+
+/* What the caller finds without us: the next in the global scope, else what its own library is linked to. */
+static void *behind_us(const char *name, const void *caller) {
+    look_up look = real_dlsym();
+    void *real = look(RTLD_NEXT, name), *handle = real ? NULL : borrow_library_of(caller);
+    if (handle) {
+        real = look(handle, name);
+        dlclose(handle);
+    }
+    return real ? real : look(RTLD_NEXT, name); /* once more in vain, for what dlerror says */
+}
+
+static void *resolve_ours(struct api *api, int symbol, void *handle, const void *caller) {
+    const char *name = api->symbols[symbol].name;
+    void *real = real_dlsym()(handle, name);
+    if (real == api->symbols[symbol].wrapper)
+        real = behind_us(name, caller);
+    if (!real)
+        return NOT_FOUND;
+    if (!shim_on() || is_before_us(real) || is_second(api, symbol, real))
+        return real;
+    bool known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed) == real;
+    if ((unloaded_since() || !known) && !bind_where(api, real))
+        return real;
+    return api->symbols[symbol].wrapper;
+}
+
 /* RTLD_NEXT means "behind the caller": the real dlsym knows, and finds our function for callers before us. Only where
  * no library is behind us must such a caller get nothing, as without us. */
-static void *resolve_next(struct api *api, int symbol, void *caller) {
+static void *resolve_next(struct api *api, int symbol, const void *caller) {
     if (real_dlsym()(RTLD_NEXT, api->symbols[symbol].name))
         return NULL;
-    struct places places = {.caller = caller, .ours = (const void *)&resolve_ours, .caller_at = -1, .ours_at = -1};
-    dl_iterate_phdr(note_places, &places);
-    return places.caller_at < places.ours_at ? NOT_FOUND : NULL;
+    return is_before_us(caller) ? NOT_FOUND : NULL;
 }
 
 __attribute__((visibility("hidden"), used)) PLAIN_CODE void *makeway_resolve(void *handle, const char *name,
@@ -268,7 +285,12 @@ __attribute__((visibility("hidden"), used)) PLAIN_CODE void *makeway_resolve(voi
         return NULL;
     if (handle == RTLD_NEXT)
         return resolve_next(api, symbol, caller);
-    return must_get_the_real(api, name, caller) ? NULL : resolve_ours(api, symbol, handle);
+    if (must_get_the_real(api, name, caller))
+        return NULL;
+    void *found = resolve_ours(api, symbol, handle, caller);
+    if (found != NOT_FOUND)
+        dlerror(); /* as after any dlsym that succeeds: what we asked in vain is no error of the program's */
+    return found;
 }
 
 /* dlsym(RTLD_NEXT, ...) depends on its caller: what is not ours goes to the real dlsym by a jump, with the caller's
