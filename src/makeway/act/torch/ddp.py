@@ -22,6 +22,7 @@ from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch.collectives import Copies
 from makeway.act.torch.groups import group_controls, process_group_options, where_runs
 from makeway.act.torch.meeting import shared_memory
+from makeway.act.torch.profiled import recording
 from makeway.values.control import Chunks, CopyEngine
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.receipt import Receipt, Status
@@ -35,12 +36,12 @@ class Gradients:
     """The hook's state for one module: where its buckets go, and how many went there."""
 
     def __init__(
-        self, module: DistributedDataParallel, direct: DirectGroup, on_first: Callable[[], None] = lambda: None
+        self, module: DistributedDataParallel, direct: DirectGroup, on_change: Callable[[], None] = lambda: None
     ) -> None:
         self.module = weakref.ref(module)
         self.group: dist.ProcessGroup = module.process_group
         self.direct = direct
-        self.copies = Copies(on_first)
+        self.copies = Copies(on_change)
         self.theirs: tuple[Any, Callable[..., Any]] | None = None  # a hook the program registered later
 
 
@@ -63,8 +64,15 @@ def gradient_hook(state: Gradients, bucket: GradBucket) -> torch.futures.Future[
     buffer = bucket.buffer()
     if buffer.layout != torch.strided or buffer.dtype not in FRACTIONS:
         return allreduce_hook(state.group, bucket)
+    record = recording("all_reduce", buffer)
+    averaged = direct_hook(state.direct, bucket)
     state.copies.count(buffer.nbytes)
-    return direct_hook(state.direct, bucket)
+    return averaged if record is None else record.until(averaged)
+
+
+def add_hook(module: DistributedDataParallel, state: Gradients) -> None:
+    """Register `gradient_hook` in the reducer only: what the module itself keeps, it saves, copies and logs."""
+    dist._register_comm_hook(module.reducer, state, gradient_hook)
 
 
 def no_hook(module: DistributedDataParallel, *, builtin: bool = False) -> str | None:
@@ -147,5 +155,5 @@ def _register(module: DistributedDataParallel, direct: DirectGroup | None) -> st
         direct = direct or shared_memory(module.process_group)
     except MakewayError as error:
         return str(error)
-    module.register_comm_hook(Gradients(module, direct), gradient_hook)
+    add_hook(module, Gradients(module, direct))
     return None

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch.distributed as dist
 from torch._compile import _disable_dynamo  # torch.compiler.disable, but loads the compiler only when called
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.launch.receipt_file import ReceiptFile
 from makeway.act.torch.collectives import Copies
-from makeway.act.torch.ddp import OWN_HOOK, Gradients, buckets_receipt, gradient_hook, no_hook, smaller_buckets
-from makeway.act.torch.groups import argument
+from makeway.act.torch.ddp import OWN_HOOK, Gradients, add_hook, buckets_receipt, no_hook, smaller_buckets
+from makeway.act.torch.replacing import Original, replaced, stand_in
 from makeway.values.control import Chunks, Control, CopyEngine
 from makeway.values.errors import MakewayError
 from makeway.values.receipt import Receipt, Status
@@ -40,8 +40,7 @@ class Modules:
         self.chunks = next((control for control in controls if isinstance(control, Chunks)), None)
         self.copy: CopyEngine | None = None  # while it is in force
         self.gradients: list[Gradients] = []
-        self.copies = Copies(on_first=self.record_copies)  # of collectives that the program calls itself
-        self.refusals: list[str] = []
+        self.copies = Copies(on_change=self.record_copies)  # of collectives that the program calls itself
         self._share, self._file = share, file
         self._cut = False
 
@@ -52,87 +51,91 @@ class Modules:
         self.record_copies()
         if self.chunks is not None:
             self._file.set(Receipt(control=self.chunks, status="no effect", detail=NO_MODULE, carrier=CARRIER))
-        wrappers = {
-            "__init__": self._making,
-            "register_comm_hook": self._hooking,
-            "_register_builtin_comm_hook": self._hooking_builtin,
+        wrappers: dict[str, Callable[[Original], Any]] = {
+            "__init__": self._make,
+            "_pre_forward": self._before_forward,
+            "register_comm_hook": self._hook,
+            "_register_builtin_comm_hook": self._hook_builtin,
         }
-        originals = {name: getattr(DistributedDataParallel, name) for name in wrappers}
-        for name, wrap in wrappers.items():
-            setattr(DistributedDataParallel, name, wrap(originals[name]))
-        try:
+        with ExitStack() as stack:
+            for name, around in wrappers.items():
+                original = getattr(DistributedDataParallel, name)
+                other = stand_in(original, around, self._failed)
+                if name == "_pre_forward":
+                    other = _disable_dynamo(other)
+                stack.enter_context(replaced(original, other, DistributedDataParallel))
             yield
-        finally:
-            for name, original in originals.items():
-                setattr(DistributedDataParallel, name, original)
 
     # --- when a module is made -----------------------------------------------------------------
 
-    def _making(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def make(module: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
-            given = {name: argument(original, (module, *args), kwargs, name) for name in _CAPS}
-            cap = smaller_buckets(self.chunks, *given.values())
-            original(module, *args, **kwargs if cap is None else kwargs | {"bucket_cap_mb": cap})
-            self._made(module, cap)
-
-        return make
-
-    def _made(self, module: DistributedDataParallel, cap_mib: float | None) -> None:
-        try:
-            if self.chunks is not None:
-                receipt = buckets_receipt(self.chunks, module, cap_mib)
-                if not self._cut:  # one module whose gradients were cut is enough
-                    self._file.set(receipt)
-                self._cut = self._cut or receipt.status == "applied"
-            if self.copy is None or not _may_be_hooked(module):
-                return
-            direct = self._share(module.process_group)  # all ranks of the group meet here anyway
-            handle = module.register_forward_pre_hook(_before_first_forward)
-            _WAITING[module] = (self, direct, handle)
-        except MakewayError as error:
-            self._refuse(str(error))
-        except Exception as error:
-            self._file.fail(error)
+    def _make(self, original: Original) -> None:
+        cap = smaller_buckets(self.chunks, *(original.given.get(name) for name in _CAPS))
+        original(**{} if cap is None else {"bucket_cap_mb": cap})
+        module = original.given["self"]
+        if self.chunks is not None:
+            receipt = buckets_receipt(self.chunks, module, cap)
+            if not self._cut:  # one module whose gradients were cut is enough
+                self._file.set(receipt)
+            self._cut = self._cut or receipt.status == "applied"
+        if self.copy is not None and _may_be_hooked(module):
+            # All ranks of the group meet here anyway.
+            _WAITING[module] = self._share(module.process_group)
 
     # --- when it first runs --------------------------------------------------------------------
 
-    def first_forward(self, module: DistributedDataParallel, direct: DirectGroup) -> None:
+    def _before_forward(self, original: Original) -> Any:
         """Register the hook, unless the program has registered its own by now."""
-        try:
+        module = original.given["self"]
+        direct = _WAITING.pop(module, None)
+        if direct is not None:
             if reason := no_hook(module, builtin=module in _BUILTIN):
                 self._refuse(reason)
-                return
-            state = Gradients(module, direct, on_first=self.record_copies)
-            module.register_comm_hook(state, gradient_hook)
-            self.gradients.append(state)
-        except Exception as error:
-            self._file.fail(error)
+            else:
+                state = Gradients(module, direct, on_change=self.record_copies)
+                add_hook(module, state)
+                self.gradients.append(state)
+        return original()
+
+    def _failed(self, error: Exception) -> None:
+        """Note an error of ours in the receipts."""
+        reason = str(error) if isinstance(error, MakewayError) else f"{type(error).__name__}: {error}"
+        if self.chunks is not None and not self._cut and self.copy is None:
+            self._file.set(Receipt(control=self.chunks, status="refused", detail=reason, carrier=CARRIER))
+        self._refuse(reason)
 
     def _refuse(self, reason: str) -> None:
-        self.refusals.append(reason)
+        self.copies.refusals.append(reason)
         self.record_copies()
 
-    def _hooking(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def register_comm_hook(module: DistributedDataParallel, state: object, hook: Callable[..., Any]) -> None:
-            ours = next((state for state in self.gradients if state.module() is module and state.theirs is None), None)
-            if ours is None:
-                original(module, state, hook)
-                return
-            module._check_comm_hook(hook)  # type: ignore[no-untyped-call]
-            ours.theirs = (state, hook)
-            self._refuse(OWN_HOOK)
+    def _hook(self, original: Original) -> None:
+        module, hook = original.given["self"], original.given["hook"]
+        ours = self._state_of(module)
+        if ours is None:
+            original()
+            return
+        original.committed = True  # an error in the check is the program's
+        module._check_comm_hook(hook)
+        module.logger._set_comm_hook_name(hook.__qualname__)
+        module._comm_hooks.append((hook, original.given["state"]))
+        ours.theirs = (original.given["state"], hook)
+        self._refuse(OWN_HOOK)
 
-        return register_comm_hook
-
-    def _hooking_builtin(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def register_builtin(module: DistributedDataParallel, kind: Any) -> None:
-            original(module, kind)
+    def _hook_builtin(self, original: Original) -> None:
+        module, kind = original.given["self"], original.given["comm_hook_type"]
+        ours = self._state_of(module)
+        if ours is None:
+            original()
             _BUILTIN.add(module)
+            return
+        ours.theirs = (module.process_group, _SAME_IN_PYTHON[kind])
+        module.logger._set_comm_hook_name(str(kind))
+        original.committed = True
+        self._refuse(OWN_HOOK)
 
-        return register_builtin
+    def _state_of(self, module: DistributedDataParallel) -> Gradients | None:
+        """Our hook in this module, if gradients still go through it."""
+        states = (state for state in self.gradients if state.module() is module and state.theirs is None)
+        return next(states, None)
 
     # --- what went through shared memory --------------------------------------------------------
 
@@ -148,7 +151,7 @@ class Modules:
             parts.append(f"{buckets:,} gradient buckets ({format_bytes(size)}) of {_counted(len(used), 'module')}")
         if calls:
             parts.append(f"{_counted(calls, 'collective')} ({format_bytes(self.copies.bytes)})")
-        refused = "; ".join(dict.fromkeys(self.refusals))
+        refused = "; ".join(dict.fromkeys(self.copies.refusals))
         detail = f"{' and '.join(parts)} through shared memory"
         status: Status
         if parts:
@@ -166,19 +169,14 @@ def _counted(number: int, what: str) -> str:
 
 
 _CAPS = ("bucket_cap_mb", "bucket_cap_mb_list")
-_WAITING: weakref.WeakKeyDictionary[DistributedDataParallel, tuple[Modules, DirectGroup, Any]] = (
-    weakref.WeakKeyDictionary()
-)
+_WAITING: weakref.WeakKeyDictionary[DistributedDataParallel, DirectGroup] = weakref.WeakKeyDictionary()
+_SAME_IN_PYTHON: dict[Any, Callable[..., Any]] = {
+    dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook,
+    dist.BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook,
+}
 _BUILTIN: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
 def _may_be_hooked(module: DistributedDataParallel) -> bool:
     """A module on CPUs with peers; `no_hook` decides the rest when it first runs."""
     return module.device_type == "cpu" and dist.get_world_size(module.process_group) > 1
-
-
-@_disable_dynamo
-def _before_first_forward(module: DistributedDataParallel, inputs: Any) -> None:
-    modules, direct, handle = _WAITING.pop(module)
-    handle.remove()
-    modules.first_forward(module, direct)
