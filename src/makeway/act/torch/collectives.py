@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -40,13 +40,17 @@ class Copies:
             self.bytes += size
             first = self.calls == 1
         if first:
-            self._on_change()
+            self._changed()
 
     def refuse(self, error: Exception) -> None:
         """Note an error of ours; the collective goes through the process group."""
         cause = error.__cause__ if isinstance(error, dist.DistBackendError) else error
         self.refusals.append(str(cause) if isinstance(cause, MakewayError) else f"{type(error).__name__}: {error}")
-        self._on_change()
+        self._changed()
+
+    def _changed(self) -> None:
+        with suppress(Exception):  # the collective has run, or is about to
+            self._on_change()
 
 
 @contextmanager

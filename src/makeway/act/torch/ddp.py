@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import GradBucket  # where torch keeps it; torch.distributed only re-exports it
+from torch._C._distributed_c10d import GradBucket, _register_comm_hook  # torch.distributed only re-exports them
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -65,14 +65,19 @@ def gradient_hook(state: Gradients, bucket: GradBucket) -> torch.futures.Future[
     if buffer.layout != torch.strided or buffer.dtype not in FRACTIONS:
         return allreduce_hook(state.group, bucket)
     record = recording("all_reduce", buffer)
-    averaged = direct_hook(state.direct, bucket)
+    try:
+        averaged = direct_hook(state.direct, bucket)
+    except BaseException:
+        if record is not None:
+            record.cancel()
+        raise
     state.copies.count(buffer.nbytes)
     return averaged if record is None else record.until(averaged)
 
 
 def add_hook(module: DistributedDataParallel, state: Gradients) -> None:
     """Register `gradient_hook` in the reducer only: what the module itself keeps, it saves, copies and logs."""
-    dist._register_comm_hook(module.reducer, state, gradient_hook)
+    _register_comm_hook(module.reducer, state, gradient_hook)
 
 
 def no_hook(module: DistributedDataParallel, *, builtin: bool = False) -> str | None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import BuiltinCommHookType
 from torch._compile import _disable_dynamo  # torch.compiler.disable, but loads the compiler only when called
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -87,9 +88,9 @@ class Modules:
         """Register the hook, unless the program has registered its own by now."""
         module = original.given["self"]
         direct = _WAITING.pop(module, None)
-        if direct is not None:
+        if direct is not None and direct.usable:  # its group still exists
             if reason := no_hook(module, builtin=module in _BUILTIN):
-                self._refuse(reason)
+                self.copies.refuse(MakewayError(reason))
             else:
                 state = Gradients(module, direct, on_change=self.record_copies)
                 add_hook(module, state)
@@ -98,14 +99,9 @@ class Modules:
 
     def _failed(self, error: Exception) -> None:
         """Note an error of ours in the receipts."""
-        reason = str(error) if isinstance(error, MakewayError) else f"{type(error).__name__}: {error}"
-        if self.chunks is not None and not self._cut and self.copy is None:
-            self._file.set(Receipt(control=self.chunks, status="refused", detail=reason, carrier=CARRIER))
-        self._refuse(reason)
-
-    def _refuse(self, reason: str) -> None:
-        self.copies.refusals.append(reason)
-        self.record_copies()
+        if not isinstance(error, MakewayError):
+            self._file.fail(error)
+        self.copies.refuse(error)
 
     def _hook(self, original: Original) -> None:
         module, hook = original.given["self"], original.given["hook"]
@@ -118,7 +114,7 @@ class Modules:
         module.logger._set_comm_hook_name(hook.__qualname__)
         module._comm_hooks.append((hook, original.given["state"]))
         ours.theirs = (original.given["state"], hook)
-        self._refuse(OWN_HOOK)
+        self.copies.refuse(MakewayError(OWN_HOOK))
 
     def _hook_builtin(self, original: Original) -> None:
         module, kind = original.given["self"], original.given["comm_hook_type"]
@@ -130,7 +126,7 @@ class Modules:
         ours.theirs = (module.process_group, _SAME_IN_PYTHON[kind])
         module.logger._set_comm_hook_name(str(kind))
         original.committed = True
-        self._refuse(OWN_HOOK)
+        self.copies.refuse(MakewayError(OWN_HOOK))
 
     def _state_of(self, module: DistributedDataParallel) -> Gradients | None:
         """Our hook in this module, if gradients still go through it."""
@@ -171,8 +167,8 @@ def _counted(number: int, what: str) -> str:
 _CAPS = ("bucket_cap_mb", "bucket_cap_mb_list")
 _WAITING: weakref.WeakKeyDictionary[DistributedDataParallel, DirectGroup] = weakref.WeakKeyDictionary()
 _SAME_IN_PYTHON: dict[Any, Callable[..., Any]] = {
-    dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook,
-    dist.BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook,
+    BuiltinCommHookType.ALLREDUCE: allreduce_hook,
+    BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook,
 }
 _BUILTIN: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 

@@ -6,6 +6,7 @@ import threading
 from typing import Any, TypeVar
 
 import torch
+from torch._C import _autograd  # torch.autograd only re-exports it
 
 T = TypeVar("T")
 
@@ -19,7 +20,7 @@ class Recording:
 
     def __init__(self, name: str, given: torch.Tensor) -> None:
         self._thread = threading.get_ident()
-        self._handle: Any = torch.autograd._record_function_with_args_enter(f"gloo:{name}", given)
+        self._handle: Any = _autograd._record_function_with_args_enter(f"gloo:{name}", given)
 
     def until(self, future: torch.futures.Future[T]) -> torch.futures.Future[T]:
         """End the range with the future; the one returned is complete once the range has ended."""
@@ -40,9 +41,9 @@ class Recording:
 
     def cancel(self) -> None:
         """End the range now: the collective was not started."""
-        torch.autograd._record_function_with_args_exit(self._handle)
+        _autograd._record_function_with_args_exit(self._handle)
 
 
 def recording(name: str, given: torch.Tensor) -> Recording | None:
     """The beginning of a collective in the profiler; None when nothing is recorded in this thread."""
-    return Recording(name, given) if torch.autograd._profiler_enabled() else None
+    return Recording(name, given) if _autograd._profiler_enabled() else None
