@@ -20,7 +20,6 @@ from makeway.act.launch.environment import rank_of
 from makeway.act.launch.receipt_file import ReceiptFile, read_receipt_files
 from makeway.act.torch.meeting import _all_present
 from makeway.act.torch.process import Process
-from makeway.act.torch.replacing import replaced
 from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, parse_control
 from makeway.values.receipt import Receipt, Status
 
@@ -214,17 +213,3 @@ def test_a_rank_that_comes_after_the_others_have_left_is_not_let_in() -> None:
     store = HashStore()
     assert not _all_present(store, 2, "meeting", timedelta(seconds=0.1))
     assert not _all_present(store, 2, "meeting", timedelta(seconds=60))
-
-
-# --- names ----------------------------------------------------------------------------------------
-
-
-def test_a_function_is_replaced_wherever_it_is_known_and_put_back() -> None:
-    original = json.dumps
-
-    def dumps(*_: object) -> str:
-        return "another"
-
-    with replaced(original, dumps):
-        assert json.dumps is dumps
-    assert json.dumps is original
