@@ -36,12 +36,18 @@ class Gradients:
     """The hook's state for one module: where its buckets go, and how many went there."""
 
     def __init__(
-        self, module: DistributedDataParallel, direct: DirectGroup, on_change: Callable[[], None] = lambda: None
+        self,
+        module: DistributedDataParallel,
+        direct: DirectGroup,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        ranks_left: Callable[[], int] | None = None,
     ) -> None:
         self.module = weakref.ref(module)
         self.group: dist.ProcessGroup = module.process_group
         self.direct = direct
         self.copies = Copies(on_change)
+        self.ranks_left = ranks_left  # how many have inputs left in a join; None: nobody knows
         self.theirs: tuple[Any, Callable[..., Any]] | None = None  # a hook the program registered later
 
 
@@ -55,24 +61,33 @@ def gradient_hook(state: Gradients, bucket: GradBucket) -> torch.futures.Future[
         theirs, hook = state.theirs
         future: torch.futures.Future[torch.Tensor] = hook(theirs, bucket)
         return future
-    module = state.module()
+    module, buffer, left = state.module(), bucket.buffer(), None
     if module is not None and not getattr(module, "_divide_by_initial_world_size", True):
-        raise InputError(
-            "join(divide_by_initial_world_size=False) divides by the ranks that are left, which a hook cannot know; "
-            "enter it before the first step, or leave copy-engine out of the plan"
-        )
-    buffer = bucket.buffer()
+        if state.ranks_left is None:
+            raise InputError(
+                "join(divide_by_initial_world_size=False) divides by the ranks that are left, which this hook cannot "
+                "know; enter it before the first step, or leave copy-engine out of the plan"
+            )
+        left = state.ranks_left()
     if buffer.layout != torch.strided or buffer.dtype not in FRACTIONS:
+        if left is not None:
+            buffer.mul_(state.direct.ranks / left)
         return allreduce_hook(state.group, bucket)
     record = recording("all_reduce", buffer)
     try:
-        averaged = direct_hook(state.direct, bucket)
+        averaged = direct_hook(state.direct, bucket) if left is None else _divided_by(left, state.direct, buffer)
     except BaseException:
         if record is not None:
             record.cancel()
         raise
     state.copies.count(buffer.nbytes)
     return averaged if record is None else record.until(averaged)
+
+
+def _divided_by(ranks: int, direct: DirectGroup, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    work = direct.all_reduce(buffer.mul_(1.0 / ranks), async_op=True)  # multiplied, as the reducer does it
+    assert work is not None
+    return work.get_future()
 
 
 def add_hook(module: DistributedDataParallel, state: Gradients) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import BuiltinCommHookType
 from torch._compile import _disable_dynamo  # torch.compiler.disable, but loads the compiler only when called
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from makeway.act.backend import TORCH_CARRIERS
@@ -52,19 +54,20 @@ class Modules:
         self.record_copies()
         if self.chunks is not None:
             self._file.set(Receipt(control=self.chunks, status="no effect", detail=NO_MODULE, carrier=CARRIER))
-        wrappers: dict[str, Callable[[Original], Any]] = {
-            "__init__": self._make,
-            "_pre_forward": self._before_forward,
-            "register_comm_hook": self._hook,
-            "_register_builtin_comm_hook": self._hook_builtin,
-        }
+        wrappers: list[tuple[type, str, Callable[[Original], Any]]] = [
+            (DistributedDataParallel, "__init__", self._make),
+            (DistributedDataParallel, "_pre_forward", self._before_forward),
+            (DistributedDataParallel, "register_comm_hook", self._hook),
+            (DistributedDataParallel, "_register_builtin_comm_hook", self._hook_builtin),
+            (Join, "notify_join_context", self._notify),
+        ]
         with ExitStack() as stack:
-            for name, around in wrappers.items():
-                original = getattr(DistributedDataParallel, name)
+            for owner, name, around in wrappers:
+                original = getattr(owner, name)
                 other = stand_in(original, around, self._failed)
                 if name == "_pre_forward":
                     other = _disable_dynamo(other)
-                stack.enter_context(replaced(original, other, DistributedDataParallel))
+                stack.enter_context(replaced(original, other, owner))
             yield
 
     # --- when a module is made -----------------------------------------------------------------
@@ -87,15 +90,25 @@ class Modules:
     def _before_forward(self, original: Original) -> Any:
         """Register the hook, unless the program has registered its own by now."""
         module = original.given["self"]
+        _NOTIFIED.pop(module, None)
         direct = _WAITING.pop(module, None)
         if direct is not None and direct.usable:  # its group still exists
             if reason := no_hook(module, builtin=module in _BUILTIN):
                 self.copies.refuse(MakewayError(reason))
             else:
-                state = Gradients(module, direct, on_change=self.record_copies)
+                left = functools.partial(_ranks_left, weakref.ref(module))
+                state = Gradients(module, direct, on_change=self.record_copies, ranks_left=left)
                 add_hook(module, state)
                 self.gradients.append(state)
         return original()
+
+    def _notify(self, original: Original) -> Any:
+        """Keep the sum of ranks with inputs left, which a join takes before each of their steps."""
+        work = original()
+        module = original.given["joinable"]
+        if work is not None and isinstance(module, DistributedDataParallel):
+            _NOTIFIED[module] = work
+        return work
 
     def _failed(self, error: Exception) -> None:
         """Note an error of ours in the receipts."""
@@ -166,6 +179,7 @@ def _counted(number: int, what: str) -> str:
 
 _CAPS = ("bucket_cap_mb", "bucket_cap_mb_list")
 _WAITING: weakref.WeakKeyDictionary[DistributedDataParallel, DirectGroup] = weakref.WeakKeyDictionary()
+_NOTIFIED: weakref.WeakKeyDictionary[DistributedDataParallel, dist.Work] = weakref.WeakKeyDictionary()
 _SAME_IN_PYTHON: dict[Any, Callable[..., Any]] = {
     BuiltinCommHookType.ALLREDUCE: allreduce_hook,
     BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook,
@@ -176,3 +190,14 @@ _BUILTIN: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 def _may_be_hooked(module: DistributedDataParallel) -> bool:
     """A module on CPUs with peers; `no_hook` decides the rest when it first runs."""
     return module.device_type == "cpu" and dist.get_world_size(module.process_group) > 1
+
+
+def _ranks_left(module: weakref.ref[DistributedDataParallel]) -> int:
+    """Ranks that take part in the current step; all of them outside a join."""
+    alive = module()
+    assert alive is not None
+    work = _NOTIFIED.get(alive)
+    if work is None:  # outside a join, or this rank has no inputs left: then it adds zeros
+        return dist.get_world_size(alive.process_group)
+    work.wait()
+    return int(work.result()[0].item())

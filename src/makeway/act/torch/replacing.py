@@ -116,11 +116,13 @@ def replaced(original: Function, other: Function, owner: type | None = None) -> 
     if owner is None:
         replace_everywhere(original, other)
     else:
-        setattr(owner, name, other)
+        before = vars(owner)[name]
+        placed = staticmethod(other) if isinstance(before, staticmethod) else other
+        setattr(owner, name, placed)
     try:
         yield
     finally:
         if owner is None:
             replace_everywhere(other, original)
-        elif vars(owner).get(name) is other:
-            setattr(owner, name, original)
+        elif vars(owner).get(name) is placed:
+            setattr(owner, name, before)
