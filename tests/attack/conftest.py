@@ -1,4 +1,4 @@
-"""Fixtures of the attack suite, and the mark of what takes too long for every run."""
+"""Fixtures of the attack suite."""
 
 from __future__ import annotations
 
@@ -10,20 +10,6 @@ from pathlib import Path
 import pytest
 from tests.attack.running import MAKEWAY, ROOT
 from tests.attack.shim_programs import Binaries, binaries
-
-LONG_VARIABLE = "MAKEWAY_TEST_LONG"  # set it to run what is marked `long`
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f"long: takes minutes; runs with {LONG_VARIABLE}=1")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if os.environ.get(LONG_VARIABLE):
-        return
-    for item in items:
-        if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.skip(reason=f"takes minutes; set {LONG_VARIABLE}=1"))
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,19 @@ from pathlib import Path
 import pytest
 from tests.attack.running import MAKEWAY, ROOT, environment, run
 
+from makeway.read.plan_file import dump_plan
+from makeway.values.control import parse_control
+from makeway.values.plan import Plan
+
 PROGRAMS = Path(__file__).parent / "programs"
 PLANNED = (*MAKEWAY, "run", "--plan", str(ROOT / "examples" / "cpu-plan.toml"), "--")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+CPU_PLANS = [
+    ("copy-engine", "priority"),  # examples/cpu-plan.toml
+    ("copy-engine", "chunks=8"),
+    ("partition=1", "chunks=8", "priority"),
+]
 
 # Of PyTorch's own tests, what runs on two CPU ranks: collectives, groups, DDP, barriers. Those of joins and uneven
 # inputs want GPUs; start_hook.py has its own. All pass without a plan.
@@ -76,12 +86,23 @@ def test_a_sample_of_pytorchs_own_tests_passes(tmp_path: Path) -> None:
     assert list(found.values()) == ["passed"] * len(SAMPLE)
 
 
+@pytest.fixture(scope="module")
+def passing(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
+    """PyTorch's own tests that pass without a plan."""
+    place = tmp_path_factory.mktemp("plain") / "place"
+    found = outcomes(place, *TORCHRUN, PROGRAMS / "torch_own_tests.py", place, "all", limit_s=1800)
+    return frozenset(name for name, said in found.items() if said == "passed")
+
+
 @pytest.mark.long
-def test_pytorchs_own_tests_end_as_without_a_plan(tmp_path: Path) -> None:
-    found = {}
-    for name, before in (("plain", ()), ("planned", PLANNED)):
-        place = tmp_path / name
-        found[name] = outcomes(place, *before, *TORCHRUN, PROGRAMS / "torch_own_tests.py", place, "all", limit_s=1800)
-    passed = {name for name, said in found["plain"].items() if said == "passed"}
-    assert len(passed) > 80
-    assert {name: found["planned"][name] for name in passed if found["planned"].get(name) != "passed"} == {}
+@pytest.mark.timeout(4000)
+@pytest.mark.parametrize("controls", CPU_PLANS, ids="+".join)
+def test_pytorchs_own_tests_end_as_without_a_plan(
+    controls: tuple[str, ...], passing: frozenset[str], tmp_path: Path
+) -> None:
+    assert len(passing) > 80
+    place, plan = tmp_path / "place", tmp_path / "plan.toml"
+    plan.write_text(dump_plan(Plan(controls=tuple(map(parse_control, controls)))))
+    planned = (*MAKEWAY, "run", "--plan", str(plan), "--")
+    found = outcomes(place, *planned, *TORCHRUN, PROGRAMS / "torch_own_tests.py", place, "all", limit_s=1800)
+    assert {name: found.get(name) for name in passing if found.get(name) != "passed"} == {}

@@ -246,14 +246,10 @@ def under_plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     return make
 
 
-def init(backend: str | None = None, timeout: Any = None, pg_options: Any = None) -> None:
-    """The signature of init_process_group, as far as we look at it."""
-
-
 def test_an_unmodified_program_gets_options_and_receipts_for_what_python_can_read_back(under_plan: Any) -> None:
     torch = FakeTorch()
     process = under_plan(torch)
-    arguments = process.group_options(init, ("nccl",), {"timeout": 77})
+    arguments = process.group_options({"backend": "nccl", "timeout": 77})
     assert arguments["pg_options"]._timeout == 77  # torch would warn of two timeouts
     torch.distributed.init_process_group("nccl", **arguments)
     process.group_made()
@@ -277,7 +273,7 @@ def test_an_unmodified_program_gets_options_and_receipts_for_what_python_can_rea
 def test_an_unmodified_program_keeps_options_of_its_own(under_plan: Any) -> None:
     torch = FakeTorch()
     process, own = under_plan(torch), Options()
-    assert process.group_options(init, ("nccl",), {"pg_options": own}) == {"pg_options": own}
+    assert process.group_options({"backend": "nccl", "pg_options": own}) == {}
     torch.distributed.init_process_group("nccl", pg_options=own)
     process.group_made()
     refused = [receipt.control for receipt in process.file.receipts if receipt.status == "refused"]

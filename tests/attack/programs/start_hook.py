@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 import io
+import itertools
 import json
 import os
 import pickle
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 SIZE = 1024
@@ -194,14 +196,15 @@ def functions(checks: Checks) -> None:
             assert pickle.loads(pickle.dumps(function)) is getattr(dist, name)
 
         checks.run(f"the looks of {name}", call)
-    for name in ("__init__", "register_comm_hook", "_register_builtin_comm_hook"):
-        method = getattr(DistributedDataParallel, name)
+    methods = ("__init__", "_pre_forward", "register_comm_hook", "_register_builtin_comm_hook")
+    for owner, name in (*((DistributedDataParallel, name) for name in methods), (Join, "notify_join_context")):
+        method = getattr(owner, name)
 
         def call_method(method: Any = method) -> None:
             assert inspect.signature(method) == inspect.signature(inspect.unwrap(method)), "another signature"
             assert pickle.loads(pickle.dumps(method)) is method
 
-        checks.run(f"the looks of DistributedDataParallel.{name}", call_method)
+        checks.run(f"the looks of {owner.__name__}.{name}", call_method)
 
 
 # --- models ------------------------------------------------------------------------------------
@@ -243,17 +246,19 @@ def models(checks: Checks) -> None:
 
         checks.run(f"register_comm_hook{described(style)}", registers)
     for divided in (True, False):
-        checks.run(f"join with divide_by_initial_world_size={divided}", partial(joins, divided))
+        for moment in ("before", "after"):
+            name = f"join {moment} the first step with divide_by_initial_world_size={divided}"
+            checks.run(name, partial(joins, divided, moment))
     checks.run("monitored_barrier", partial(dist.monitored_barrier, timeout=timedelta(seconds=60)))
     for moment in ("before", "after"):
         checks.run(f"torch.save {moment} the first step", partial(saves, moment))
         checks.run(f"copy.deepcopy {moment} the first step", partial(copies, moment))
 
 
-def joins(divided_by_all: bool) -> None:
+def joins(divided_by_all: bool, moment: str) -> None:
     """Ranks with different numbers of inputs, which end with the same parameters."""
     torch.manual_seed(dist.get_rank())
-    wrapped = DistributedDataParallel(model())
+    wrapped = prepared(moment)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.01)
     with wrapped.join(divide_by_initial_world_size=divided_by_all):
         for _ in range(2 + 2 * dist.get_rank()):
@@ -277,6 +282,7 @@ def saves(moment: str) -> None:
     wrapped = prepared(moment)
     file = io.BytesIO()
     torch.save(wrapped, file)
+    assert b"makeway" not in file.getvalue(), "only a Python with makeway can load it"
     file.seek(0)
     again = torch.load(file, weights_only=False)
     assert same(wrapped, again), "other parameters"
@@ -293,18 +299,34 @@ def copies(moment: str) -> None:
 
 
 def profiles(checks: Checks) -> None:
-    for async_op in (False, True):
+    """Each collective, waited for at once or later, and the gradients of a module."""
+    ranks = dist.get_world_size()
+    small, large = torch.ones(SIZE), torch.ones(ranks * SIZE)
+    calls: dict[str, Callable[..., Any]] = {
+        "all_reduce": partial(dist.all_reduce, small),
+        "all_gather": partial(dist.all_gather_into_tensor, large, small),
+        "reduce": partial(dist.reduce_scatter_tensor, small, large),  # Gloo reduces everything
+        "all_to_all": partial(dist.all_to_all_single, torch.ones(ranks * SIZE), large),
+    }
+    for (name, act), async_op in itertools.product(calls.items(), (False, True)):
 
-        def call(async_op: bool = async_op) -> None:
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-                work = dist.all_reduce(torch.ones(SIZE), async_op=async_op)
-                if work is not None:
-                    work.wait()
-            names = {event.name for event in profile.events() or ()}
-            found = [name for name in names if "all_reduce" in name or "allreduce" in name]
-            assert found, f"no all-reduce among {sorted(names)}"
+        def call(act: Callable[..., Any] = act, async_op: bool = async_op) -> None:
+            work = act(async_op=async_op)
+            if work is not None:
+                work.wait()
 
-        checks.run(f"an all_reduce with async_op={async_op} in the profiler", call)
+        checks.run(f"{name} with async_op={async_op} in the profiler", partial(appears, name, call))
+    wrapped = prepared("after")
+    checks.run("gradients in the profiler", partial(appears, "all_reduce", partial(step, wrapped)))
+
+
+def appears(name: str, act: Callable[[], None]) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+        act()
+    events = profile.events() or ()
+    ranges = [event for event in events if event.name.startswith("gloo:") and name in event.name]
+    assert ranges, f"no {name} among {sorted({event.name for event in events})}"
+    assert all(event.is_async and event.input_shapes and event.cpu_time > 0 for event in ranges), "not as Gloo's"
 
 
 def main(place: Path) -> None:

@@ -12,58 +12,58 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from makeway.act.torch.replacing import replace_everywhere
+from makeway.act.launch.start.sitecustomize import write_error
+from makeway.act.torch.replacing import Function, Original, replace_everywhere, stand_in
 
 if TYPE_CHECKING:
     from makeway.act.torch.process import Process
+
+_FIRST = "init_process_group"
+_REPLACED: list[Function] = []  # what stands in for torch's functions
 
 
 def begin(plan_path: str, receipts_dir: str | None) -> None:
     """Apply the plan in this process once it has a process group; a second call does nothing."""
     distributed = importlib.import_module("torch.distributed")
-    if not hasattr(distributed, _FIRST):  # torch was built without torch.distributed
+    if _REPLACED or not hasattr(distributed, _FIRST):  # torch may be built without torch.distributed
         return
-    if distributed.init_process_group.__module__ == __name__:
-        return
-    start = functools.cache(lambda: _process(plan_path, receipts_dir))
-    for name, wrap in _WRAPPERS.items():
-        replace_everywhere(getattr(distributed, name), wrap(getattr(distributed, name), start))
 
+    @functools.cache
+    def process() -> Process:
+        from makeway.act.torch.process import Process
 
-def _process(plan_path: str, receipts_dir: str | None) -> Process:
-    from makeway.act.torch.process import Process
+        return Process(Path(plan_path), Path(receipts_dir) if receipts_dir else None)
 
-    return Process(Path(plan_path), Path(receipts_dir) if receipts_dir else None)
-
-
-def _ours(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """As functools.wraps, but the module stays ours, by which a second `begin` recognises the first."""
-    kept = [name for name in functools.WRAPPER_ASSIGNMENTS if name != "__module__"]
-    return functools.wraps(original, assigned=kept)
-
-
-def _making(original: Callable[..., Any], start: Callable[[], Process]) -> Callable[..., Any]:
-    @_ours(original)
-    def make_group(*args: Any, **kwargs: Any) -> Any:
-        process = start()
-        result = original(*args, **process.group_options(original, args, kwargs))
-        if original.__name__ == _FIRST:
-            process.group_made()
+    def failed(error: Exception) -> None:
+        if process.cache_info().currsize:
+            process().fail(error)
         else:
-            process.group_added()
-        return result
+            write_error(receipts_dir, f"the plan could not be applied: {type(error).__name__}: {error}")
 
-    return make_group
+    wrappers: dict[str, Callable[[Callable[[], Process], Original], Any]] = {
+        _FIRST: _first_group,
+        "new_group": _new_group,
+        "destroy_process_group": _destroy_group,
+    }
+    for name, around in wrappers.items():
+        original = getattr(distributed, name)
+        other = stand_in(original, functools.partial(around, process), failed)
+        replace_everywhere(original, other)
+        _REPLACED.append(other)
 
 
-def _destroying(original: Callable[..., Any], start: Callable[[], Process]) -> Callable[..., Any]:
-    @_ours(original)
-    def destroy_process_group(group: Any = None) -> Any:
-        start().group_goes(group)
-        return original(group)
-
-    return destroy_process_group
+def _first_group(process: Callable[[], Process], original: Original) -> Any:
+    result = original(**process().group_options(original.given))
+    process().group_made()
+    return result
 
 
-_FIRST = "init_process_group"
-_WRAPPERS = {_FIRST: _making, "new_group": _making, "destroy_process_group": _destroying}
+def _new_group(process: Callable[[], Process], original: Original) -> Any:
+    result = original(**process().group_options(original.given))
+    process().group_added()
+    return result
+
+
+def _destroy_group(process: Callable[[], Process], original: Original) -> Any:
+    process().group_goes(original.given.get("group"))
+    return original()

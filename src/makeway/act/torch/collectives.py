@@ -7,28 +7,31 @@ may round differently from Gloo's ring.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from makeway.act.cpu.calls import SUMMED
+from makeway.act.cpu.calls import SUMMED, overlap
 from makeway.act.cpu.comm_thread import Work
 from makeway.act.cpu.direct import DirectGroup
-from makeway.act.torch.replacing import replaced
+from makeway.act.torch.profiled import Recording, recording
+from makeway.act.torch.replacing import Original, replaced, stand_in
+from makeway.values.errors import MakewayError
 
 
 class Copies:
-    """Counts the collectives that went through shared memory."""
+    """Counts the collectives that went through shared memory, and keeps why others did not."""
 
-    def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self.calls = 0
         self.bytes = 0
-        self._on_first = on_first
+        self.refusals: list[str] = []
+        self._on_change = on_change  # after the first call, and after each refusal
         self._lock = threading.Lock()
 
     def count(self, size: int) -> None:
@@ -37,15 +40,42 @@ class Copies:
             self.bytes += size
             first = self.calls == 1
         if first:
-            self._on_first()
+            self._changed()
+
+    def refuse(self, error: Exception) -> None:
+        """Note an error of ours; the collective goes through the process group."""
+        cause = error.__cause__ if isinstance(error, dist.DistBackendError) else error
+        self.refusals.append(str(cause) if isinstance(cause, MakewayError) else f"{type(error).__name__}: {error}")
+        self._changed()
+
+    def _changed(self) -> None:
+        with suppress(Exception):  # the collective has run, or is about to
+            self._on_change()
+
+
+@contextmanager
+def errors_of_torch() -> Iterator[None]:
+    """Errors of a direct collective become those that a program expects of a process group."""
+    try:
+        yield
+    except MakewayError as error:
+        raise dist.DistBackendError(str(error)) from error
 
 
 class DirectWork(dist.Work):
     """A direct collective as torch's own Work."""
 
-    def __init__(self, work: Work, after: Callable[[], None], result: list[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        work: Work,
+        result: list[torch.Tensor],
+        *,
+        after: Callable[[], None] = lambda: None,
+        record: Recording | None = None,
+    ) -> None:
         super().__init__()
         self._work, self._after, self._result = work, after, result
+        self._recorded = record.until(work.get_future()) if record is not None else None
         self._over = threading.Lock()
         self._done = False
 
@@ -56,7 +86,10 @@ class DirectWork(dist.Work):
                 self._done = True
 
     def wait(self, timeout: Any = None) -> bool:
-        self._work.wait(timeout.total_seconds() if timeout else None)
+        with errors_of_torch():
+            self._work.wait(timeout.total_seconds() if timeout else None)
+        if self._recorded is not None:
+            self._recorded.wait()  # a profiler that stops now has seen the end
         self._finish()
         return True
 
@@ -68,7 +101,7 @@ class DirectWork(dist.Work):
 
     def exception(self) -> Any:
         try:
-            self._work.wait()
+            self.wait()
         except Exception as error:
             return error
         return None
@@ -82,11 +115,41 @@ class DirectWork(dist.Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         def finished(future: torch.futures.Future[Any]) -> list[torch.Tensor]:
-            future.value()  # raises the collective's error
+            with errors_of_torch():
+                future.value()
             self._finish()
             return self._result
 
-        return self._work.get_future().then(finished)
+        return (self._recorded or self._work.get_future()).then(finished)
+
+
+def carried(
+    name: str,
+    collective: Callable[..., Work | None],
+    given: torch.Tensor,
+    output: torch.Tensor,
+    *,
+    async_op: bool,
+    after: Callable[[], None] = lambda: None,
+) -> DirectWork | None:
+    """Run `collective(async_op=)` as torch would run its own, with its range in a recording and torch's errors."""
+    record = recording(name, given)
+    try:
+        with errors_of_torch():
+            # Gloo's collectives end in another thread; in a recording ours do so, too.
+            work = collective(async_op=async_op or record is not None)
+    except BaseException:
+        if record is not None:
+            record.cancel()
+        raise
+    if work is None:
+        after()
+        return None
+    result = DirectWork(work, [output], after=after, record=record)
+    if async_op:
+        return result
+    result.wait()
+    return None
 
 
 @contextmanager
@@ -96,35 +159,30 @@ def rerouted(direct: DirectGroup, copies: Copies) -> Iterator[None]:
     with ExitStack() as stack:
         for name in ("all_gather_single", "reduce_scatter_single", "all_reduce", "all_to_all_single"):
             original = getattr(dist, name)
-            stack.enter_context(replaced(original, _wrapped(original, getattr(routes, name))))
+            other = stand_in(original, getattr(routes, name), copies.refuse, unless=torch.compiler.is_compiling)
+            stack.enter_context(replaced(original, other))
         yield
-
-
-def _wrapped(original: Callable[..., Any], route: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def collective(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return original(*args, **kwargs)
-        return route(original, *args, **kwargs)
-
-    return collective
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may redefine collectives
 _SUM = dist.ReduceOp.SUM
+_IN_PLACE = ("all_gather", "reduce_scatter")
 
 
 class _Routes:
-    """torch's collectives by name and signature, behind the original; calls that are not ours go to the original."""
+    """torch's collectives by name; calls that are not ours go to the original."""
 
     def __init__(self, direct: DirectGroup, copies: Copies) -> None:
         self.direct, self.copies = direct, copies
 
-    def _ours(self, group: dist.ProcessGroup | None, *tensors: Any) -> bool:
-        """True for dense CPU tensors in the default group, outside a coalescing block."""
+    def _ours(self, call: Original, *tensors: Any) -> bool:
+        """True for dense CPU tensors in the default group, outside a coalescing block; a reduction must be a sum."""
+        group = call.given.get("group")
         if group is not None and group is not dist.group.WORLD:
             return False
         if not self.direct.usable or dist.group.WORLD in dist.distributed_c10d._world.pg_coalesce_state:
+            return False
+        if call.given.get("op", _SUM) != _SUM:
             return False
         return all(
             type(tensor) in _PLAIN
@@ -135,72 +193,71 @@ class _Routes:
         )
 
     def _run(
-        self, call: Callable[..., Work | None], output: torch.Tensor, given: torch.Tensor, async_op: bool
+        self,
+        call: Original,
+        name: str,
+        collective: Callable[..., Work | None],
+        output: torch.Tensor,
+        given: torch.Tensor,
     ) -> DirectWork | None:
-        """Run `call(output, given, async_op=)` on contiguous tensors; a strided output is filled at the end."""
+        """Run `collective(output, given, async_op=)` on contiguous tensors; a strided output is filled at the end."""
+        async_op = bool(call.given.get("async_op", False))
         into = output.detach()
         compact = into if into.is_contiguous() else into.contiguous()
         source = compact if given is output else given.detach().contiguous()
-        self.copies.count(given.nbytes)
+        if source is not compact and overlap(source, compact):  # Gloo takes it, and peers may not know
+            source = source if name in _IN_PLACE and self._own_part(source, compact) else source.clone()
 
         def after() -> None:
             if compact is not into:
                 into.copy_(compact)
 
-        work = call(compact, source, async_op=async_op)
-        if work is not None:
-            return DirectWork(work, after, [output])
-        after()
-        return None
+        try:
+            work = carried(name, partial(collective, compact, source), given, output, async_op=async_op, after=after)
+        except Exception:
+            call.committed = not self.direct.usable  # it broke off half-way: peers may have finished
+            raise
+        call.committed = True
+        self.copies.count(given.nbytes)
+        return work
 
-    def all_gather_single(
-        self, original: Any, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
-    ) -> Any:
-        if not self._ours(group, output_tensor, input_tensor):
-            return original(output_tensor, input_tensor, group, async_op)
-        return self._run(self.direct.all_gather_into_tensor, output_tensor, input_tensor, async_op)
+    def _own_part(self, source: torch.Tensor, into: torch.Tensor) -> bool:
+        """True when the smaller of the two is this rank's part of the larger, which is how to work in place."""
+        part, whole = sorted((source, into), key=lambda tensor: tensor.nbytes)
+        return part.data_ptr() == whole.data_ptr() + self.direct.rank * part.nbytes
 
-    def reduce_scatter_single(
-        self,
-        original: Any,
-        output: Any,
-        input: Any,  # noqa: A002  # torch's name
-        op: Any = _SUM,
-        group: Any = None,
-        async_op: bool = False,
-    ) -> Any:
-        if op != _SUM or not self._ours(group, output, input) or output.dtype not in SUMMED:
-            return original(output, input, op, group, async_op)
-        return self._run(self.direct.reduce_scatter_tensor, output, input, async_op)
+    def all_gather_single(self, call: Original) -> Any:
+        output, given = (call.given[name] for name in ("output_tensor", "input_tensor"))
+        if not self._ours(call, output, given):
+            return call()
+        return self._run(call, "all_gather", self.direct.all_gather_into_tensor, output, given)
 
-    def all_reduce(self, original: Any, tensor: Any, op: Any = _SUM, group: Any = None, async_op: bool = False) -> Any:
+    def reduce_scatter_single(self, call: Original) -> Any:
+        output, given = (call.given[name] for name in ("output", "input"))
+        if not self._ours(call, output, given) or output.dtype not in SUMMED:
+            return call()
+        return self._run(call, "reduce_scatter", self.direct.reduce_scatter_tensor, output, given)
+
+    def all_reduce(self, call: Original) -> Any:
         # DistributedDataParallel.join passes the Work of a single number to C++, where a Work made in Python does not
         # survive; only some ranks wait for that sum at once, so waiting must not decide.
-        single = isinstance(tensor, torch.Tensor) and tensor.numel() == 1
-        if op != _SUM or single or not self._ours(group, tensor) or tensor.dtype not in SUMMED:
-            return original(tensor, op, group, async_op)
+        tensor = call.given["tensor"]
+        if not self._ours(call, tensor) or tensor.numel() == 1 or tensor.dtype not in SUMMED:
+            return call()
 
         def reduce(into: torch.Tensor, _: torch.Tensor, *, async_op: bool) -> Work | None:
             return self.direct.all_reduce(into, async_op=async_op)
 
-        return self._run(reduce, tensor, tensor, async_op)
+        return self._run(call, "all_reduce", reduce, tensor, tensor)
 
-    def all_to_all_single(
-        self,
-        original: Any,
-        output: Any,
-        input: Any,  # noqa: A002  # torch's name
-        output_split_sizes: Any = None,
-        input_split_sizes: Any = None,
-        group: Any = None,
-        async_op: bool = False,
-    ) -> Any:
-        if not self._ours(group, output, input):
-            return original(output, input, output_split_sizes, input_split_sizes, group, async_op)
+    def all_to_all_single(self, call: Original) -> Any:
+        output, given = (call.given[name] for name in ("output", "input"))
+        if not self._ours(call, output, given):
+            return call()
 
         def exchange(into: torch.Tensor, given: torch.Tensor, *, async_op: bool) -> Work | None:
             # None and an empty list both mean equal parts to torch.
-            takes, gives = output_split_sizes or None, input_split_sizes or None
+            takes, gives = (call.given.get(f"{side}_split_sizes") or None for side in ("output", "input"))
             return self.direct.all_to_all_single(into, given, takes, gives, async_op=async_op)
 
-        return self._run(exchange, output, input, async_op)
+        return self._run(call, "all_to_all", exchange, output, given)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import GradBucket  # where torch keeps it; torch.distributed only re-exports it
+from torch._C._distributed_c10d import GradBucket, _register_comm_hook  # torch.distributed only re-exports them
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,6 +22,7 @@ from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch.collectives import Copies
 from makeway.act.torch.groups import group_controls, process_group_options, where_runs
 from makeway.act.torch.meeting import shared_memory
+from makeway.act.torch.profiled import recording
 from makeway.values.control import Chunks, CopyEngine
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.receipt import Receipt, Status
@@ -35,12 +36,18 @@ class Gradients:
     """The hook's state for one module: where its buckets go, and how many went there."""
 
     def __init__(
-        self, module: DistributedDataParallel, direct: DirectGroup, on_first: Callable[[], None] = lambda: None
+        self,
+        module: DistributedDataParallel,
+        direct: DirectGroup,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        ranks_left: Callable[[], int] | None = None,
     ) -> None:
         self.module = weakref.ref(module)
         self.group: dist.ProcessGroup = module.process_group
         self.direct = direct
-        self.copies = Copies(on_first)
+        self.copies = Copies(on_change)
+        self.ranks_left = ranks_left  # how many have inputs left in a join; None: nobody knows
         self.theirs: tuple[Any, Callable[..., Any]] | None = None  # a hook the program registered later
 
 
@@ -54,17 +61,38 @@ def gradient_hook(state: Gradients, bucket: GradBucket) -> torch.futures.Future[
         theirs, hook = state.theirs
         future: torch.futures.Future[torch.Tensor] = hook(theirs, bucket)
         return future
-    module = state.module()
+    module, buffer, left = state.module(), bucket.buffer(), None
     if module is not None and not getattr(module, "_divide_by_initial_world_size", True):
-        raise InputError(
-            "join(divide_by_initial_world_size=False) divides by the ranks that are left, which a hook cannot know; "
-            "enter it before the first step, or leave copy-engine out of the plan"
-        )
-    buffer = bucket.buffer()
+        if state.ranks_left is None:
+            raise InputError(
+                "join(divide_by_initial_world_size=False) divides by the ranks that are left, which this hook cannot "
+                "know; enter it before the first step, or leave copy-engine out of the plan"
+            )
+        left = state.ranks_left()
     if buffer.layout != torch.strided or buffer.dtype not in FRACTIONS:
+        if left is not None:
+            buffer.mul_(state.direct.ranks / left)
         return allreduce_hook(state.group, bucket)
+    record = recording("all_reduce", buffer)
+    try:
+        averaged = direct_hook(state.direct, bucket) if left is None else _divided_by(left, state.direct, buffer)
+    except BaseException:
+        if record is not None:
+            record.cancel()
+        raise
     state.copies.count(buffer.nbytes)
-    return direct_hook(state.direct, bucket)
+    return averaged if record is None else record.until(averaged)
+
+
+def _divided_by(ranks: int, direct: DirectGroup, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    work = direct.all_reduce(buffer.mul_(1.0 / ranks), async_op=True)  # multiplied, as the reducer does it
+    assert work is not None
+    return work.get_future()
+
+
+def add_hook(module: DistributedDataParallel, state: Gradients) -> None:
+    """Register `gradient_hook` in the reducer only: what the module itself keeps, it saves, copies and logs."""
+    _register_comm_hook(module.reducer, state, gradient_hook)
 
 
 def no_hook(module: DistributedDataParallel, *, builtin: bool = False) -> str | None:
@@ -147,5 +175,5 @@ def _register(module: DistributedDataParallel, direct: DirectGroup | None) -> st
         direct = direct or shared_memory(module.process_group)
     except MakewayError as error:
         return str(error)
-    module.register_comm_hook(Gradients(module, direct), gradient_hook)
+    add_hook(module, Gradients(module, direct))
     return None

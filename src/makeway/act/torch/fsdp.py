@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +18,7 @@ from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cuda.options import read_back
 from makeway.act.plans import PlanLike, plan_of
-from makeway.act.torch.collectives import DirectWork
+from makeway.act.torch.collectives import carried
 from makeway.act.torch.groups import where_runs
 from makeway.act.torch.meeting import shared_memory
 from makeway.values.control import CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder
@@ -38,8 +39,8 @@ class _Gather(DefaultAllocMixin, AllGather):
         group: dist.ProcessGroup,
         async_op: bool = False,
     ) -> dist.Work | None:
-        work = self._direct.all_gather_into_tensor(output_tensor, input_tensor, async_op=async_op)
-        return DirectWork(work, lambda: None, [output_tensor]) if work is not None else None
+        gather = partial(self._direct.all_gather_into_tensor, output_tensor, input_tensor)
+        return carried("all_gather", gather, input_tensor, output_tensor, async_op=async_op)
 
 
 class _Scatter(DefaultAllocMixin, ReduceScatter):
@@ -56,12 +57,12 @@ class _Scatter(DefaultAllocMixin, ReduceScatter):
     ) -> dist.Work | None:
         match op:
             case dist.ReduceOp.SUM:
-                work = self._direct.reduce_scatter_tensor(output_tensor, input_tensor, async_op=async_op)
+                scatter = partial(self._direct.reduce_scatter_tensor, output_tensor, input_tensor)
             case dist.ReduceOp.AVG:
-                work = self._direct.reduce_scatter_tensor(output_tensor, input_tensor, "avg", async_op=async_op)
+                scatter = partial(self._direct.reduce_scatter_tensor, output_tensor, input_tensor, "avg")
             case _:
                 return dist.reduce_scatter_single(output_tensor, input_tensor, op, group, async_op)  # type: ignore
-        return DirectWork(work, lambda: None, [output_tensor]) if work is not None else None
+        return carried("reduce_scatter", scatter, input_tensor, output_tensor, async_op=async_op)
 
 
 def prepare_fsdp2(model: torch.nn.Module, plan: PlanLike, *, direct: DirectGroup | None = None) -> tuple[Receipt, ...]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -108,8 +107,3 @@ def _in_force(receipt: Receipt, real: Any, environ: Mapping[str, str], library: 
     if isinstance(held.control, CopyEngine) and held.status == "applied":
         return replace(held, status="no effect", detail=f"{held.detail}; {NO_WINDOWS}")
     return held
-
-
-def argument(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
-    """What a call passes for a parameter, by position or by name; None when it passes nothing."""
-    return inspect.signature(call).bind_partial(*args, **kwargs).arguments.get(name)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import BuiltinCommHookType
 from torch._compile import _disable_dynamo  # torch.compiler.disable, but loads the compiler only when called
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.launch.receipt_file import ReceiptFile
 from makeway.act.torch.collectives import Copies
-from makeway.act.torch.ddp import OWN_HOOK, Gradients, buckets_receipt, gradient_hook, no_hook, smaller_buckets
-from makeway.act.torch.groups import argument
+from makeway.act.torch.ddp import OWN_HOOK, Gradients, add_hook, buckets_receipt, no_hook, smaller_buckets
+from makeway.act.torch.replacing import Original, replaced, stand_in
 from makeway.values.control import Chunks, Control, CopyEngine
 from makeway.values.errors import MakewayError
 from makeway.values.receipt import Receipt, Status
@@ -40,8 +43,7 @@ class Modules:
         self.chunks = next((control for control in controls if isinstance(control, Chunks)), None)
         self.copy: CopyEngine | None = None  # while it is in force
         self.gradients: list[Gradients] = []
-        self.copies = Copies(on_first=self.record_copies)  # of collectives that the program calls itself
-        self.refusals: list[str] = []
+        self.copies = Copies(on_change=self.record_copies)  # of collectives that the program calls itself
         self._share, self._file = share, file
         self._cut = False
 
@@ -52,87 +54,97 @@ class Modules:
         self.record_copies()
         if self.chunks is not None:
             self._file.set(Receipt(control=self.chunks, status="no effect", detail=NO_MODULE, carrier=CARRIER))
-        wrappers = {
-            "__init__": self._making,
-            "register_comm_hook": self._hooking,
-            "_register_builtin_comm_hook": self._hooking_builtin,
-        }
-        originals = {name: getattr(DistributedDataParallel, name) for name in wrappers}
-        for name, wrap in wrappers.items():
-            setattr(DistributedDataParallel, name, wrap(originals[name]))
-        try:
+        wrappers: list[tuple[type, str, Callable[[Original], Any]]] = [
+            (DistributedDataParallel, "__init__", self._make),
+            (DistributedDataParallel, "_pre_forward", self._before_forward),
+            (DistributedDataParallel, "register_comm_hook", self._hook),
+            (DistributedDataParallel, "_register_builtin_comm_hook", self._hook_builtin),
+            (Join, "notify_join_context", self._notify),
+        ]
+        with ExitStack() as stack:
+            for owner, name, around in wrappers:
+                original = getattr(owner, name)
+                other = stand_in(original, around, self._failed)
+                if name == "_pre_forward":
+                    other = _disable_dynamo(other)
+                stack.enter_context(replaced(original, other, owner))
             yield
-        finally:
-            for name, original in originals.items():
-                setattr(DistributedDataParallel, name, original)
 
     # --- when a module is made -----------------------------------------------------------------
 
-    def _making(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def make(module: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
-            given = {name: argument(original, (module, *args), kwargs, name) for name in _CAPS}
-            cap = smaller_buckets(self.chunks, *given.values())
-            original(module, *args, **kwargs if cap is None else kwargs | {"bucket_cap_mb": cap})
-            self._made(module, cap)
-
-        return make
-
-    def _made(self, module: DistributedDataParallel, cap_mib: float | None) -> None:
-        try:
-            if self.chunks is not None:
-                receipt = buckets_receipt(self.chunks, module, cap_mib)
-                if not self._cut:  # one module whose gradients were cut is enough
-                    self._file.set(receipt)
-                self._cut = self._cut or receipt.status == "applied"
-            if self.copy is None or not _may_be_hooked(module):
-                return
-            direct = self._share(module.process_group)  # all ranks of the group meet here anyway
-            handle = module.register_forward_pre_hook(_before_first_forward)
-            _WAITING[module] = (self, direct, handle)
-        except MakewayError as error:
-            self._refuse(str(error))
-        except Exception as error:
-            self._file.fail(error)
+    def _make(self, original: Original) -> None:
+        cap = smaller_buckets(self.chunks, *(original.given.get(name) for name in _CAPS))
+        original(**{} if cap is None else {"bucket_cap_mb": cap})
+        module = original.given["self"]
+        if self.chunks is not None:
+            receipt = buckets_receipt(self.chunks, module, cap)
+            if not self._cut:  # one module whose gradients were cut is enough
+                self._file.set(receipt)
+            self._cut = self._cut or receipt.status == "applied"
+        if self.copy is not None and _may_be_hooked(module):
+            # All ranks of the group meet here anyway.
+            _WAITING[module] = self._share(module.process_group)
 
     # --- when it first runs --------------------------------------------------------------------
 
-    def first_forward(self, module: DistributedDataParallel, direct: DirectGroup) -> None:
+    def _before_forward(self, original: Original) -> Any:
         """Register the hook, unless the program has registered its own by now."""
-        try:
+        module = original.given["self"]
+        _NOTIFIED.pop(module, None)
+        direct = _WAITING.pop(module, None)
+        if direct is not None and direct.usable:  # its group still exists
             if reason := no_hook(module, builtin=module in _BUILTIN):
-                self._refuse(reason)
-                return
-            state = Gradients(module, direct, on_first=self.record_copies)
-            module.register_comm_hook(state, gradient_hook)
-            self.gradients.append(state)
-        except Exception as error:
+                self.copies.refuse(MakewayError(reason))
+            else:
+                left = functools.partial(_ranks_left, weakref.ref(module))
+                state = Gradients(module, direct, on_change=self.record_copies, ranks_left=left)
+                add_hook(module, state)
+                self.gradients.append(state)
+        return original()
+
+    def _notify(self, original: Original) -> Any:
+        """Keep the sum of ranks with inputs left, which a join takes before each of their steps."""
+        work = original()
+        module = original.given["joinable"]
+        if work is not None and isinstance(module, DistributedDataParallel):
+            _NOTIFIED[module] = work
+        return work
+
+    def _failed(self, error: Exception) -> None:
+        """Note an error of ours in the receipts."""
+        if not isinstance(error, MakewayError):
             self._file.fail(error)
+        self.copies.refuse(error)
 
-    def _refuse(self, reason: str) -> None:
-        self.refusals.append(reason)
-        self.record_copies()
+    def _hook(self, original: Original) -> None:
+        module, hook = original.given["self"], original.given["hook"]
+        ours = self._state_of(module)
+        if ours is None:
+            original()
+            return
+        original.committed = True  # an error in the check is the program's
+        module._check_comm_hook(hook)
+        module.logger._set_comm_hook_name(hook.__qualname__)
+        module._comm_hooks.append((hook, original.given["state"]))
+        ours.theirs = (original.given["state"], hook)
+        self.copies.refuse(MakewayError(OWN_HOOK))
 
-    def _hooking(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def register_comm_hook(module: DistributedDataParallel, state: object, hook: Callable[..., Any]) -> None:
-            ours = next((state for state in self.gradients if state.module() is module and state.theirs is None), None)
-            if ours is None:
-                original(module, state, hook)
-                return
-            module._check_comm_hook(hook)  # type: ignore[no-untyped-call]
-            ours.theirs = (state, hook)
-            self._refuse(OWN_HOOK)
-
-        return register_comm_hook
-
-    def _hooking_builtin(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def register_builtin(module: DistributedDataParallel, kind: Any) -> None:
-            original(module, kind)
+    def _hook_builtin(self, original: Original) -> None:
+        module, kind = original.given["self"], original.given["comm_hook_type"]
+        ours = self._state_of(module)
+        if ours is None:
+            original()
             _BUILTIN.add(module)
+            return
+        ours.theirs = (module.process_group, _SAME_IN_PYTHON[kind])
+        module.logger._set_comm_hook_name(str(kind))
+        original.committed = True
+        self.copies.refuse(MakewayError(OWN_HOOK))
 
-        return register_builtin
+    def _state_of(self, module: DistributedDataParallel) -> Gradients | None:
+        """Our hook in this module, if gradients still go through it."""
+        states = (state for state in self.gradients if state.module() is module and state.theirs is None)
+        return next(states, None)
 
     # --- what went through shared memory --------------------------------------------------------
 
@@ -148,7 +160,7 @@ class Modules:
             parts.append(f"{buckets:,} gradient buckets ({format_bytes(size)}) of {_counted(len(used), 'module')}")
         if calls:
             parts.append(f"{_counted(calls, 'collective')} ({format_bytes(self.copies.bytes)})")
-        refused = "; ".join(dict.fromkeys(self.refusals))
+        refused = "; ".join(dict.fromkeys(self.copies.refusals))
         detail = f"{' and '.join(parts)} through shared memory"
         status: Status
         if parts:
@@ -166,9 +178,12 @@ def _counted(number: int, what: str) -> str:
 
 
 _CAPS = ("bucket_cap_mb", "bucket_cap_mb_list")
-_WAITING: weakref.WeakKeyDictionary[DistributedDataParallel, tuple[Modules, DirectGroup, Any]] = (
-    weakref.WeakKeyDictionary()
-)
+_WAITING: weakref.WeakKeyDictionary[DistributedDataParallel, DirectGroup] = weakref.WeakKeyDictionary()
+_NOTIFIED: weakref.WeakKeyDictionary[DistributedDataParallel, dist.Work] = weakref.WeakKeyDictionary()
+_SAME_IN_PYTHON: dict[Any, Callable[..., Any]] = {
+    BuiltinCommHookType.ALLREDUCE: allreduce_hook,
+    BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook,
+}
 _BUILTIN: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
@@ -177,8 +192,12 @@ def _may_be_hooked(module: DistributedDataParallel) -> bool:
     return module.device_type == "cpu" and dist.get_world_size(module.process_group) > 1
 
 
-@_disable_dynamo
-def _before_first_forward(module: DistributedDataParallel, inputs: Any) -> None:
-    modules, direct, handle = _WAITING.pop(module)
-    handle.remove()
-    modules.first_forward(module, direct)
+def _ranks_left(module: weakref.ref[DistributedDataParallel]) -> int:
+    """Ranks that take part in the current step; all of them outside a join."""
+    alive = module()
+    assert alive is not None
+    work = _NOTIFIED.get(alive)
+    if work is None:  # outside a join, or this rank has no inputs left: then it adds zeros
+        return dist.get_world_size(alive.process_group)
+    work.wait()
+    return int(work.result()[0].item())

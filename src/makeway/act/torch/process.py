@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,6 @@ from makeway.act.export.values import Library
 from makeway.act.launch.receipt_file import ReceiptFile
 from makeway.act.torch.groups import (
     OWN_OPTIONS,
-    argument,
     group_controls,
     may_be_nccl,
     options_in_force,
@@ -55,35 +54,37 @@ class Process:
             self.controls = load_plan(plan_path).controls
             atexit.register(self._at_exit)
 
+    def fail(self, error: Exception) -> None:
+        """Note an error of ours."""
+        self.file.fail(error, self.controls)
+
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            self.file.fail(error, self.controls)
+            self.fail(error)
 
     # --- before a group is made ----------------------------------------------------------------
 
-    def group_options(
-        self, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """The keyword arguments of `init_process_group` or `new_group`, with NCCL's options under the plan."""
+    def group_options(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What to change in a call of `init_process_group` or `new_group`: NCCL's options under the plan."""
         options = None
         with self._guarded():
-            options = self._nccl_options(call, args, kwargs)
-        return kwargs if options is None else {**kwargs, "pg_options": options}
+            options = self._nccl_options(given)
+        return {} if options is None else {"pg_options": options}
 
-    def _nccl_options(self, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any | None:
+    def _nccl_options(self, given: Mapping[str, Any]) -> Any | None:
         controls = group_controls(self.controls)
-        if not controls or not may_be_nccl(argument(call, args, kwargs, "backend"), torch):
+        if not controls or not may_be_nccl(given.get("backend"), torch):
             return None
-        if argument(call, args, kwargs, "pg_options") is not None:
+        if given.get("pg_options") is not None:
             carrier = TORCH_CARRIERS[where_runs()]
             for control in controls:
                 self.file.set(Receipt(control=control, status="refused", detail=OWN_OPTIONS, carrier=carrier))
             return None
         made = process_group_options(controls)
-        if (timeout := argument(call, args, kwargs, "timeout")) is not None:
+        if (timeout := given.get("timeout")) is not None:
             made.options._timeout = timeout  # torch warns when the two differ
         self._options = self._options or made
         return made.options

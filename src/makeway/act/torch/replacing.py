@@ -1,14 +1,102 @@
-"""Replaces a function by another of the same name in every module. Loads nothing of torch."""
+"""Replaces functions of torch for a program that must not notice. Loads nothing of torch.
+
+What stands in for a function has its name, signature, doc and module, so that it can be inspected and pickled by name
+as before. Errors of ours never reach the program: the original runs instead, and exactly once.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
+Function = Callable[..., Any]
 
-def replace_everywhere(original: Callable[..., Any], other: Callable[..., Any]) -> None:
+
+class Original:
+    """The replaced function during one call of the program: it runs at most once."""
+
+    def __init__(
+        self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], bound: inspect.BoundArguments
+    ) -> None:
+        self.given: Mapping[str, Any] = bound.arguments  # what the program passes, by name
+        self.committed = False  # set it once peers rely on this call: the original must not run any more
+        self._function, self._args, self._kwargs, self._bound = function, args, kwargs, bound
+        self._ran = False
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def __call__(self, **changed: Any) -> Any:
+        """Run the original as the program called it, except for what is changed."""
+        assert not self._ran
+        self._ran = True
+        args, kwargs = self._args, self._kwargs
+        if changed:
+            self._bound.arguments |= changed
+            args, kwargs = self._bound.args, self._bound.kwargs
+        try:
+            self._result = self._function(*args, **kwargs)
+        except BaseException as error:
+            self._error = error
+            raise
+        return self._result
+
+    def raised(self, error: BaseException) -> bool:
+        """True for an error that is the program's to see."""
+        return error is self._error or self.committed or not isinstance(error, Exception)
+
+    def result(self) -> Any:
+        """What the original gives, after an error of ours: it runs now unless it has run."""
+        if self._error is not None:
+            raise self._error
+        return self._result if self._ran else self()
+
+
+def stand_in(
+    function: Function,
+    around: Callable[[Original], Any],
+    on_error: Callable[[Exception], None],
+    unless: Callable[[], bool] | None = None,
+) -> Function:
+    """A function that calls `around` in place of the original, which `around` may run; `unless`: leave it alone now.
+
+    When `around` fails, `on_error` is told, and the program gets what the original gives.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def standing_in(*args: Any, **kwargs: Any) -> Any:
+        if unless is not None and unless():
+            return function(*args, **kwargs)
+        try:
+            arguments = signature.bind(*args, **kwargs)
+        except TypeError:  # the original says what is wrong with the call
+            arguments = None
+        if arguments is None:
+            return function(*args, **kwargs)
+        original = Original(function, args, kwargs, arguments)
+        try:
+            return around(original)
+        except BaseException as error:
+            if original.raised(error):
+                raise
+            _record(on_error, error)
+        return original.result()
+
+    standing_in.__signature__ = signature  # type: ignore[attr-defined]
+    return standing_in
+
+
+def _record(on_error: Callable[[Exception], None], error: BaseException) -> None:
+    assert isinstance(error, Exception)
+    with suppress(Exception):  # the program goes on, whatever becomes of the message
+        on_error(error)
+
+
+def replace_everywhere(original: Function, other: Function) -> None:
     """Replace it in all loaded modules: torch re-exports its functions, and programs import them by name."""
     name = original.__name__
     for module in list(sys.modules.values()):
@@ -18,11 +106,23 @@ def replace_everywhere(original: Callable[..., Any], other: Callable[..., Any]) 
 
 
 @contextmanager
-def replaced(original: Callable[..., Any], other: Callable[..., Any]) -> Iterator[None]:
-    """The other function inside the block; both must have the same name."""
-    assert original.__name__ == other.__name__
-    replace_everywhere(original, other)
+def replaced(original: Function, other: Function, owner: type | None = None) -> Iterator[None]:
+    """The other function inside the block, in all modules or as a method of `owner`; both have the same name.
+
+    What the program itself has put in its place meanwhile stays.
+    """
+    name = original.__name__
+    assert name == other.__name__
+    if owner is None:
+        replace_everywhere(original, other)
+    else:
+        before = vars(owner)[name]
+        placed = staticmethod(other) if isinstance(before, staticmethod) else other
+        setattr(owner, name, placed)
     try:
         yield
     finally:
-        replace_everywhere(other, original)
+        if owner is None:
+            replace_everywhere(other, original)
+        elif vars(owner).get(name) is placed:
+            setattr(owner, name, before)

@@ -74,28 +74,29 @@ class _Watch:
         except Exception as error:
             missing = isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("makeway")
             what = "makeway is not importable by" if missing else "the start hook failed in"
-            self.write_error(f"{what} {sys.executable}: {type(error).__name__}: {error}")
+            write_error(self.receipts, f"{what} {sys.executable}: {type(error).__name__}: {error}")
 
-    def write_error(self, message: str) -> None:
-        """Leave the receipts file that makeway.act.launch.receipt_file would write."""
-        if not self.receipts:
-            return
-        try:
-            import json
 
-            document: dict[str, Any] = {
-                "pid": os.getpid(),
-                "rank": rank_of(os.environ),
-                "backend": None,
-                "error": message,
-                "receipts": [],
-            }
-            target = os.path.join(self.receipts, f"torch-{os.getpid()}.json")
-            with open(f"{target}.new", "w") as file:
-                json.dump(document, file)
-            os.replace(f"{target}.new", target)
-        except Exception:
-            pass  # there is nowhere left to report it
+def write_error(receipts: str | None, message: str) -> None:
+    """Leave the receipts file that makeway.act.launch.receipt_file would write."""
+    if not receipts:
+        return
+    try:
+        import json
+
+        document: dict[str, Any] = {
+            "pid": os.getpid(),
+            "rank": rank_of(os.environ),
+            "backend": None,
+            "error": message,
+            "receipts": [],
+        }
+        target = os.path.join(receipts, f"torch-{os.getpid()}.json")
+        with open(f"{target}.new", "w") as file:
+            json.dump(document, file)
+        os.replace(f"{target}.new", target)
+    except Exception:
+        pass  # there is nowhere left to report it
 
 
 def _install() -> None:
