@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from makeway.cli.streams import write_out
 from makeway.model.presets import PresetOptions, load_preset, preset_names, preset_summary
 from makeway.values.collective import load_footprint
 from makeway.values.device import Device
@@ -33,10 +34,9 @@ def print_list(kind: str, rows: Sequence[tuple[str, str]]) -> None:
 
         items = [{"name": name, "summary": summary} for name, summary in rows]
         document = {"schema": f"makeway/{kind}/1", kind: items}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+        write_out(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
     else:
-        for name, summary in rows:
-            sys.stdout.write(f"{name:<18} {summary}\n")
+        write_out("".join(f"{name:<18} {summary}\n" for name, summary in rows))
 
 
 def add_preset_options(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
@@ -15,6 +14,7 @@ from rich.text import Text
 from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Facts, HeatMap, Lines, Notes, Report, Room, Table, Words
 from makeway.show.numbers import ms_text
 from makeway.show.sm_picture import legend, sm_picture
+from makeway.values.errors import printable
 
 _BAR = 24  # characters of the longest bar
 _LEAST_WIDE = 24  # characters that prose in a table needs
@@ -35,24 +35,18 @@ def text(report: Report, *, width: int = 80, verbose: bool = False, colour: bool
     )
     for item in _rendered(report, width, verbose=verbose):
         console.print(item)
-    return "".join(line.rstrip() + "\n" for line in file.getvalue().splitlines())
+    lines = file.getvalue().replace("\N{NO-BREAK SPACE}", " ").splitlines()  # has served to keep units with numbers
+    return "".join(line.rstrip() + "\n" for line in lines)
 
 
-def printable(name: str) -> str:
-    """A name from outside, with every character that could move the cursor or reorder text spelled out."""
-    return "".join(
-        character if unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else _spelled(character)
-        for character in name
-    )
-
-
-def _spelled(character: str) -> str:
-    return character.encode("unicode_escape", "backslashreplace").decode()
+def _text(words: str, style: str = "") -> Text:
+    """Words as a terminal may have them: names come from outside."""
+    return Text(printable(words), style=style)
 
 
 def _rendered(report: Report, width: int, *, verbose: bool) -> Iterator[RenderableType]:
     origin = f" ({report.headline.origin})"
-    yield Text(printable(_sentence(report.headline.sentence)) + origin + ".", style="bold")
+    yield _text(_sentence(report.headline.sentence) + origin + ".", style="bold")
     for words in report.lead:
         yield _words(words)
     for section in report.sections:
@@ -77,7 +71,7 @@ def _block(block: Block, width: int, *, verbose: bool) -> Iterator[RenderableTyp
             if sentences:
                 yield Text("\n").join(_item(sentence) for sentence in sentences)
         case Facts(pairs=pairs):
-            yield Text("\n").join(Text(f"{printable(term)}: {printable(value)}") for term, value in pairs)
+            yield Text("\n").join(_text(f"{term}: {value}") for term, value in pairs)
         case Table():
             yield from _table(block, width, verbose=verbose)
         case Bars():
@@ -89,7 +83,7 @@ def _block(block: Block, width: int, *, verbose: bool) -> Iterator[RenderableTyp
         case Room():
             for held in block.held:
                 full = " (full)" if held == max(block.held) else ""
-                yield Text(f"one SM of {block.device} holding {held} compute block{'' if held == 1 else 's'}{full}")
+                yield _text(f"one SM of {block.device} holding {held} compute block{'' if held == 1 else 's'}{full}")
                 yield sm_picture(block.sm, block.compute, held, block.comm)
             if block.held:
                 yield legend()
@@ -99,11 +93,11 @@ def _block(block: Block, width: int, *, verbose: bool) -> Iterator[RenderableTyp
 
 def _words(words: Words) -> Text:
     origin = f" ({words.origin})" if words.origin else ""
-    return Text(printable(words.text) + origin)
+    return _text(words.text + origin)
 
 
 def _item(sentence: str) -> Text:
-    return Text(f"- {printable(sentence)}")
+    return _text(f"- {sentence}")
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -111,10 +105,10 @@ def _item(sentence: str) -> Text:
 
 def _table(table: Table, width: int, *, verbose: bool) -> Iterator[RenderableType]:
     if not table.rows:
-        yield Text(table.nothing, style="bright_black")
+        yield _text(table.nothing, style="bright_black")
         return
     origin = f" ({table.origin})" if table.origin else ""
-    yield Text(_sentence(table.caption) + origin + ":", style="bright_black")
+    yield _text(_sentence(table.caption) + origin + ":", style="bright_black")
     rows = table.rows if verbose or len(table.rows) <= table.brief_rows else table.rows[: table.brief_rows]
     columns, left_out = _fitting(table, rows, width, verbose=verbose)
     grid = Grid(box=None, pad_edge=False, show_edge=False)
@@ -122,10 +116,10 @@ def _table(table: Table, width: int, *, verbose: bool) -> Iterator[RenderableTyp
         column = table.columns[index]
         number = column.style == "number"
         grid.add_column(
-            Text(column.title), justify="right" if number else "left", no_wrap=number, overflow="fold", ratio=None
+            _text(column.title), justify="right" if number else "left", no_wrap=number, overflow="fold", ratio=None
         )
     for row in rows:
-        grid.add_row(*(Text(printable(row[index].words)) for index in columns))
+        grid.add_row(*(_text(row[index].words) for index in columns))
     yield Padding(grid, (0, 0, 0, 0), expand=False)
     more = []
     if len(rows) < len(table.rows):
@@ -133,7 +127,7 @@ def _table(table: Table, width: int, *, verbose: bool) -> Iterator[RenderableTyp
     if left_out:
         more.append(f"{', '.join(column.title for column in left_out)} not shown")
     if more:
-        yield Text(f"({'; '.join(more)}: --verbose, --width, --json or --html)", style="bright_black")
+        yield _text(f"({'; '.join(more)}: --verbose, --width, --json or --html)", style="bright_black")
 
 
 def _fitting(
@@ -145,7 +139,7 @@ def _fitting(
     used = 0
     for index in wanted:
         column = table.columns[index]
-        longest = max([len(column.title), *(len(row[index].words) for row in rows)])
+        longest = max([len(column.title), *(len(printable(row[index].words)) for row in rows)])
         least = min(longest, _LEAST_WIDE) if column.style in ("wide", "name") else longest
         if used + least > width and kept:
             continue
@@ -159,18 +153,16 @@ def _fitting(
 
 def _bars(bars: Bars, *, verbose: bool) -> Iterator[RenderableType]:
     origin = f" ({bars.origin})" if bars.origin else ""
-    yield Text(_sentence(bars.caption) + origin + ":", style="bright_black")
+    yield _text(_sentence(bars.caption) + origin + ":", style="bright_black")
     longest = max((bar.time_ns for bar in bars.bars), default=0.0) or 1.0
     grid = Grid.grid(padding=(0, 2, 0, 0))
     for wraps in (True, False, False, True):
         grid.add_column(no_wrap=not wraps, overflow="fold")
     for bar in bars.bars:
         drawn = "█" * max(round(_BAR * bar.time_ns / longest), 1)
-        grid.add_row(
-            printable(bar.label), _milliseconds(bar.time_ns), drawn, printable(_bar_note(bar, verbose=verbose))
-        )
+        grid.add_row(_text(bar.label), _milliseconds(bar.time_ns), drawn, _text(_bar_note(bar, verbose=verbose)))
     if bars.mark_ns is not None:
-        grid.add_row(bars.mark, _milliseconds(bars.mark_ns), "", "")
+        grid.add_row(_text(bars.mark), _milliseconds(bars.mark_ns), "", "")
     yield grid
 
 
@@ -189,12 +181,12 @@ def _bar_note(bar: Bar, *, verbose: bool) -> str:
 
 def _heat(heat: HeatMap) -> Iterator[RenderableType]:
     origin = f" ({heat.origin})" if heat.origin else ""
-    yield Text(_sentence(heat.caption) + origin + ":", style="bright_black")
+    yield _text(_sentence(heat.caption) + origin + ":", style="bright_black")
     grid = Grid(box=None, pad_edge=False, show_edge=False)
-    grid.add_column(Text(f"{heat.row_title} \\ {heat.column_title}"), justify="right")
+    grid.add_column(_text(f"{heat.row_title} \\ {heat.column_title}"), justify="right")
     for column in heat.columns:
-        grid.add_column(Text(column), justify="right", no_wrap=True)
+        grid.add_column(_text(column), justify="right", no_wrap=True)
     for title, values in zip(heat.rows, heat.values, strict=True):
         cells = (Text("–" if value is None else f"{value:.{heat.digits}f}") for value in values)
-        grid.add_row(Text(title), *cells)
+        grid.add_row(_text(title), *cells)
     yield grid

@@ -193,7 +193,9 @@ def parse_control(text: str) -> Control:
         case "chunks":
             return Chunks(_number(value, word))
         case _:
-            raise InputError(f"unknown control {text!r}{suggestion(word, _EXAMPLES)}\nKnown: {'; '.join(_EXAMPLES.values())}")
+            raise InputError(
+                f"unknown control {text!r}{suggestion(word, _EXAMPLES)}\nKnown: {'; '.join(_EXAMPLES.values())}"
+            )
 
 
 def control_word(control: Control) -> str:

@@ -122,7 +122,9 @@ def _refuse_repeats(controls: tuple[Control, ...]) -> None:
             raise InputError(f"{kind.name} is set twice{per_kernel}; keep one")
         if "*" in patterns and len(patterns) > 1:
             other = next(pattern for pattern in patterns if pattern != "*")
-            raise InputError(f"{kind.name} is set for every kernel and again for kernels named {other!r}; name both sets")
+            raise InputError(
+                f"{kind.name} is set for every kernel and again for kernels named {other!r}; name both sets"
+            )
 
 
 def _refuse_comm_without_sms(controls: tuple[Control, ...]) -> None:

@@ -18,7 +18,7 @@ from makeway.read.traces.classify import CommNames
 from makeway.read.traces.kineto_events import EVENTS, NO_CORRELATION, Event, GpuArgs, Kept, Shape
 from makeway.read.traces.stream import ByteSource, EventStream, no_collection
 from makeway.values.collective import CollectiveKind
-from makeway.values.errors import TraceError
+from makeway.values.errors import TraceError, printable
 from makeway.values.timeline import Exchange, Origin, Rank, Span, Step, Timeline, Wait
 
 OWN_SHARE = 0.99  # of the kernels; the rest are strays, such as a context opened on GPU 0
@@ -61,7 +61,7 @@ def _check(path: Path, kept: Kept, stream: EventStream[Event]) -> None:
     if dropped := stream.unreadable + kept.untimed + kept.odd:
         damage = f", has {dropped:,} unreadable events{damage}"
     raise TraceError(
-        f"{path} holds no GPU activity: {stream.events:,} other events{damage}\n"
+        f"{printable(path)} holds no GPU activity: {stream.events:,} other events{damage}\n"
         "Record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
     )
 
