@@ -21,6 +21,7 @@ from makeway.values.collective import CollectiveKind
 from makeway.values.errors import TraceError, printable
 from makeway.values.timeline import Exchange, Origin, Rank, Span, Step, Timeline, Wait
 
+MOST_GPUS = 1_024  # of one process; nodes have 16
 OWN_SHARE = 0.99  # of the kernels; the rest are strays, such as a context opened on GPU 0
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_.]?(\d{1,6})", re.IGNORECASE)
@@ -116,6 +117,10 @@ def _ranks(path: Path, kept: Kept, header: Mapping[str, Any], notes: list[str]) 
     info = _table(header.get("distributedInfo"))
     rank = _whole(info.get("rank"))
     gpus = _gpus(kept, one=rank is not None)
+    if len(gpus) > MOST_GPUS:
+        raise TraceError(
+            f"{printable(path)} names {len(gpus):,} GPUs; the most that one process can drive is {MOST_GPUS}"
+        )
     if len(gpus) > 1:
         listed = ", ".join(map(str, gpus))
         notes.append(f"one file holds the kernels of GPUs {listed}: each counts as the rank of that number")

@@ -38,7 +38,7 @@ _STREAM_WAIT_EVENT = 2  # CUpti_ActivitySynchronizationType
 _RANGES = (59, 60)  # NVTX push/pop and start/end
 _THREAD_BITS = 24  # a global thread id is machine, process (24 bits), thread (24 bits)
 _PROCESS_MASK = (1 << 24) - 1
-_STEP = re.compile(r"(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|iter))[ _:#]*(\d+)", re.IGNORECASE)
+_STEP = re.compile(r"(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|iter))[ _:#]*(\d{1,15})", re.IGNORECASE)
 
 # A block's shared memory is its static plus its dynamic request. sharedMemoryExecuted is the carve-out that the driver
 # chose for the SM: 32 KiB for a kernel that uses none.
