@@ -168,7 +168,7 @@ def test_a_document_without_events_has_no_pieces(folder: Path) -> None:
 
 
 def test_a_head_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "HEAD_BYTES", 1000)
+    monkeypatch.setattr(stream, "MOST_BYTES", 1000)
     endless = (b'{"a": 1, ' if number == 0 else b'"b": 2, ' * 10 for number in iter(int, 1))
     assert read_head(endless).key is None
 

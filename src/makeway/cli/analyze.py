@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-from makeway.cli.output import add_output_options, show
-from makeway.cli.trace_input import trace_progress
+from makeway.cli.output import add_output_options, show, show_reading, show_stage
+from makeway.cli.streams import say
 from makeway.decide.analysis.analyze import analyze
 from makeway.decide.analysis.threshold import gate, parse_threshold
 from makeway.values.device import load_device
@@ -24,6 +23,7 @@ examples:
 
 reads PyTorch profiler (Kineto) JSON, plain or gzip, Nsight Systems sqlite and rocprofv3 JSON
 """
+_MOST_DIGITS = 15  # of a step's number
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     threshold = parse_threshold(options.fail_if) if options.fail_if else None
-    with trace_progress() as progress:
+    try:
         analysis = analyze(
             options.paths,
             device=load_device(options.device) if options.device else None,
@@ -51,25 +51,27 @@ def run(options: argparse.Namespace) -> int:
             what_if=not options.no_what_if,
             jobs=options.jobs,
             keep_spans=options.html is not None or options.perfetto is not None,
-            progress=progress,
+            progress=show_reading,
         )
+    finally:
+        show_stage("")
     if threshold is not None:
         analysis = replace(analysis, gate=gate(threshold, analysis.ranks))
     if options.perfetto is not None:
         from makeway.show.perfetto import write_perfetto
 
         write_perfetto(options.perfetto, analysis)
-        print(f"wrote {options.perfetto}: open it at ui.perfetto.dev or in chrome://tracing", file=sys.stderr)
+        say(f"wrote {options.perfetto}: open it at ui.perfetto.dev or in chrome://tracing")
     show(analysis, options)
     missed = analysis.gate.sentences if analysis.gate else ()
     for sentence in missed:
-        print(f"makeway analyze: {sentence}", file=sys.stderr)
+        say(f"makeway analyze: {sentence}")
     return 1 if missed else 0
 
 
 def _step(text: str) -> int | None:
     if text == "all":
         return None
-    if not text.isdigit():
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise InputError(f"--step takes the number of a profiler step or all, got {text!r}")
     return int(text)

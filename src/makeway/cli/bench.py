@@ -15,6 +15,7 @@ from makeway.act.measure.names import workload_names, workload_summary
 from makeway.act.measure.outcome import Bench, measured_plan
 from makeway.act.measure.variants import parse_variant
 from makeway.cli.output import add_output_options, show, show_stage, write_file
+from makeway.cli.streams import say
 from makeway.cli.workload_input import print_list
 from makeway.values.errors import InputError
 from makeway.values.units import parse_bytes
@@ -87,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         result = bench(job, progress=_progress)
     except KeyboardInterrupt:
-        print("makeway bench: interrupted; all ranks have been ended", file=sys.stderr)
+        say("makeway bench: interrupted; all ranks have been ended")
         return 130
     finally:
         show_stage("")
@@ -150,4 +151,4 @@ def _with_files(result: Bench, options: argparse.Namespace) -> Bench:
 def _progress(stage: str) -> None:
     show_stage(stage)
     if not sys.stderr.isatty():
-        print(stage, file=sys.stderr, flush=True)
+        say(stage)

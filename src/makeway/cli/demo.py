@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 from pathlib import Path
 
 from makeway.act.measure.demo import demo
 from makeway.cli.output import add_output_options, show
+from makeway.cli.streams import say
 
 EXAMPLES = """\
 examples:
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _progress(stage: str) -> None:
-    print(f"makeway demo: {stage} ...", file=sys.stderr, flush=True)
+    say(f"makeway demo: {stage} ...")
 
 
 def _place() -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import msgspec
@@ -12,6 +11,7 @@ from makeway.act.doctor.checkup import Checkup, doctor
 from makeway.act.measure.bench import require_torch
 from makeway.act.measure.calibrate import calibrate
 from makeway.cli.output import add_output_options, show, show_stage, write_file
+from makeway.cli.streams import say, write_out
 from makeway.values.errors import InputError
 
 EXAMPLES = """\
@@ -53,7 +53,7 @@ def _write_certificate(checkup: Checkup, out: Path) -> None:
     from makeway.show.checkup import certificate
 
     if checkup.self_test is None or not checkup.self_test.tested:
-        print(f"nothing could be tested here: {out} was not written", file=sys.stderr)
+        say(f"nothing could be tested here: {out} was not written")
         return
     document = msgspec.json.format(msgspec.json.encode(certificate(checkup)), indent=2).decode()
     write_file(out, document + "\n")
@@ -68,5 +68,5 @@ def _calibrate(options: argparse.Namespace) -> int:
     if options.json or options.html:
         show(calibration, options)
     elif not options.out:
-        sys.stdout.write(calibration.text)
+        write_out(calibration.text)
     return 0

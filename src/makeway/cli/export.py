@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from makeway.act.export.frameworks import DEFAULT_GROUPS
 from makeway.act.export.targets import TARGETS, export
 from makeway.cli.output import add_output_options, show, write_file
-from makeway.read.plan_file import load_plan, parse_plan
+from makeway.cli.streams import write_out
+from makeway.read.plan_file import load_plan
 from makeway.show.export import verdict
 from makeway.values.control import control_word
 from makeway.values.errors import UnsupportedError
@@ -38,8 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    stdin = options.plan == "-"
-    plan = parse_plan(sys.stdin.read(), where="stdin") if stdin else load_plan(Path(options.plan))
+    plan = load_plan(Path(options.plan))
     groups = options.groups.split(",") if options.groups is not None else None
     exported = export(plan, options.to, library=options.library, groups=groups)
     nothing = bool(plan.controls) and not exported.carried
@@ -52,5 +51,5 @@ def run(options: argparse.Namespace) -> int:
     if options.json or to_file or options.html:
         show(exported, options)
     else:
-        sys.stdout.write(exported.text)
+        write_out(exported.text)
     return 2 if nothing else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from makeway import __version__
+from makeway.cli.streams import OutputError, discard, open_closed_streams, say, write_out
 from makeway.show.new_file import check_place
-from makeway.values.errors import MakewayError, suggestion
+from makeway.values.errors import MakewayError, printable, suggestion
 
 COMMANDS = {
     "analyze": "profiler traces: exposed communication, waiting, causes, advice with predicted gains",
@@ -65,6 +65,12 @@ class Parser(argparse.ArgumentParser):
         usage = self.usage or f"{self._usage()} [options]"
         self.exit(EXIT_CANNOT_RUN, f"{self.prog}: {_plain(message)}\nusage: {usage}; see `{self.prog} --help`\n")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message and file is sys.stdout:
+            write_out(message)
+        elif message:
+            say(message, end="")
+
     def _unknown_option(self) -> str | None:
         """The first long option, before a bare --, that this command does not have."""
         for word in takewhile(lambda word: word != "--", self.given):
@@ -107,6 +113,7 @@ def _plain(message: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
+    open_closed_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     name = next((word for word in arguments if not word.startswith("-")), None)
     parser = Parser(
@@ -125,10 +132,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(arguments)  # options such as --help and --list print, too
     except BrokenPipeError:
         return _reader_gone()
+    except OutputError as error:
+        return _refused("makeway", error)
     if options.command is None:
         parser.print_help(sys.stderr)
         return EXIT_CANNOT_RUN
-    return _run(options)
+    return _run(options, arguments)
 
 
 def _add_command(commands: argparse._SubParsersAction[Parser], command: str, summary: str, *, load: bool) -> None:
@@ -145,21 +154,37 @@ def _add_command(commands: argparse._SubParsersAction[Parser], command: str, sum
     parser.set_defaults(run=module.run)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    name = f"makeway {options.command}"
     try:
         _check_outputs(options)
         code: int = options.run(options)
-        sys.stdout.flush()
+        write_out("")
         return code
-    except MakewayError as error:
+    except (MakewayError, MemoryError, RecursionError) as error:
         if options.debug:
             raise
-        print(f"makeway {options.command}: {error}", file=sys.stderr)
-        return EXIT_CANNOT_RUN
+        return _refused(name, error, arguments)
     except BrokenPipeError:
         return _reader_gone()
     except KeyboardInterrupt:
         return 130
+
+
+def _refused(name: str, error: Exception, arguments: Sequence[str] = ()) -> int:
+    """Say why the command could not run; what it quotes from the command line keeps to its line."""
+    match error:
+        case MemoryError():
+            message = "memory ran out; give it less to read, or more memory"
+        case RecursionError():
+            message = "the input nests too deeply"
+        case _:
+            message = str(error)
+    for word in arguments:
+        if not word.isprintable():
+            message = message.replace(word, printable(word))
+    say(f"{name}: {message}")
+    return EXIT_CANNOT_RUN
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
@@ -171,5 +196,5 @@ def _check_outputs(options: argparse.Namespace) -> None:
 
 def _reader_gone() -> int:
     """The reader of our output (head, less) has closed it: not an error."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    discard(sys.stdout)
     return 0

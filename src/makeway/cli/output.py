@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from makeway.cli.streams import say, write_err, write_out
+from makeway.values.errors import printable
+
 TEXT_WIDTH = 80  # where no terminal says otherwise
 LEAST_WIDTH = 40  # below, words are cut
 
@@ -29,7 +32,7 @@ def _columns(text: str) -> int:
 
 
 def show(result: object, options: argparse.Namespace, *, text_to: TextIO | None = None) -> None:
-    """Print a result as text (to `text_to`, by default stdout) or JSON; write its page where one was asked for."""
+    """Print a result as text (to stdout, or to stderr if that is `text_to`) or JSON; write its page if asked to."""
     from makeway.show.report import report_of
 
     report = report_of(result, arguments=command_line())
@@ -40,16 +43,17 @@ def show(result: object, options: argparse.Namespace, *, text_to: TextIO | None 
     if options.json:
         from makeway.show.json import json
 
-        sys.stdout.write(json(report))
+        write_out(json(report))
         return
     from makeway.show.text import text
 
     stream = text_to or sys.stdout
     terminal = stream.isatty()
     width = options.width or (shutil.get_terminal_size((TEXT_WIDTH, 24)).columns if terminal else TEXT_WIDTH)
-    stream.write(text(report, width=width, verbose=options.verbose, colour=terminal))
+    write = write_err if stream is sys.stderr else write_out
+    write(text(report, width=width, verbose=options.verbose, colour=terminal))
     for note in report.notes:
-        print(f"note: {note}", file=sys.stderr)
+        say(f"note: {printable(note)}")
 
 
 def write_file(path: Path, content: str, hint: str = "") -> None:
@@ -58,7 +62,7 @@ def write_file(path: Path, content: str, hint: str = "") -> None:
 
     with new_file(path) as file:
         file.write(content)
-    print(f"wrote {path}{hint}", file=sys.stderr)
+    say(f"wrote {printable(path)}{hint}")
 
 
 def command_line() -> str:
@@ -69,4 +73,10 @@ def command_line() -> str:
 def show_stage(stage: str) -> None:
     """On a terminal, show what is being done in place of the line before; "" clears it. Elsewhere nothing."""
     if sys.stderr.isatty():
-        print(f"\r\033[K{stage}", end="", file=sys.stderr, flush=True)
+        width = shutil.get_terminal_size((TEXT_WIDTH, 24)).columns
+        write_err(f"\r\033[K{printable(stage)[: width - 1]}")
+
+
+def show_reading(share: float, path: Path) -> None:
+    """Show how much of all traces has been read, and from which file."""
+    show_stage(f"reading {path.name}: {share:.0%} of all traces")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from makeway.cli.output import add_output_options, show, show_stage, write_file
+from makeway.cli.output import add_output_options, show, show_reading, show_stage, write_file
+from makeway.cli.streams import write_out
 from makeway.cli.workload_input import add_preset_choices, workload_of
 from makeway.decide.planning.difference import PlanDifference, compare_plans
 from makeway.decide.planning.heuristics import heuristic_names
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     answer = _difference(options) if options.compare else _plan(options)
     if options.out and isinstance(answer, Plan):
         if options.out == "-":
-            sys.stdout.write(dump_plan(answer))
+            write_out(dump_plan(answer))
             return 0
         write_file(Path(options.out), dump_plan(answer))
     show(answer, options)
@@ -87,7 +87,7 @@ def _plan(options: argparse.Namespace) -> Plan | NothingToPlan:
             dispatch=dispatch,
             budget_ms=TRACE_BUDGET_MS if budget_ms is None else budget_ms,
             timelines=options.html is not None,
-            progress=_reading,
+            progress=show_reading,
         )
         show_stage("")
         return answer
@@ -112,7 +112,7 @@ def _difference(options: argparse.Namespace) -> PlanDifference:
     if not traces:
         assert device is not None
         return compare_plans(a, b, workload_of(options, device, options.inputs[0]), device, dispatch)
-    step = step_to_plan(traces, device, step=options.step, progress=_reading)
+    step = step_to_plan(traces, device, step=options.step, progress=show_reading)
     show_stage("")
     if isinstance(step, NothingToPlan):
         raise UnsupportedError(f"the plans cannot be compared on these traces: {step.reason}")
@@ -135,7 +135,3 @@ def _subject(options: argparse.Namespace) -> tuple[list[Path], Device | None]:
     if workload and device is None:
         raise InputError("--device is needed: a workload does not name one (see `makeway devices`)")
     return [] if workload else [Path(name) for name in options.inputs], device
-
-
-def _reading(share: float, path: Path) -> None:
-    show_stage(f"reading {path.name}: {share:.0%} of all traces")

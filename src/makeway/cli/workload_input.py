@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from makeway.cli.streams import write_out
 from makeway.model.presets import PresetOptions, load_preset, preset_names, preset_summary
 from makeway.read.workload_file import load_workload
 from makeway.values.collective import load_footprint
@@ -33,10 +33,9 @@ def print_list(parser: argparse.ArgumentParser, kind: str, rows: Sequence[tuple[
 
         items = [{"name": name, "summary": summary} for name, summary in rows]
         document = {"schema": f"makeway/{kind}/1", kind: items}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+        write_out(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
     else:
-        for name, summary in rows:
-            sys.stdout.write(f"{name:<18} {summary}\n")
+        write_out("".join(f"{name:<18} {summary}\n" for name, summary in rows))
     parser.exit()
 
 

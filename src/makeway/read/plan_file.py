@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from makeway.values.control import Control, control_word, describe, parse_control
-from makeway.values.errors import DataFileError, InputError, suggestion
-from makeway.values.facts import parse_toml, read_file, refuse_unknown, text, texts
+from makeway.values.errors import DataFileError, InputError, printable, suggestion
+from makeway.values.facts import STDIN, parse_toml, read_file, refuse_unknown, text, texts
 from makeway.values.plan import Forecast, MadeFor, Plan, Rejected
 
 PLAN_VERSION = 2
@@ -35,8 +35,8 @@ _MOST_MS = 1e9  # up to here milliseconds of six digits are whole nanoseconds
 
 
 def load_plan(path: Path) -> Plan:
-    """The plan in a TOML file."""
-    return parse_plan(read_file(path, "plan"), where=str(path))
+    """The plan in a TOML file, or on stdin for "-"."""
+    return parse_plan(read_file(path, "plan"), where="stdin" if path == STDIN else printable(path))
 
 
 def parse_plan(document: str | bytes, *, where: str) -> Plan:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from json import dumps
+from typing import Any
+
 import msgspec
 
 from makeway import __version__
 from makeway.show.blocks import Report
 
 SCHEMA_VERSION = 1
+_STRANGE = re.compile(r"[^ -~\n]")
 
 
 def json(report: Report, *, indent: int = 2) -> str:
@@ -19,5 +24,16 @@ def json(report: Report, *, indent: int = 2) -> str:
         "notes": list(report.notes),
         **report.data,
     }
-    encoded = msgspec.json.format(msgspec.json.encode(document), indent=indent).decode()
-    return encoded.replace("\N{NO-BREAK SPACE}", " ") + "\n"
+    return _STRANGE.sub(_escaped, _encoded(document, indent).replace("\N{NO-BREAK SPACE}", " ")) + "\n"
+
+
+def _encoded(document: dict[str, Any], indent: int) -> str:
+    try:
+        return msgspec.json.format(msgspec.json.encode(document), indent=indent).decode()
+    except UnicodeEncodeError:  # the name of a file need not be text
+        return dumps(document, indent=indent)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    """A character that a terminal would obey as JSON's own escape sequence."""
+    return match[0] if match[0].isprintable() else dumps(match[0])[1:-1]

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from makeway.values.errors import InputError
+from makeway.values.errors import InputError, printable
 
 
 def check_place(path: Path) -> None:
     """Nothing, or the error that writing `path` would meet: worth knowing before hours of work."""
-    if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a directory; name a file in it")
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: there is no directory {path.parent}; create it, or name another")
-    if not os.access(path if path.exists() and not path.is_file() else path.parent, os.W_OK):
-        raise InputError(f"cannot write {path}: {path.parent} is not yours to write to; choose another place")
+    name, parent = printable(path), printable(path.parent)
+    try:
+        if path.is_dir():
+            raise InputError(f"cannot write {name}: it is a directory; name a file in it")
+        if not path.parent.is_dir():
+            raise InputError(f"cannot write {name}: there is no directory {parent}; create it, or name another")
+        if not os.access(path if path.exists() and not path.is_file() else path.parent, os.W_OK):
+            raise InputError(f"cannot write {name}: {parent} is not yours to write to; choose another place")
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
+        raise InputError(f"cannot write {name}: {getattr(error, 'strerror', None) or error}") from None
 
 
 @contextmanager
@@ -28,17 +34,30 @@ def new_file(path: Path) -> Iterator[TextIO]:
     What is not a regular file (a pipe, /dev/null) is written to as it is.
     """
     check_place(path)
-    straight = path.exists() and not path.is_file()
-    # Beside the target, since only a rename within one file system is atomic.
-    target = path if straight else path.resolve()
-    unfinished = target if straight else target.with_name(f".{target.name}.{os.getpid()}.unfinished")
     try:
-        with unfinished.open("w", encoding="utf-8", newline="\n") as file:
-            yield file
-        if not straight:
+        if path.exists() and not path.is_file():
+            with path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+                yield file
+            return
+        # Beside the target, since only a rename within one file system is atomic.
+        target = path.resolve()
+        unfinished = target.with_name(f".makeway-{secrets.token_hex(8)}.unfinished")
+        try:
+            with _created(unfinished, target) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())  # before the rename, or a crash could leave an empty file
             os.replace(unfinished, target)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}; choose a place you may write to") from error
-    finally:
-        if not straight:
+        finally:
             unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        place = f"cannot write {printable(path)}: {error.strerror or error}"
+        raise InputError(f"{place}; choose a place you may write to") from error
+
+
+def _created(path: Path, target: Path) -> TextIO:
+    """A file that did not exist, with the permissions of the one it will replace."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with suppress(OSError):
+        os.fchmod(number, stat.S_IMODE(target.stat().st_mode))
+    return os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace", newline="\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
@@ -16,6 +15,7 @@ from rich.text import Text
 from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Facts, HeatMap, Lines, Notes, Report, Room, Table, Words
 from makeway.show.numbers import ms_text
 from makeway.show.sm_picture import legend, sm_picture
+from makeway.values.errors import printable
 
 _GAP = 2  # characters between columns
 _BAR = 24  # characters of the longest bar
@@ -45,18 +45,13 @@ def text(report: Report, *, width: int = 80, verbose: bool = False, colour: bool
     return "".join(line.rstrip() + "\n" for line in file.getvalue().replace(_HELD, _NO_BREAK).splitlines())
 
 
-def printable(name: str) -> str:
-    """A name from outside, with every character that could move the cursor or reorder text spelled out."""
-    return "".join(
-        character
-        if unicodedata.category(character) not in ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
-        else _spelled(character)
-        for character in name
-    ).replace(_NO_BREAK, _HELD)
+def _safe(text: str) -> str:
+    """A text from outside as a terminal may have it; no line breaks between a number and its unit."""
+    return printable(text).replace(_NO_BREAK, _HELD)
 
 
-def _spelled(character: str) -> str:
-    return character.encode("unicode_escape", "backslashreplace").decode()
+def _text(text: str, style: str = "") -> Text:
+    return Text(_safe(text), style=style)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +76,7 @@ def _rendered(report: Report, options: _Options) -> Iterator[RenderableType]:
 
 
 def _sentence(words: str) -> str:
-    return printable(words.removesuffix("."))
+    return _safe(words.removesuffix("."))
 
 
 def _block(block: Block, options: _Options) -> Iterator[RenderableType]:
@@ -94,7 +89,7 @@ def _block(block: Block, options: _Options) -> Iterator[RenderableType]:
         case Facts(pairs=pairs):
             grid = _hanging()
             for term, value in pairs:
-                grid.add_row(Text(f"{printable(term)}: "), Text(printable(value)))
+                grid.add_row(_text(f"{term}: "), Text("\n".join(map(_safe, value.splitlines()))))
             yield grid
         case Table():
             yield from _table(block, options)
@@ -107,7 +102,7 @@ def _block(block: Block, options: _Options) -> Iterator[RenderableType]:
         case Room():
             for held in block.held:
                 full = " (full)" if held == max(block.held) else ""
-                yield Text(f"one SM of {block.device} holding {held} compute block{'' if held == 1 else 's'}{full}")
+                yield _text(f"one SM of {block.device} holding {held} compute block{'' if held == 1 else 's'}{full}")
                 yield sm_picture(block.sm, block.compute, held, block.comm)
             if block.held:
                 yield legend()
@@ -121,13 +116,13 @@ def _words(words: Words, options: _Options) -> RenderableType:
     before, sentence = marker.group(), words.text[marker.end() :]
     if words.origin and words.origin != options.origin:
         sentence = f"{sentence.removesuffix('.')} ({words.origin}){'.' if sentence.endswith('.') else ''}"
-    return _indented(before, sentence) if before else Text(printable(sentence))
+    return _indented(before, sentence) if before else _text(sentence)
 
 
 def _indented(marker: str, sentence: str) -> RenderableType:
     """A marker and a sentence whose later lines start below its first."""
     grid = _hanging()
-    grid.add_row(Text(marker), Text(printable(sentence)))
+    grid.add_row(Text(marker), _text(sentence))
     return grid
 
 
@@ -148,7 +143,7 @@ def _caption(words: str, origin: str | None, options: _Options) -> Text:
 
 def _table(table: Table, options: _Options) -> Iterator[RenderableType]:
     if not table.rows:
-        yield Text(table.nothing, style="bright_black")
+        yield _text(table.nothing, style="bright_black")
         return
     yield _caption(table.caption, table.origin, options)
     rows = table.rows if options.verbose else table.rows[: table.brief_rows]
@@ -160,7 +155,7 @@ def _table(table: Table, options: _Options) -> Iterator[RenderableType]:
         justify: Literal["left", "right"] = "right" if table.columns[index].style == "number" else "left"
         grid.add_column(Text(table.columns[index].title), justify=justify, overflow="fold", width=width)
     for row in rows:
-        cells = [Text(printable(row[index].words)) for index in widths]
+        cells = [_text(row[index].words) for index in widths]
         grid.add_row(*[part for cell in cells for part in ("", cell)][1:])
     yield grid
     more = []
@@ -169,7 +164,7 @@ def _table(table: Table, options: _Options) -> Iterator[RenderableType]:
     if left_out:
         more.append(f"{', '.join(column.title for column in left_out)} not shown")
     if more:
-        yield Text(f"({'; '.join(more)}: --verbose, --width, --json or --html)", style="bright_black")
+        yield _text(f"({'; '.join(more)}: --verbose, --width, --json or --html)", style="bright_black")
 
 
 def _fitting(table: Table, rows: Sequence[Sequence[Cell]], options: _Options) -> tuple[dict[int, int], list[Column]]:
@@ -183,7 +178,7 @@ def _fitting(table: Table, rows: Sequence[Sequence[Cell]], options: _Options) ->
         if options.verbose or (column.brief and any(row[index].words not in ("", "–") for row in rows))
     ]
     longest = {
-        index: max([len(table.columns[index].title), *(len(printable(row[index].words)) for row in rows)])
+        index: max([len(table.columns[index].title), *(len(_safe(row[index].words)) for row in rows)])
         for index in wanted
     }
     widths: dict[int, int] = {}
@@ -218,9 +213,9 @@ def _bars(bars: Bars, options: _Options) -> Iterator[RenderableType]:
     for bar in bars.bars:
         drawn = "█" * max(round(_BAR * bar.time_ns / longest), 1)
         note = _bar_note(bar, verbose=options.verbose)
-        grid.add_row(printable(bar.label), _milliseconds(bar.time_ns), drawn, printable(note))
+        grid.add_row(_safe(bar.label), _milliseconds(bar.time_ns), drawn, _safe(note))
     if bars.mark_ns is not None:
-        grid.add_row(bars.mark, _milliseconds(bars.mark_ns), "", "")
+        grid.add_row(_text(bars.mark), _milliseconds(bars.mark_ns), "", "")
     yield grid
 
 
@@ -240,10 +235,10 @@ def _bar_note(bar: Bar, *, verbose: bool) -> str:
 def _heat(heat: HeatMap, options: _Options) -> Iterator[RenderableType]:
     yield _caption(heat.caption, heat.origin, options)
     grid = Grid(box=None, pad_edge=False, show_edge=False)
-    grid.add_column(Text(f"{heat.row_title} \\ {heat.column_title}"), justify="right")
+    grid.add_column(_text(f"{heat.row_title} \\ {heat.column_title}"), justify="right")
     for column in heat.columns:
-        grid.add_column(Text(column), justify="right", no_wrap=True)
+        grid.add_column(_text(column), justify="right", no_wrap=True)
     for title, values in zip(heat.rows, heat.values, strict=True):
         cells = (Text("–" if value is None else f"{value:.{heat.digits}f}") for value in values)
-        grid.add_row(Text(title), *cells)
+        grid.add_row(_text(title), *cells)
     yield grid

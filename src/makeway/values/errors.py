@@ -11,13 +11,17 @@
     │   └── MissingExtraError      ... until an optional package is installed
     └── RankError                  a rank of a running job died, never came or kept the others waiting
 
-A message says what was asked, what is the case, and what to do next.
+A message says what was asked, what is the case, and what to do next. What it quotes from outside may hold any
+character; `printable` spells out those that a terminal would obey.
 """
 
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
+
+_LONGEST_SUGGESTED = 200  # characters; searching for a longer name takes seconds
 
 
 class MakewayError(Exception):
@@ -65,6 +69,24 @@ class RankError(MakewayError):
 
 def suggestion(asked: str, known: Iterable[str]) -> str:
     """`; did you mean 'X'?` for the closest known name, or nothing when none is close."""
+    if len(asked) > _LONGEST_SUGGESTED:
+        return ""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(asked.lower(), by_lower, n=1, cutoff=0.6)
     return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
+
+
+def printable(name: object, keep: str = "") -> str:
+    """A text from outside, with every character that moves the cursor or reorders text spelled out, except `keep`."""
+    text = str(name)
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep or unicodedata.category(char) == "Zs" else spelled_out(char)
+        for char in text
+    )
+
+
+def spelled_out(char: str) -> str:
+    """The character as an escape sequence: "\\x1b"."""
+    return char.encode("unicode_escape").decode()

@@ -7,17 +7,31 @@ source is the file.
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from makeway.values.errors import DataFileError, suggestion
 
 Value = int | float | tuple[int, ...]
+
+MOST_BYTES = 64 << 20  # of a plan, workload, device file or table
+STDIN = Path("-")
+_NOT_REGULAR = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,20 +48,58 @@ def data_files(directory: str) -> Traversable:
     return files("makeway").joinpath("data", directory)
 
 
-def read_file(path: Path, what: str) -> bytes:
-    """The content of a user's file; the error of an unreadable one names it."""
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read it.
+
+    Anything else is an OSError and is not opened: a named pipe may never answer, and opening some devices changes them.
+    """
+    _refuse_special(path.stat().st_mode)
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataFileError(f"cannot read {what} {str(path)!r}: {error.strerror}") from None
+        _refuse_special(os.fstat(file.fileno()).st_mode)  # it may have been replaced meanwhile
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _refuse_special(mode: int) -> None:
+    for is_one, name in _NOT_REGULAR:
+        if is_one(mode):
+            raise OSError(errno.EINVAL, f"it is {name}, not a regular file")
+
+
+def read_file(path: Path, what: str) -> bytes:
+    """The content of a user's file, or of stdin for "-"; the error of an unreadable one names it."""
+    if path == STDIN:
+        content = _read_stdin()
+    else:
+        try:
+            with open_regular(path) as file:
+                content = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            raise DataFileError(f"cannot read {what} {str(path)!r}: {error.strerror}") from None
+    if len(content) > MOST_BYTES:
+        raise DataFileError(f"cannot read {what} {str(path)!r}: it is larger than {MOST_BYTES >> 20} MiB")
+    return content
+
+
+def _read_stdin() -> bytes:
+    binary = getattr(sys.stdin, "buffer", None)
+    content: bytes = (
+        sys.stdin.read(MOST_BYTES + 1).encode(errors="replace") if binary is None else binary.read(MOST_BYTES + 1)
+    )
+    return content
 
 
 def parse_toml(text: str | bytes, *, where: str) -> dict[str, Any]:
     """The document of a TOML file; the error of a bad one names file and line."""
     try:
         return tomllib.loads(text if isinstance(text, str) else text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # bad TOML, bad UTF-8, a number of thousands of digits
         raise DataFileError(f"{where}: not a TOML file ({error})") from None
+    except RecursionError:
+        raise DataFileError(f"{where}: not a TOML file that can be read: it nests too deeply") from None
 
 
 def read_facts(document: Mapping[str, Any], section: str, *, where: str) -> dict[str, Fact]:

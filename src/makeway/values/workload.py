@@ -162,10 +162,11 @@ class Workload:
         if not self.operations:
             raise InputError(f"workload {self.name!r} has no operations")
         check_whole("ranks", self.ranks, 1)
-        names = [operation.name for operation in self.operations]
-        for name in names:
-            if names.count(name) > 1:
-                raise InputError(f"workload {self.name!r} has two operations named {name!r}")
+        names: dict[str, None] = {}
+        for operation in self.operations:
+            if operation.name in names:
+                raise InputError(f"workload {self.name!r} has two operations named {operation.name!r}")
+            names[operation.name] = None
         for operation in self.operations:
             for earlier in operation.after:
                 if earlier not in names:
@@ -183,6 +184,9 @@ class Workload:
         return tuple(operation for operation in self.operations if isinstance(operation, CollectiveOp))
 
 
+_MOST_NAMED = 3  # operations of a cycle
+
+
 def _refuse_cycles(operations: tuple[Operation, ...]) -> None:
     """Raise the error that names a cycle of operations that wait for each other."""
     waits: dict[str, list[str]] = {}
@@ -193,20 +197,21 @@ def _refuse_cycles(operations: tuple[Operation, ...]) -> None:
         last[operation.stream] = operation.name
     done: set[str] = set()
     for start in waits:
-        path: list[str] = []
+        path: dict[str, None] = {}
         stack = [(start, iter(waits[start]))]
         while stack:
             name, rest = stack[-1]
-            if name not in path:
-                path.append(name)
+            path[name] = None
             following = next((item for item in rest if item not in done), None)
             if following is None:
                 done.add(name)
-                path.remove(name)
+                del path[name]
                 stack.pop()
             elif following in path:
-                cycle = [*path[path.index(following) :], following]
-                raise InputError(f"operations wait for each other in a cycle: {' waits for '.join(cycle)}")
+                cycle = list(path)[list(path).index(following) :]
+                others = f", and {len(cycle) - _MOST_NAMED:,} more" if len(cycle) > _MOST_NAMED else ""
+                named = " waits for ".join([*cycle, following] if not others else cycle[:_MOST_NAMED])
+                raise InputError(f"operations wait for each other in a cycle: {named}{others}")
             else:
                 stack.append((following, iter(waits[following])))
 

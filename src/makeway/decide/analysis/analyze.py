@@ -29,7 +29,7 @@ from makeway.read.traces.classify import load_comm_names
 from makeway.read.traces.ranks import map_traces
 from makeway.read.traces.read import find_traces
 from makeway.values.device import Device
-from makeway.values.errors import TraceError
+from makeway.values.errors import MakewayError, TraceError
 from makeway.values.timeline import Timeline
 
 MOST_SINGLE_CAUSES = 200  # shown one by one; groups hold them all
@@ -160,7 +160,7 @@ def _combined(
     span_ns = max((record.findings.figures.span_ns for record in records), default=0)
     items = advice(groups, matching, span_ns=span_ns)
     step, no_step = _exposed_step(records, matching)
-    answers = what_if(step) if simulated and step is not None else None
+    answers, no_answers = _answers(step, no_step, simulated=simulated)
     if answers is not None and answers.replay.trusted:
         items = with_gains(items, answers, worth_ns=answers.replay.worth_ns)
     placed = (cause for cause in causes if cause.of != "slowed")
@@ -176,7 +176,7 @@ def _combined(
         no_step=no_step,
         devices=tuple(sorted({record.device.name for record in records if record.device})),
         what_if=answers,
-        no_what_if=no_step if simulated else "not requested",
+        no_what_if=no_answers,
         notes=(*notes, *_notes(records, matching)),
         timelines=tuple(timelines),
     )
@@ -209,7 +209,22 @@ def _exposed_step(records: Sequence[RankRecord], matching: Matching) -> tuple[Re
     if not usable:
         return None, next((record.no_step for record in records if record.no_step), "no rank has a step")
     _, step = max(usable, key=lambda item: item[0])
-    return with_arrivals(step, matching), None
+    try:
+        return with_arrivals(step, matching), None
+    except MakewayError as error:
+        return None, str(error)
+
+
+def _answers(step: RecordedStep | None, no_step: str | None, *, simulated: bool) -> tuple[WhatIf | None, str | None]:
+    """The step under controls, or why not; a step that cannot be simulated costs no figures."""
+    if not simulated:
+        return None, "not requested"
+    if step is None:
+        return None, no_step
+    try:
+        return what_if(step), None
+    except MakewayError as error:
+        return None, str(error).partition("\n")[0]
 
 
 def _refuse_duplicates(records: Sequence[RankRecord]) -> None:

@@ -7,7 +7,6 @@ of all causes add up to the exposed time.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
 from collections.abc import Iterator
 
 from makeway.decide.analysis.findings import Cause, Confidence, cause_of
@@ -22,13 +21,50 @@ RECORD_LAUNCHES = "the host's launches: CPU activity beside GPU activity, in the
 
 def exposed_causes(view: StreamView) -> list[Cause]:
     """The causes of a rank's exposed time, piece by piece."""
-    lines = [[span for span in line if span.kind == "compute"] for line in view.streams.values()]
-    compute = [(line, [span.start_ns for span in line]) for line in lines if line]
+    following = _Following(view)
     return [
         cause
         for comm, start, end in exposed_pieces(view.spans)
-        for cause in _piece_causes(view, compute, comm, start, end)
+        for cause in _piece_causes(view, following, comm, start, end)
     ]
+
+
+class _Following:
+    """The next compute of every stream while time moves on: which starts first, and when one was first launched."""
+
+    def __init__(self, view: StreamView) -> None:
+        lines = ([span for span in line if span.kind == "compute"] for line in view.streams.values())
+        self._lines = [iter(line) for line in lines]
+        self._next: dict[int, Span] = {}  # by the stream's number
+        self._starts: list[tuple[int, int]] = []  # start and stream of each in `_next`
+        self._launches: list[tuple[int, int, int]] = []  # launch, stream and id; entries may be outdated
+        for stream in range(len(self._lines)):
+            self._take(stream)
+
+    def _take(self, stream: int) -> None:
+        span = next(self._lines[stream], None)
+        if span is None:
+            self._next.pop(stream, None)
+            return
+        self._next[stream] = span
+        heapq.heappush(self._starts, (span.start_ns, stream))
+        if span.launched_ns is not None:
+            heapq.heappush(self._launches, (span.launched_ns, stream, id(span)))
+
+    def at(self, time_ns: int) -> Span | None:
+        """The first compute to start at or after a time, which never goes back."""
+        while self._starts and self._starts[0][0] < time_ns:
+            self._take(heapq.heappop(self._starts)[1])
+        return self._next[self._starts[0][1]] if self._starts else None
+
+    def launched_ns(self) -> int | None:
+        """The earliest launch among the next compute of all streams; None where no launch is recorded."""
+        while self._launches:
+            launched, stream, span = self._launches[0]
+            if stream in self._next and id(self._next[stream]) == span:
+                return launched
+            heapq.heappop(self._launches)
+        return None
 
 
 def exposed_pieces(spans: list[Span]) -> Iterator[tuple[Span, int, int]]:
@@ -64,28 +100,24 @@ def _longest_running(comm: list[Span]) -> Iterator[tuple[Span, int, int]]:
             position = end
 
 
-def _piece_causes(
-    view: StreamView, compute: list[tuple[list[Span], list[int]]], comm: Span, start: int, end: int
-) -> Iterator[Cause]:
-    following = [line[at] for line, starts in compute if (at := bisect_left(starts, start)) < len(line)]
+def _piece_causes(view: StreamView, following: _Following, comm: Span, start: int, end: int) -> Iterator[Cause]:
+    upcoming = following.at(start)
     when = (start, end)
-    if not following:
+    if upcoming is None:
         evidence = "no compute follows it in the recording"
         yield cause_of(comm, "undetermined", "exposed", when, "low", evidence, record_next="a longer recording")
         return
-    upcoming = min(following, key=lambda span: span.start_ns)
     if comm.stream == upcoming.stream:
         evidence = (
             f"{short_name(upcoming.name)} comes next on the same stream ({comm.stream}), and a stream keeps its order"
         )
         yield cause_of(comm, "serialised", "exposed", when, "high", evidence, kernel=upcoming.name)
         return
-    launches = [span.launched_ns for span in following if span.launched_ns is not None]
-    if not launches:
+    launched = following.launched_ns()
+    if launched is None:
         evidence = "the trace does not record when the host launched the compute that follows"
         yield cause_of(comm, "undetermined", "exposed", when, "low", evidence, record_next=RECORD_LAUNCHES)
         return
-    launched = min(launches)
     if launched > start:
         yield _host_late(comm, start, min(launched, end), launched, upcoming)
     if launched < end:
@@ -135,10 +167,5 @@ def _waits_for(view: StreamView, span: Span, comm: Span) -> bool:
     """Whether a recorded stream wait orders the span after the collective."""
     if view.waits is None or span.launched_ns is None or comm.launched_ns is None:
         return False
-    return any(
-        wait.stream == span.stream
-        and wait.on_stream == comm.stream
-        and wait.asked_ns <= span.launched_ns
-        and comm.launched_ns < wait.recorded_ns
-        for wait in view.waits
-    )
+    recorded = view.waits.recorded_ns(span.stream, comm.stream, span.launched_ns)
+    return recorded is not None and comm.launched_ns < recorded

@@ -38,6 +38,29 @@ class Cover:
         return self.until_ns(end_ns) - self.until_ns(start_ns)
 
 
+class RangeMax:
+    """The largest of neighbouring numbers, for many ranges: each row holds the maxima of twice as many."""
+
+    def __init__(self, numbers: Sequence[int | None]) -> None:
+        lowest = min((number for number in numbers if number is not None), default=0) - 1
+        self._none = lowest
+        self._rows = [[lowest if number is None else number for number in numbers]]
+        width = 1
+        while 2 * width <= len(numbers):
+            row = self._rows[-1]
+            self._rows.append([max(row[at], row[at + width]) for at in range(len(row) - width)])
+            width *= 2
+
+    def of(self, first: int, end: int) -> int | None:
+        """The largest from `first` up to but without `end`; None where there is none."""
+        if first >= end:
+            return None
+        level = (end - first).bit_length() - 1
+        row = self._rows[level]
+        largest = max(row[first], row[end - (1 << level)])
+        return None if largest == self._none else largest
+
+
 def split(
     labelled: Iterable[tuple[_T, int, int]], by: Sequence[Interval]
 ) -> Iterator[tuple[_T, int, int, Literal["inside", "outside"]]]:

@@ -31,6 +31,7 @@ RECORD_SYNC = (
     "CUDA synchronisation events: torch.profiler with "
     "experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True), or nsys --cuda-event-trace"
 )
+_LONG = "more kernels ran until then than are examined one by one"
 RECORD_RESOURCES = "registers and shared memory per kernel: rocprofv3 or Nsight Systems record them"
 
 
@@ -60,6 +61,8 @@ def late_causes(view: StreamView, comm: Span, device: Device | None) -> list[Cau
 
 def _judged(view: StreamView, comm: Span, ready: int, device: Device | None) -> list[Cause]:
     moments = _moments(view, comm, ready, device)
+    if moments is None:
+        return [_undetermined(comm, ready, _LONG, "a shorter recording")]
     last_room = max((m.end_ns for m in moments if m.room and m.start_ns < comm.start_ns - SETTLE_NS), default=None)
     if last_room is not None:
         before = [m for m in moments if m.start_ns < comm.start_ns - SETTLE_NS]  # room after that is what let it start
@@ -101,6 +104,8 @@ def _fed_by(moments: Sequence[_Moment], comm: Span) -> Span | None:
 def _unreleased(view: StreamView, comm: Span, released: int, device: Device | None) -> list[Cause]:
     """The cause after all recorded waits have ended: room, or something that the trace does not show."""
     moments = _moments(view, comm, released, device)
+    if moments is None:
+        return [_undetermined(comm, released, _LONG, "a shorter recording")]
     if device is not None and _blocked_ns(moments) >= COVERED * (comm.start_ns - released):
         return [_no_room(comm, released, moments, device, waits_known=True)]
     return [_undetermined(comm, released, "its recorded waits had ended and there was room", "a second run")]
@@ -112,21 +117,19 @@ def _released_ns(view: StreamView, comm: Span) -> int | None:
         return None
     earlier = view.before(comm)
     since = earlier.launched_ns if earlier and earlier.launched_ns is not None else 0
-    ends = [
-        span.end_ns
-        for wait in view.waits
-        if wait.stream == comm.stream and since <= wait.asked_ns <= comm.launched_ns
-        for span in view.streams.get(wait.on_stream, ())
-        if span.launched_ns is not None and span.launched_ns < wait.recorded_ns
-    ]
-    return max(ends, default=0)
+    return view.waits.end_ns(comm.stream, since, comm.launched_ns) or 0
 
 
 # --- room over time ----------------------------------------------------------------------------
 
 
-def _moments(view: StreamView, comm: Span, ready: int, device: Device | None) -> list[_Moment]:
-    """The delay split where the set of running kernels changes; a full drain is a moment of zero length."""
+def _moments(view: StreamView, comm: Span, ready: int, device: Device | None) -> list[_Moment] | None:
+    """The delay split where the set of running kernels changes; a full drain is a moment of zero length.
+
+    None once the delays of a rank have taken more looks at kernels than `view` allows.
+    """
+    if not view.may_look(view.effort(ready, comm.start_ns)):
+        return None
     beside = [span for span in view.running(ready, comm.start_ns) if span is not comm]
     edges = sorted({ready, comm.start_ns, *_inside(beside, ready, comm.start_ns)})
     moments: list[_Moment] = []
@@ -141,6 +144,8 @@ def _moments(view: StreamView, comm: Span, ready: int, device: Device | None) ->
             if following.end_ns > start:
                 active.append(following)
             following = next(waiting, None)
+        if not view.may_look(len(active)):
+            return None
         if before and not carried and active:
             moments.append(_Moment(start, start, True, ()))
         moments.append(_Moment(start, end, _has_room(device, comm.launch, active), tuple(active)))

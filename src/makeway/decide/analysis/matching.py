@@ -96,24 +96,39 @@ def _lanes(by_rank: Mapping[int, Sequence[Span]]) -> dict[_Lane, dict[int, list[
     # If the ranks differ in their number of streams, only the order of the collectives remains.
     separate = len({len(own) for own in streams.values()}) == 1
     lanes: dict[_Lane, dict[int, list[Span]]] = defaultdict(dict)
+    groups = _Groups()
     for rank, spans in sorted(by_rank.items()):
         position = {stream: str(index if separate else 0) for index, stream in enumerate(streams[rank])}
         for span in sorted(spans, key=attrgetter("start_ns", "end_ns")):
-            lane = _group(span) or ("stream", position[span.stream])
+            lane = groups.of(span) or ("stream", position[span.stream])
             lanes[lane].setdefault(rank, []).append(span)
     return lanes
 
 
 def _streams(spans: Iterable[Span]) -> list[str]:
-    names = {span.stream for span in spans if _group(span) is None}
+    names = {span.stream for span in spans if not _has_group(span)}
     return sorted(names, key=lambda name: (len(name), name))  # 7 before 20
 
 
-def _group(span: Span) -> _Lane | None:
-    exchange = span.exchange
-    if exchange is None or (exchange.group is None and not exchange.group_ranks):
-        return None
-    return ("group", exchange.group or "", *map(str, exchange.group_ranks))
+def _has_group(span: Span) -> bool:
+    return span.exchange is not None and (span.exchange.group is not None or bool(span.exchange.group_ranks))
+
+
+class _Groups:
+    """Numbers for lists of ranks, which are long and shared by many spans."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._by_id: dict[int, int] = {}  # spans keep the lists alive
+
+    def of(self, span: Span) -> _Lane | None:
+        exchange = span.exchange
+        if exchange is None or not _has_group(span):
+            return None
+        ranks = exchange.group_ranks
+        if id(ranks) not in self._by_id:
+            self._by_id[id(ranks)] = self._numbers.setdefault(ranks, len(self._numbers))
+        return ("group", exchange.group or "", str(self._by_id[id(ranks)]))
 
 
 # --- rows: the spans of one collective -----------------------------------------------------------

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeVar
 
 from makeway.decide.analysis.causes import rank_causes, slowed_causes
 from makeway.decide.analysis.figures import figures, spans_of_step, step_figures
@@ -13,8 +16,11 @@ from makeway.decide.analysis.occupancy import occupancy
 from makeway.decide.analysis.recorded import RecordedStep, recorded_step
 from makeway.decide.analysis.slowdown import slowdowns
 from makeway.values.device import Device, load_device
-from makeway.values.errors import UnknownNameError, UnsupportedError
-from makeway.values.timeline import Rank, Span, Timeline
+from makeway.values.errors import MakewayError, TraceError, UnknownNameError
+from makeway.values.timeline import Rank, Span, Step, Timeline, Wait
+
+MOST_RANKS = 4_096  # of one recording: a node has a few GPUs
+_T = TypeVar("_T", Span, Step, Wait)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +39,36 @@ def rank_records(
     timeline: Timeline, *, device: Device | None = None, step: int | None = None, hta_compatible: bool = False
 ) -> list[RankRecord]:
     """What each rank of a timeline shows; see `analyze` for the options."""
-    return [_rank_record(timeline, rank, device, step, hta=hta_compatible) for rank in timeline.ranks]
+    if len(timeline.ranks) > MOST_RANKS:
+        raise TraceError(f"one recording holds {len(timeline.ranks):,} ranks; the most is {MOST_RANKS:,}")
+    return [_rank_record(own, info, device, step, hta=hta_compatible) for info, own in _each_rank(timeline)]
+
+
+def _each_rank(timeline: Timeline) -> Iterator[tuple[Rank, Timeline]]:
+    """Each rank with what is recorded of it."""
+    spans, steps, waits = (_by_rank(items) for items in (timeline.spans, timeline.steps, timeline.waits or ()))
+    for info in timeline.ranks:
+        yield (
+            info,
+            replace(
+                timeline,
+                ranks=(info,),
+                spans=tuple(spans[info.rank]),
+                steps=tuple(steps[info.rank]),
+                waits=None if timeline.waits is None else tuple(waits[info.rank]),
+            ),
+        )
+
+
+def _by_rank(items: Iterable[_T]) -> Mapping[int, Sequence[_T]]:
+    by_rank: dict[int, list[_T]] = defaultdict(list)
+    for item in items:
+        by_rank[item.rank].append(item)
+    return by_rank
 
 
 def _rank_record(timeline: Timeline, info: Rank, given: Device | None, step: int | None, *, hta: bool) -> RankRecord:
-    device, missing = (given, None) if given is not None else _recorded_device(info)
+    device, missing = (given, None) if given is not None else _recorded_device(info.device)
     spans: Sequence[Span] = (
         timeline.of("compute", "comm", "copy", "memory", rank=info.rank)
         if step is None
@@ -75,15 +106,16 @@ def _rank_record(timeline: Timeline, info: Rank, given: Device | None, step: int
     )
 
 
-def _recorded_device(info: Rank) -> tuple[Device | None, str | None]:
+@lru_cache(maxsize=256)
+def _recorded_device(name: str | None) -> tuple[Device | None, str | None]:
     """The device that the trace names, or why its limits are not known; figures do not need them."""
-    if info.device is None:
+    if name is None:
         return None, "the trace does not name its GPU: pass --device to learn about room, occupancy and controls"
     try:
-        device = load_device(info.device)
+        device = load_device(name)
     except UnknownNameError:
         return None, (
-            f"no limits known for GPU {info.device!r}: pass --device (see `makeway devices`) to learn about room, "
+            f"no limits known for GPU {name!r}: pass --device (see `makeway devices`) to learn about room, "
             "occupancy and controls"
         )
     if not device.limits:
@@ -110,5 +142,5 @@ def _workload(
     alone = {(group.kernel, group.blocks): group.alone_ns for group in slow.groups if group.blocks is not None}
     try:
         return recorded_step(timeline, rank, device=device, causes=causes, alone_ns=alone), None
-    except UnsupportedError as error:
+    except MakewayError as error:  # figures do not need it
         return None, str(error)

@@ -25,6 +25,9 @@ from makeway.values.workload import CollectiveOp, KernelOp, Measured, Operation,
 
 MOST_OPERATIONS = 200  # more take too long to simulate; short kernels are joined
 MOST_COLLECTIVES = 48  # a longer recording is cut to its middle
+MOST_REPLAYED = 1_000  # operations or streams that remain; recordings keep below 600
+_MOST_AT_ONCE = 4 * MOST_COLLECTIVES  # collectives in the window, where many start together
+_LOOK_BACK = 1_000  # spans; recordings need 3
 MOST_WAVES = 8  # a kernel of more waves gets fewer, longer blocks
 _BRIEF_COPY_NS = 5_000  # shorter copies and fills are left out
 _COPY_BLOCK = KernelResources(threads=32, registers_per_thread=16)  # a copy keeps its place in a stream
@@ -99,8 +102,11 @@ def recorded_step(
         raise UnsupportedError("the recording holds no collective on SMs, so no control can overlap anything")
     whole, spans = len(spans), _window(spans)
     _refuse_unknown_resources(spans)
+    _refuse_many(sum(span.kind == "comm" for span in spans), "collectives at a time", _MOST_AT_ONCE)
+    _refuse_many(len(view.streams), "streams")
     waits = _dependencies(view, spans, {cause.at_ns for cause in causes if cause.kind == "no-room"})
     runs = _runs(view, spans, waits, alone_ns or {})
+    _refuse_many(len(runs), "operations")
     origin = min(span.launched_ns if span.launched_ns is not None else span.start_ns for span in spans)
     number = {id(span): index for index, run in enumerate(runs) for span in run.spans}
     names = [f"{short_name(run.longest.name)}#{index}" for index, run in enumerate(runs)]
@@ -177,6 +183,11 @@ def _refuse_unknown_resources(spans: Sequence[Span]) -> None:
         )
 
 
+def _refuse_many(count: int, what: str, most: int = MOST_REPLAYED) -> None:
+    if count > most:
+        raise UnsupportedError(f"{count:,} {what} are too many to simulate; the most is {most:,}")
+
+
 # --- dependencies ------------------------------------------------------------------------------
 
 
@@ -201,7 +212,8 @@ def _dependencies(view: StreamView, spans: Sequence[Span], no_room_at: set[int])
 def _released_by(span: Span, ready: int | None, ends: list[Span], times: list[int]) -> Span | None:
     """The operation of another stream whose end let it start: it was ready before and started right after."""
     at = bisect_right(times, span.start_ns)
-    while at and span.start_ns - times[at - 1] <= SETTLE_NS:
+    earliest = max(at - _LOOK_BACK, 0)
+    while at > earliest and span.start_ns - times[at - 1] <= SETTLE_NS:
         other = ends[at - 1]
         at -= 1
         if other.stream == span.stream or other is span or other.start_ns >= span.start_ns:
@@ -219,9 +231,10 @@ def _fed_by(view: StreamView, comm: Span) -> Span | None:
     latest: Span | None = None
     for name, line in view.streams.items():
         at = bisect_left(line, comm.launched_ns, key=lambda span: span.launched_ns or span.start_ns)
-        while at and (line[at - 1].kind != "compute" or line[at - 1].end_ns > comm.start_ns):
+        earliest = max(at - _LOOK_BACK, 0)
+        while at > earliest and (line[at - 1].kind != "compute" or line[at - 1].end_ns > comm.start_ns):
             at -= 1
-        if at and name != comm.stream:
+        if at > earliest and name != comm.stream:
             latest = max(latest or line[at - 1], line[at - 1], key=lambda span: span.end_ns)
     return latest
 

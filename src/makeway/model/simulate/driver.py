@@ -100,9 +100,11 @@ class _Run:
         self.arrivals: list[tuple[float, bool, int]] = []  # time, released by an event, operation
         self.groups: dict[str, list[int]] = defaultdict(list)
         self.moving: set[str] = set()
+        self.startable: list[str] = []  # groups of which every rank has just become resident
         self.live: list[int] = []  # operations whose clock runs
         self.shared: object = None  # what the speeds were last computed from
         self._link_up()
+        self.not_started = {group: len(indexes) for group, indexes in self.groups.items()}
 
     def _sms(self, layout: Layout, rank: int) -> Sms:
         if self.engine == "class":
@@ -191,6 +193,7 @@ class _Run:
         self.progress[index].arrived = self.now
         if op.kind == "copy":
             self.progress[index].started = self.now
+            self._started(op.group or op.name)
             return
         queue, ops = self.queues[op.rank], self.program.ops
         queue.append(index)
@@ -253,18 +256,23 @@ class _Run:
                 if op.kind == "kernel":
                     progress.moving = self.now
                     self.live.append(index)
+                else:
+                    self._started(op.group or op.name)
         return placed
+
+    def _started(self, group: str) -> None:
+        self.not_started[group] -= 1
+        if not self.not_started[group]:
+            self.startable.append(group)
 
     def _start_moving(self) -> None:
         """A collective moves data once a block of it is resident on every rank."""
-        for group, indexes in self.groups.items():
-            if self.progress[indexes[0]].moving == NEVER and all(
-                self.progress[index].started != NEVER for index in indexes
-            ):
-                self.moving.add(group)
-                for index in indexes:
-                    self.progress[index].moving = self.now
-                    self.live.append(index)
+        for group in self.startable:
+            self.moving.add(group)
+            for index in self.groups[group]:
+                self.progress[index].moving = self.now
+                self.live.append(index)
+        self.startable.clear()
 
     def _resident_part(self, index: int) -> float:
         """The share of a collective's channels that are complete.

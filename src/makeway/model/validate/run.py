@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ def _validate_file(path: Path) -> Validation:
             return _dma(table, status="predicted")
     except UnicodeDecodeError as error:
         raise DataFileError(f"cannot read {str(path)!r}: {error}") from None
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, csv.Error) as error:
         raise DataFileError(f"{path}: a cell is not a number ({error})") from None
     raise InputError(
         f"{path} has the columns {', '.join(table[0])}\n"

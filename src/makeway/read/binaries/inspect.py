@@ -17,6 +17,7 @@ from makeway.read.binaries.fatbin import entries, unpacked
 from makeway.read.binaries.hsaco import BUNDLE_MAGIC, COMPRESSED_BUNDLE_MAGIC, bundle_entries, hsaco_kernels
 from makeway.read.binaries.kernels import BinaryKernel
 from makeway.values.errors import BinaryError, InputError, UnknownNameError, UnsupportedError
+from makeway.values.facts import open_regular
 
 Reader = Literal["auto", "native", "cuobjdump"]
 _MOST_NAMES = 3  # that a message lists
@@ -58,7 +59,7 @@ def inspect_file(path: Path, *, arch: str | None = None, reader: Reader = "auto"
     """
     wanted = _Wanted.parse(arch)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if not file.seek(0, 2):
                 raise BinaryError("the file is empty")
             if reader == "cuobjdump":

@@ -18,9 +18,10 @@ from makeway.read.traces.classify import CommNames
 from makeway.read.traces.kineto_events import EVENTS, NO_CORRELATION, Event, GpuArgs, Kept, Shape
 from makeway.read.traces.stream import ByteSource, EventStream, no_collection
 from makeway.values.collective import CollectiveKind
-from makeway.values.errors import TraceError
+from makeway.values.errors import TraceError, printable
 from makeway.values.timeline import Exchange, Origin, Rank, Span, Step, Timeline, Wait
 
+MOST_GPUS = 1_024  # of one process; nodes have 16
 OWN_SHARE = 0.99  # of the kernels; the rest are strays, such as a context opened on GPU 0
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_.]?(\d{1,6})", re.IGNORECASE)
@@ -61,7 +62,7 @@ def _check(path: Path, kept: Kept, stream: EventStream[Event]) -> None:
     if dropped := stream.unreadable + kept.untimed + kept.odd:
         damage = f", has {dropped:,} unreadable events{damage}"
     raise TraceError(
-        f"{path} holds no GPU activity: {stream.events:,} other events{damage}\n"
+        f"{printable(path)} holds no GPU activity: {stream.events:,} other events{damage}\n"
         "Record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
     )
 
@@ -116,6 +117,10 @@ def _ranks(path: Path, kept: Kept, header: Mapping[str, Any], notes: list[str]) 
     info = _table(header.get("distributedInfo"))
     rank = _whole(info.get("rank"))
     gpus = _gpus(kept, one=rank is not None)
+    if len(gpus) > MOST_GPUS:
+        raise TraceError(
+            f"{printable(path)} names {len(gpus):,} GPUs; the most that one process can drive is {MOST_GPUS}"
+        )
     if len(gpus) > 1:
         listed = ", ".join(map(str, gpus))
         notes.append(f"one file holds the kernels of GPUs {listed}: each counts as the rank of that number")

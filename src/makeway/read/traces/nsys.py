@@ -20,7 +20,8 @@ from typing import Any
 
 from makeway.read.traces.classify import CommNames
 from makeway.read.traces.launch import recorded_launch
-from makeway.values.errors import TraceError
+from makeway.values.errors import TraceError, printable
+from makeway.values.facts import open_regular
 from makeway.values.kernel import Launch
 from makeway.values.timeline import Exchange, Rank, Span, SpanKind, Step, Timeline, Wait
 
@@ -37,7 +38,7 @@ _STREAM_WAIT_EVENT = 2  # CUpti_ActivitySynchronizationType
 _RANGES = (59, 60)  # NVTX push/pop and start/end
 _THREAD_BITS = 24  # a global thread id is machine, process (24 bits), thread (24 bits)
 _PROCESS_MASK = (1 << 24) - 1
-_STEP = re.compile(r"(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|iter))[ _:#]*(\d+)", re.IGNORECASE)
+_STEP = re.compile(r"(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|iter))[ _:#]*(\d{1,15})", re.IGNORECASE)
 
 # A block's shared memory is its static plus its dynamic request. sharedMemoryExecuted is the carve-out that the driver
 # chose for the SM: 32 KiB for a kernel that uses none.
@@ -49,32 +50,32 @@ _PLACE = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", 
 def read_nsys(path: Path, *, comm: CommNames) -> Timeline:
     """The timeline of an SQLite file that `nsys export --type sqlite` wrote. Ranks are numbered by GPU index."""
     if not path.is_file():
-        raise TraceError(f"cannot read {path}: no such file")
+        raise TraceError(f"cannot read {printable(path)}: no such file")
     _check_length(path)
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             connection.text_factory = lambda text: text.decode(errors="replace")
             return _Reader(path=path, db=connection, comm=comm).timeline()
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter if a message quotes damaged text
-        raise TraceError(f"{path}: not an SQLite database, or cut short or damaged ({error})") from None
+        raise TraceError(f"{printable(path)}: not an SQLite database, or cut short or damaged ({error})") from None
 
 
 def _check_length(path: Path) -> None:
     """Raise an error if the file is shorter than its header says (sqlite.org/fileformat2.html, 1.3)."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             header = file.read(_HEADER_BYTES)
             length = file.seek(0, 2)
     except OSError as error:
-        raise TraceError(f"cannot read {path}: {error.strerror}") from None
+        raise TraceError(f"cannot read {printable(path)}: {error.strerror}") from None
     if len(header) < _HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
-        raise TraceError(f"{path}: not an SQLite database; create one with `nsys export --type sqlite`")
+        raise TraceError(f"{printable(path)}: not an SQLite database; create one with `nsys export --type sqlite`")
     page = int.from_bytes(header[16:18], "big")
     pages = int.from_bytes(header[28:32], "big")
     whole = pages * (page if page > 1 else 1 << 16)
     known = header[24:28] == header[92:96]  # else an old library wrote the file and the count is stale
     if known and length < whole:
-        raise TraceError(f"{path}: cut short, {length:,} of {whole:,} bytes; copy or export it again")
+        raise TraceError(f"{printable(path)}: cut short, {length:,} of {whole:,} bytes; copy or export it again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class _Reader:
         self.asked = self._read_calls()
         spans = [*self._kernels(), *self._copies(), *self._fills()]
         if not spans:
-            raise TraceError(f"{self.path}: no kernel has a start, an end, a GPU and a stream; export again")
+            raise TraceError(f"{printable(self.path)}: no kernel has a start, an end, a GPU and a stream; export again")
         spans.sort(key=lambda span: (span.start_ns, span.end_ns))
         steps, waits = tuple(self._steps()), self._waits()
         self._note_losses(len(spans))
@@ -133,11 +134,11 @@ class _Reader:
     def _check(self) -> None:
         if _KERNEL not in self.columns or not self.db.execute(f"SELECT 1 FROM {_KERNEL} LIMIT 1").fetchone():
             raise TraceError(
-                f"{self.path}: an SQLite database without kernels ({len(self.columns):,} tables); record with "
-                "`nsys profile --trace=cuda`, then `nsys export --type sqlite`"
+                f"{printable(self.path)}: an SQLite database without kernels ({len(self.columns):,} tables); record "
+                "with `nsys profile --trace=cuda`, then `nsys export --type sqlite`"
             )
         if lacking := [column for column in ("start", "end", "deviceId", "streamId") if not self._has(_KERNEL, column)]:
-            raise TraceError(f"{self.path}: {_KERNEL} lacks {', '.join(lacking)}; export with a newer nsys")
+            raise TraceError(f"{printable(self.path)}: {_KERNEL} lacks {', '.join(lacking)}; export with a newer nsys")
 
     def _has(self, table: str, *columns: str) -> bool:
         return table in self.columns and self.columns[table].issuperset(columns)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from makeway.read.traces.classify import CommNames
 from makeway.read.traces.read import read_trace
-from makeway.values.errors import InputError, TraceError
+from makeway.values.errors import InputError, TraceError, printable
 from makeway.values.timeline import Timeline
 
 # Starting a process takes about as long as reading this much.
@@ -134,7 +134,7 @@ def _died(worker: _Worker, path: Path) -> TraceError:
     code = worker.process.exitcode or 0
     how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
     return TraceError(
-        f"the process that read {path} ended {how}\n"
+        f"the process that read {printable(path)} ended {how}\n"
         "If memory ran out, read fewer files at a time (--jobs 1 reads them in turn)."
     )
 

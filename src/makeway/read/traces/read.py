@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Literal, assert_never
 
 from makeway.read.traces.classify import CommNames, load_comm_names
-from makeway.read.traces.stream import EVENTS_KEY, ByteSource, Head, header_entries, read_head
-from makeway.values.errors import TraceError
+from makeway.read.traces.stream import EVENTS_KEY, ByteSource, Head, header_entries, read_head, too_long
+from makeway.values.errors import TraceError, printable
+from makeway.values.facts import open_regular
 from makeway.values.timeline import Timeline
 
 Format = Literal["kineto", "nsys", "rocprofv3"]
 
 ROCPROF_KEY = "rocprofiler-sdk-tool"
 _LOOK_BYTES = 1 << 16
+_LONGEST_KEY = 40  # characters shown
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _FIRST_EVENT = re.compile(rb'\s*\{.{0,65536}?"ph"\s*:', re.DOTALL)
 _READABLE = (
@@ -67,25 +69,27 @@ def recognise(path: Path) -> Format:
     chunks = source.chunks()
     first = next(chunks, b"")
     if first.startswith(_SQLITE_MAGIC):
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC:
                 return "nsys"
-        raise TraceError(f"{path} is a compressed database; unpack it with gunzip first")
+        raise TraceError(f"{printable(path)} is a compressed database; unpack it with gunzip first")
     head = read_head(chain((first,), chunks), (EVENTS_KEY, ROCPROF_KEY))
     if head.key == ROCPROF_KEY:
         return "rocprofv3"
     if head.key == EVENTS_KEY or (head.is_array and _FIRST_EVENT.match(head.rest)):
         return "kineto"
-    raise TraceError(f"{path} holds no trace: {_looks_like(first, head, source)}\n{_READABLE}")
+    raise TraceError(f"{printable(path)} holds no trace: {_looks_like(first, head, source)}\n{_READABLE}")
 
 
 def _looks_like(first: bytes, head: Head, source: ByteSource) -> str:
+    if head.too_long:
+        return too_long()
     if not first:
         return "its gzip data end early or are damaged" if source.broken else "it is empty"
     if head.is_array:
         return "it is a JSON array, but not of events"
     if head.text[:1] == b"{":
-        keys = list(header_entries(head.text))
+        keys = [key if len(key) <= _LONGEST_KEY else f"{key[:_LONGEST_KEY]}…" for key in header_entries(head.text)]
         return f"it is a JSON object without {EVENTS_KEY} (its keys: {', '.join(keys[:8]) or 'none that is complete'})"
     if first.startswith(b"PK\x03\x04"):
         return "it is a zip archive; unpack it first"
@@ -102,7 +106,7 @@ def find_traces(paths: Sequence[Path]) -> TraceFiles:
     notes = []
     for path in paths:
         if not path.exists():
-            raise TraceError(f"no file or directory {path}")
+            raise TraceError(f"no file or directory {printable(path)}")
         if path.is_dir():
             traces, skipped = _traces_in(path)
             notes += skipped
@@ -127,7 +131,7 @@ def _traces_in(directory: Path) -> tuple[list[Path], list[str]]:
     if not traces:
         others = f", but {len(notes)} other files" if notes else ""
         raise TraceError(
-            f"no trace in directory {directory}{others}; its sub-directories are not searched\n{_READABLE}"
+            f"no trace in directory {printable(directory)}{others}; its sub-directories are not searched\n{_READABLE}"
         )
     return traces, notes
 

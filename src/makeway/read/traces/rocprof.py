@@ -15,12 +15,13 @@ import msgspec
 
 from makeway.read.traces.classify import CommNames
 from makeway.read.traces.launch import recorded_launch
-from makeway.read.traces.stream import ByteSource, no_collection
-from makeway.values.errors import TraceError
+from makeway.read.traces.stream import MOST_BYTES, ByteSource, no_collection
+from makeway.values.errors import TraceError, printable
 from makeway.values.kernel import Launch
 from makeway.values.timeline import Exchange, Rank, Span, SpanKind, Timeline
 
 TOOL_KEY: Final = "rocprofiler-sdk-tool"
+MOST_UNPACKED = 250  # bytes for each byte of the file; recordings reach 50
 
 _GPU = 2  # rocprofiler_agent_type_t
 _UNIFIED = ("gfx90a", "gfx94", "gfx95")  # one register file for VGPRs and AGPRs, allocated in eights
@@ -127,7 +128,7 @@ def read_rocprof(path: Path, *, comm: CommNames, progress: Callable[[int], None]
         activity.add(process)
     if not activity.spans:
         raise TraceError(
-            f"{path}: holds no GPU activity ({activity.agents:,} GPUs seen, 0 kernels and copies); "
+            f"{printable(path)}: holds no GPU activity ({activity.agents:,} GPUs seen, 0 kernels and copies); "
             "record with rocprofv3 --kernel-trace --memory-copy-trace"
         )
     notes = activity.notes()
@@ -142,16 +143,26 @@ def read_rocprof(path: Path, *, comm: CommNames, progress: Callable[[int], None]
 
 def _document(path: Path, progress: Callable[[int], None] | None) -> _Document:
     source = ByteSource(path, progress)
-    text = b"".join(source.chunks())
+    text = _unpacked(path, source)
     if source.broken:
-        raise TraceError(f"{path}: the gzip data end early; copy the file again or record again")
+        raise TraceError(f"{printable(path)}: the gzip data end early; copy the file again or record again")
     try:
         with no_collection():
             return msgspec.json.decode(text, type=_Document)
     except msgspec.ValidationError as error:
-        raise TraceError(f"{path}: not a known form of rocprofv3 results: {error}") from None
+        raise TraceError(f"{printable(path)}: not a known form of rocprofv3 results: {error}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: JSON that is cut short or damaged ({error}); record again") from None
+        raise TraceError(f"{printable(path)}: JSON that is cut short or damaged ({error}); record again") from None
+
+
+def _unpacked(path: Path, source: ByteSource) -> bytearray:
+    """The whole file, which is decoded at once, unless it unpacks to far more than recordings do."""
+    text = bytearray()
+    for chunk in source.chunks():
+        text += chunk
+        if len(text) > MOST_BYTES and len(text) > MOST_UNPACKED * path.stat().st_size:
+            raise TraceError(f"{printable(path)}: unpacks to over {MOST_UNPACKED} times its size; recordings do not")
+    return text
 
 
 # --- the activity of processes -----------------------------------------------------------------

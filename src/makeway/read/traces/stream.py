@@ -8,6 +8,9 @@ no number is split. Hence a cut that decodes is a true boundary, whatever braces
 next piece again starts where an element starts.
 
 If no guess decodes, or the JSON is damaged, an exact scan takes over, which is slower and counts what it drops.
+
+Time is linear in the inflated size, and memory is bounded: at most MOST_BYTES precede the events, make one event or
+follow them. A file that inflates to more than that without an event is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from typing import IO, Any, Generic, TypeVar
 
 import msgspec
 
-from makeway.values.errors import TraceError
+from makeway.values.errors import TraceError, printable
+from makeway.values.facts import open_regular
 
 inflate: ModuleType = zlib
 with suppress(ImportError):  # the same interface, three times as fast
@@ -36,7 +40,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 CHUNK_BYTES = 2 << 20  # of JSON decoded at a time; larger is no faster and exceeds the caches
 READ_BYTES = 1 << 17  # of a compressed file inflated at a time
 SALVAGE_BYTES = 64  # of a damaged compressed file inflated at a time
-HEAD_BYTES = 256 << 20  # the most that may precede the events
+MOST_BYTES = 64 << 20  # before the events, of one event, and after them
 GUESSES = 3  # cuts tried before the exact scan
 
 GZIP_WINDOW = 31  # zlib: a gzip frame with the largest window
@@ -68,12 +72,12 @@ class ByteSource:
 
     def chunks(self) -> Iterator[bytes]:
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 magic = file.read(len(GZIP_MAGIC))
                 file.seek(0)
                 yield from self._inflated(file) if magic == GZIP_MAGIC else self._plain(file)
         except OSError as error:
-            raise TraceError(f"cannot read {self.path}: {error.strerror or error}") from error
+            raise TraceError(f"cannot read {printable(self.path)}: {error.strerror or error}") from error
 
     def _plain(self, file: IO[bytes]) -> Iterator[bytes]:
         while chunk := file.read(self.chunk_bytes):
@@ -126,41 +130,38 @@ class Head:
     rest: bytes  # what has been read after it
     key: str | None = None  # None: the document is an array, or has none of the keys
     is_array: bool = False
+    too_long: bool = False  # no such array in the first MOST_BYTES
 
 
 def read_head(chunks: Iterator[bytes], keys: Collection[str] = (EVENTS_KEY,)) -> Head:
     """Read up to the array under the first of these keys of the outermost object."""
-    data, wanted = b"", 0
+    data, wanted, blanks = bytearray(), 0, 0
     for chunk in chunks:
-        data += chunk
-        if len(data) < wanted:
-            continue
-        start = data.removeprefix(b"\xef\xbb\xbf").lstrip()
-        if not start:
-            continue
-        if start[:1] == b"[":
-            return Head(text=b"", rest=start[1:], is_array=True)
-        if start[:1] != b"{":
-            return Head(text=data, rest=b"")
-        if (array := _find_array(start, keys)) is not None:
-            key, at = array
-            return Head(text=start[: at - 1], rest=start[at:], key=key)
-        if len(data) > HEAD_BYTES:
+        if data:
+            data += chunk
+        else:
+            data += chunk.removeprefix(b"\xef\xbb\xbf").lstrip()
+            blanks += len(chunk) - len(data)
+        if data[:1] not in (b"", b"{"):
+            is_array = data[:1] == b"["
+            return Head(text=b"", rest=bytes(data[1:]), is_array=True) if is_array else Head(text=bytes(data), rest=b"")
+        if len(data) + blanks > MOST_BYTES:
             break
-        wanted = 2 * len(data)
-    return _unfinished(data, keys)
+        if data and len(data) >= wanted:
+            if (array := _find_array(data, keys)) is not None:
+                return _up_to(data, *array)
+            wanted = 2 * len(data)  # so the cost stays linear
+    array = _find_array(data, keys)
+    if array is not None:
+        return _up_to(data, *array)
+    return Head(text=bytes(data), rest=b"", too_long=len(data) + blanks > MOST_BYTES)
 
 
-def _unfinished(data: bytes, keys: Collection[str]) -> Head:
-    start = data.removeprefix(b"\xef\xbb\xbf").lstrip()
-    array = _find_array(start, keys) if start[:1] == b"{" else None
-    if array is None:
-        return Head(text=start, rest=b"")
-    key, at = array
-    return Head(text=start[: at - 1], rest=start[at:], key=key)
+def _up_to(data: bytearray, key: str, at: int) -> Head:
+    return Head(text=bytes(data[: at - 1]), rest=bytes(data[at:]), key=key)
 
 
-def _find_array(data: bytes, keys: Collection[str]) -> tuple[str, int] | None:
+def _find_array(data: bytearray, keys: Collection[str]) -> tuple[str, int] | None:
     """The first of `keys` in the outermost object whose value is an array, and where its first element starts."""
     depth, name, colon = 0, b"", False
     for token in _TOKEN.finditer(data):
@@ -233,7 +234,7 @@ class EventStream(Generic[T]):
         tail = yield from self._array(chunks, head.rest)
         self.cut_short = tail is None
         if not head.is_array:
-            after = b"}" if tail is None else tail + b"".join(chunks)
+            after = b"}" if tail is None else tail + _joined(chunks)
             text = head.text + b"null" + after
             try:
                 self.header = msgspec.json.decode(text, type=dict[str, Any])
@@ -246,11 +247,13 @@ class EventStream(Generic[T]):
         """The pieces of the array; returns what follows its end, or None if the end is missing."""
         data, wanted = bytearray(b"[" + rest), 0
         while True:
-            if len(data) >= wanted:
+            if len(data) >= wanted or len(data) > MOST_BYTES:
                 done, ended = yield from self._cut(data)
                 data = bytearray(b"[") + memoryview(data)[done:]
                 if ended:
                     return bytes(data[1:])
+                if len(data) > MOST_BYTES:
+                    return self._give_up()
                 # An event is larger than this. Waiting for twice as much keeps the cost linear.
                 wanted = 2 * len(data) if done == 1 else 0
             if (chunk := next(chunks, None)) is None:
@@ -259,6 +262,11 @@ class EventStream(Generic[T]):
         slices, done, ended = _scan(data, to_the_end=True)
         yield from self._one_by_one(data, slices)
         return bytes(data[done:]) if ended else None
+
+    def _give_up(self) -> None:
+        """An event does not end: what was read until then counts, if anything was."""
+        if not self.events:
+            raise TraceError(f"{printable(self.source.path)} holds no trace: {too_long()}")
 
     def _cut(self, data: bytearray) -> Generator[list[T], None, tuple[int, bool]]:
         """The complete events in `data`; returns where the next one starts, and whether the array ended."""
@@ -290,6 +298,21 @@ class EventStream(Generic[T]):
         self.events += len(piece)
         if piece:
             yield piece
+
+
+def _joined(chunks: Iterator[bytes]) -> bytes:
+    """What follows the events, as far as it is kept."""
+    text = bytearray()
+    for chunk in chunks:
+        text += chunk
+        if len(text) > MOST_BYTES:
+            break
+    return bytes(text)
+
+
+def too_long() -> str:
+    """Why a document was given up."""
+    return f"its first {MOST_BYTES >> 20} MiB, unpacked, hold no event"
 
 
 def _likely_cuts(data: bytearray) -> list[int]:
