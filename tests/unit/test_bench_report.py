@@ -51,7 +51,7 @@ def test_rows_and_columns_that_do_not_match_are_refused() -> None:
 def test_a_bench_headline_compares_the_plan_with_the_better_default() -> None:
     sentence = bench_headline(bench(sequential=20, overlap=18, overlap_torchrun=16, planned=12)).sentence
     assert "12.0\N{NO-BREAK SPACE}ms as planned against 16.0\N{NO-BREAK SPACE}ms by torchrun's default" in sentence
-    assert "(-25.0\N{NO-BREAK SPACE}%, n = 1)" in sentence
+    assert "(-25.0\N{NO-BREAK SPACE}%, n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}1)" in sentence
 
 
 def test_a_bench_without_any_control_still_has_a_headline() -> None:

@@ -46,7 +46,7 @@ from makeway.act.measure.experiment import Experiment
 from makeway.act.measure.outcome import VariantResult
 from makeway.decide.planning.recorded import NothingToPlan
 from makeway.model.validate.conccl import conccl_rows
-from makeway.show.blocks import Bars, HeatMap, Report, Table
+from makeway.show.blocks import Bars, Block, Cell, Column, Headline, HeatMap, Report, Section, Table, Words
 from makeway.show.json import json as as_json
 from makeway.show.numbers import ms_text
 from makeway.show.page import page
@@ -209,6 +209,36 @@ def test_text_leads_with_the_verdict_and_fits(kind: str) -> None:
         assert begin.startswith(
             " ".join(shown.headline.sentence.replace("\N{NO-BREAK SPACE}", " ").split()).rstrip(".")
         )
+
+
+def small_report(*blocks: Block) -> Report:
+    headline = Headline(sentence="3 ms", origin="predicted")
+    return Report(
+        result="plan", over="", headline=headline, sections=(Section(name="all", title="All", blocks=blocks),)
+    )
+
+
+def test_text_names_an_origin_once_and_again_where_it_differs() -> None:
+    lines = text(
+        small_report(Words(text="The same.", origin="predicted"), Words(text="A measurement.", origin="measured"))
+    ).split("\n")
+    assert [line for line in lines if line] == ["3 ms (predicted).", "The same.", "A measurement (measured)."]
+
+
+def test_text_breaks_no_line_inside_a_figure_and_leaves_empty_columns_out() -> None:
+    sentence = "x" * 30 + " saves 12\N{NO-BREAK SPACE}% here"
+    table = Table(
+        name="rows",
+        caption="Rows",
+        columns=(Column("name", "name"), Column("gain", "number"), Column("reason", "wide")),
+        rows=((Cell("a" * 12), Cell("–"), Cell("word " * 12)),),
+    )
+    shown = small_report(Words(text=sentence), table)
+    lines = text(shown, width=40).split("\n")
+    assert "12\N{NO-BREAK SPACE}% here" in lines
+    assert "name          reason" in lines
+    assert "gain" in text(shown, width=40, verbose=True)
+    assert max(map(len, lines)) <= 40
 
 
 @pytest.mark.parametrize("kind", RESULTS)

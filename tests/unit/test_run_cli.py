@@ -201,7 +201,7 @@ def test_makeway_may_be_started_once_for_each_rank(plan: str, tmp_path: Path) ->
         (["--plan", "missing.toml", "--", "true"], "cannot read plan 'missing.toml'"),
         (["--plan", "NEWER", "--", "true"], "it comes from a newer makeway"),
         (["--plan", "BROKEN", "--", "true"], "not a TOML file"),
-        (["--", "true"], "required: --plan"),
+        (["--", "true"], "--plan is needed"),
         (["--plan", "PLAN", "--receipts", "/proc/nowhere", "--", "true"], "cannot make '/proc/nowhere'"),
         (["--plan", "PLAN", "--receipts", "USED", "--", "true"], "has receipts of an earlier run"),
     ],

@@ -21,6 +21,7 @@ def report(result: Experiments, *, arguments: str = "") -> Report:
     """A table and heat maps for each tile, then the tiles against the first."""
     first = result.experiments[0]
     time_ratios = [cell.time_ratio for experiment in result.experiments for cell in experiment.cells]
+    least, most = f"{min(time_ratios):.2f}", f"{max(time_ratios):.2f}"
     sections = [_section(experiment) for experiment in result.experiments]
     if result.tile_ratios:
         maps = tuple(
@@ -38,8 +39,9 @@ def report(result: Experiments, *, arguments: str = "") -> Report:
         result="experiment",
         over=f"makeway bench, {first.workload} on {first.on}",
         headline=Headline(
-            sentence=f"{first.workload} on {first.on}: plain overlap takes {min(time_ratios):.2f} to "
-            f"{max(time_ratios):.2f} of the sequential time over {count(len(time_ratios), 'grid')}, n = {first.n} each",
+            sentence=f"{first.workload} on {first.on}: plain overlap takes "
+            f"{least if least == most else f'{least} to {most}'} of the sequential time over "
+            f"{count(len(time_ratios), 'grid')}, n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{first.n} each",
             origin=first.origin,
         ),
         sections=(*sections, provenance(arguments, numbers=first.origin, facts=facts, notes=result.notes)),
