@@ -74,7 +74,7 @@ def _in(place: Path, name: str, command: tuple[str, ...]) -> Path:
         raise _UntrustedError(reason)
     target = Path(os.path.realpath(place)) / name
     try:
-        descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return _compile(command, target)
     except OSError as error:  # ELOOP: a link
