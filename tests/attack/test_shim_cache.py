@@ -65,11 +65,27 @@ class Place:
         return [path for home in (self.cache, self.temporary) for path in home.rglob("*.so")]
 
 
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory, compiled: Binaries) -> Path:
+    path = tmp_path_factory.mktemp("compiler") / "compiler"
+    path.write_text(COMPILER.format(shim=compiled.shim))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(scope="module")
+def library_name(tmp_path_factory: pytest.TempPathFactory, compiler: Path) -> str:
+    """What the library is called in every cache, with that compiler."""
+    home = tmp_path_factory.mktemp("first")
+    (home / "temporary").mkdir()
+    first = Place(cache=home / "cache", temporary=home / "temporary", compiler=compiler)
+    assert first.run().code == 0
+    (library,) = first.libraries()
+    return library.name
+
+
 @pytest.fixture
-def place(tmp_path: Path, compiled: Binaries) -> Place:
-    compiler = tmp_path / "compiler"
-    compiler.write_text(COMPILER.format(shim=compiled.shim))
-    compiler.chmod(0o755)
+def place(tmp_path: Path, compiler: Path) -> Place:
     (tmp_path / "temporary").mkdir()
     return Place(cache=tmp_path / "cache", temporary=tmp_path / "temporary", compiler=compiler)
 
@@ -132,12 +148,9 @@ OPENINGS = (
 
 @pytest.mark.parametrize("opened", OPENINGS, ids=lambda opened: opened.__name__)
 def test_a_library_that_another_user_could_replace_is_not_loaded(
-    evil: Path, place: Place, second_user: None, opened: Callable[[Path, Path], None]
+    evil: Path, place: Place, library_name: str, second_user: None, opened: Callable[[Path, Path], None]
 ) -> None:
-    assert place.run().code == 0
-    (library,) = place.libraries()  # of that name
-    shutil.rmtree(place.cache, ignore_errors=True)
-    planted = place.cache / "makeway" / library.name
+    planted = place.cache / "makeway" / library_name
     planted.parent.mkdir(parents=True, mode=0o700)
     shutil.copy(evil, planted)
     planted.chmod(0o700)
@@ -145,6 +158,17 @@ def test_a_library_that_another_user_could_replace_is_not_loaded(
     ended = place.run()
     assert ended.code == 0, ended
     assert not place.owned.exists(), "the other user's code ran"
+    assert "the cache of compiled launch shims is not used" in ended.err
+
+
+def test_the_same_library_in_a_place_of_our_own_is_loaded(evil: Path, place: Place, library_name: str) -> None:
+    planted = place.cache / "makeway" / library_name
+    planted.parent.mkdir(parents=True, mode=0o700)
+    place.cache.chmod(0o755)
+    shutil.copy(evil, planted)
+    planted.chmod(0o700)
+    assert place.run().code == 0
+    assert place.owned.exists(), "the other tests would pass with any library"
 
 
 def test_the_cache_is_for_this_user_alone(place: Place) -> None:

@@ -82,6 +82,21 @@ def test_a_tracer_sees_each_launch_once_and_passes_it_on(
         assert [size for _, _, size in ran.launches] == [PADDED] * 3
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@EITHER_WAY
+def test_a_tracer_sees_what_is_bound_to_it_and_not_what_goes_to_the_driver(
+    compiled: Binaries, tmp_path: Path, order: str, with_rules: Rules | None
+) -> None:
+    program, preload, without = traced_program(compiled, order, compiled.tracer)
+    words = ("3", "also-by-handle")
+    ran = run_under_shim(tmp_path, program, *words, rules=with_rules, preload=preload)
+    plain = run_under_shim(tmp_path / "plain", program, *words, rules=None, preload=without)
+    assert_launched(ran, "gemm", "gemm", "gemm", "gemm")
+    assert ["traced 3" in each.ended.err for each in (ran, plain)] == [True, True]
+    if with_rules is not None:
+        assert [size for _, _, size in ran.launches][1:] == [PADDED] * 3
+
+
 @pytest.mark.parametrize("order", ["after the shim", "before the shim"])
 @EITHER_WAY
 def test_a_tracer_that_finds_the_driver_by_name_gets_the_driver(

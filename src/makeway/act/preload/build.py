@@ -74,9 +74,11 @@ def _in(place: Path, name: str, command: tuple[str, ...]) -> Path:
         raise _UntrustedError(reason)
     target = Path(os.path.realpath(place)) / name
     try:
-        descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return _compile(command, target)
+    except OSError as error:  # ELOOP: a link
+        raise _UntrustedError(f"{target} is not a plain file ({error.strerror})") from None
     facts = os.fstat(descriptor)
     os.close(descriptor)
     if not stat.S_ISREG(facts.st_mode) or facts.st_uid not in (os.getuid(), 0) or facts.st_mode & 0o022:

@@ -229,17 +229,20 @@ static bool is_before_us(const void *code) {
     return places.theirs_at < places.ours_at;
 }
 
-/* The library that was bound is still there, and this is another one: two drivers in one process. */
+/* Whether our function must go on to another library than this one: the one that was bound, if it is still there, or
+ * the one that callers bound to our name reach without us (a tracer, or a first driver). */
 static bool is_second(struct api *api, int symbol, void *real) {
-    void *known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed);
-    void *handle = known && known != real ? borrow_library_of(known) : NULL;
-    if (!handle)
-        return false;
-    bool there = real_dlsym()(handle, api->symbols[symbol].name) == known;
-    dlclose(handle);
-    if (there && !atomic_exchange(&api->second, true))
-        receipts_note("a second library has %s: its launches are left as they are", api->symbols[symbol].name);
-    return there;
+    const char *name = api->symbols[symbol].name;
+    void *known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed), *next = real_dlsym()(RTLD_NEXT, name);
+    bool second = next && next != real;
+    void *handle = !second && known && known != real ? borrow_library_of(known) : NULL;
+    if (handle) {
+        second = real_dlsym()(handle, name) == known;
+        dlclose(handle);
+    }
+    if (second && !atomic_exchange(&api->second, true))
+        receipts_note("a second library has %s: its launches are left as they are", name);
+    return second;
 }
 
 /* What the caller finds without us: the next in the global scope, else what its own library is linked to. */
