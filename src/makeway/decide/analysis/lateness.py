@@ -148,7 +148,7 @@ def _moments(view: StreamView, comm: Span, ready: int, device: Device | None) ->
             return None
         if before and not carried and active:
             moments.append(_Moment(start, start, True, ()))
-        moments.append(_Moment(start, end, _has_room(device, comm.launch, active), tuple(active)))
+        moments.append(_Moment(start, end, _has_room(view, device, comm.launch, active), tuple(active)))
     return moments
 
 
@@ -156,7 +156,7 @@ def _inside(spans: Sequence[Span], start: int, end: int) -> list[int]:
     return [time for span in spans for time in (span.start_ns, span.end_ns) if start < time < end]
 
 
-def _has_room(device: Device | None, comm: Launch | None, running: Sequence[Span]) -> bool | None:
+def _has_room(view: StreamView, device: Device | None, comm: Launch | None, running: Sequence[Span]) -> bool | None:
     """Whether a block of the collective fits on the emptiest SM beside the running kernels; None if unknown."""
     launches = [span.launch for span in running]
     if not launches:
@@ -168,13 +168,20 @@ def _has_room(device: Device | None, comm: Launch | None, running: Sequence[Span
         return True
     if comm is None or comm.resources is None or any(launch.resources is None for launch in known):
         return None
-    fits = [_fits_beside(device, launch, comm.resources) for launch in known]
+    fits = [_fits_beside(view, device, launch, comm.resources) for launch in known]
     if False in fits:
         return False
     return True if len(fits) == 1 else None
 
 
-def _fits_beside(device: Device, launch: Launch, comm: KernelResources) -> bool:
+def _fits_beside(view: StreamView, device: Device, launch: Launch, comm: KernelResources) -> bool:
+    pair = id(launch), id(comm)  # the spans of the view keep both alive
+    if pair not in view.fits:
+        view.fits[pair] = _has_room_beside(device, launch, comm)
+    return view.fits[pair]
+
+
+def _has_room_beside(device: Device, launch: Launch, comm: KernelResources) -> bool:
     assert launch.resources is not None
     try:
         full = resident_blocks(device, launch.resources)

@@ -30,6 +30,7 @@ class StreamView:
         self.kernels = [span for span in self.spans if span.kind in ("compute", "comm")]
         self._starts = [span.start_ns for span in self.kernels]
         self._latest_end = list(accumulate((span.end_ns for span in self.kernels), max))
+        self.fits: dict[tuple[int, int], bool] = {}  # whether a collective's block fits beside a launch, by their ids
         self._looks_left = LOOKS + LOOKS_PER_KERNEL * len(self.kernels)
         self.waits: StreamWaits | None = None
         if timeline.waits is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from makeway.values.collective import CollectiveKind
 from makeway.values.errors import TraceError, printable
 from makeway.values.timeline import Exchange, Origin, Rank, Span, Step, Timeline, Wait
 
+_MOST_LISTED = 16  # GPUs in a note
 MOST_GPUS = 1_024  # of one process; nodes have 16
 OWN_SHARE = 0.99  # of the kernels; the rest are strays, such as a context opened on GPU 0
 
@@ -122,8 +123,7 @@ def _ranks(path: Path, kept: Kept, header: Mapping[str, Any], notes: list[str]) 
             f"{printable(path)} names {len(gpus):,} GPUs; the most that one process can drive is {MOST_GPUS}"
         )
     if len(gpus) > 1:
-        listed = ", ".join(map(str, gpus))
-        notes.append(f"one file holds the kernels of GPUs {listed}: each counts as the rank of that number")
+        notes.append(f"one file holds the kernels of {_listed(gpus)}: each counts as the rank of that number")
     elif rank is None and (named := _RANK_IN_NAME.search(path.name)):
         rank = int(named[1])
         notes.append(f"the trace does not name its rank; {rank} is from the file name")
@@ -131,11 +131,11 @@ def _ranks(path: Path, kept: Kept, header: Mapping[str, Any], notes: list[str]) 
         rank = gpus[0]
         notes.append(f"the trace does not name its rank; {rank} is the GPU's number")
     library = info.get("nccl_version")
-    ranks = {}
+    ranks, described = {}, _devices(header)
+    if unknown := [gpu for gpu in gpus if gpu not in described]:
+        notes.append(f"the trace does not describe {_listed(unknown)}")
     for gpu in gpus:
-        device, sms = _device(header, gpu)
-        if device is None:
-            notes.append(f"the trace does not describe GPU {gpu}")
+        device, sms = described.get(gpu, (None, None))
         vendor = "rccl" if "AMD" in (device or "") or "hip_runtime_version" in header else "nccl"
         ranks[gpu] = Rank(
             rank=gpu if len(gpus) > 1 or rank is None else rank,
@@ -161,12 +161,21 @@ def _gpus(kept: Kept, *, one: bool) -> list[int]:
     return sorted(kernels or {shape.device for shape in kept.shapes})
 
 
-def _device(header: Mapping[str, Any], gpu: int) -> tuple[str | None, int | None]:
+def _listed(gpus: Sequence[int]) -> str:
+    numbers = ", ".join(map(str, gpus[:_MOST_LISTED]))
+    others = f" and {len(gpus) - _MOST_LISTED:,} more" if len(gpus) > _MOST_LISTED else ""
+    return f"GPU{'s' if len(gpus) > 1 else ''} {numbers}{others}"
+
+
+def _devices(header: Mapping[str, Any]) -> dict[int, tuple[str, int | None]]:
+    """The name and the SMs of each GPU that the trace describes, by its number."""
+    devices: dict[int, tuple[str, int | None]] = {}
     listed = header.get("deviceProperties")
     for entry in map(_table, listed if isinstance(listed, list) else []):
-        if _whole(entry.get("id")) == gpu and isinstance(entry.get("name"), str):
-            return entry["name"], _whole(entry.get("numSms"))
-    return None, None
+        number, name = _whole(entry.get("id")), entry.get("name")
+        if number is not None and isinstance(name, str):
+            devices.setdefault(number, (name, _whole(entry.get("numSms"))))
+    return devices
 
 
 def _group_ranks(header: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
