@@ -22,6 +22,7 @@ CPU_PLANS = [
     ("copy-engine", "chunks=8"),
     ("partition=1", "chunks=8", "priority"),
 ]
+READS_BUCKET_SIZE = "test_ddp_logging_data_cpu"  # expects the default, which `chunks` is there to divide
 
 # Of PyTorch's own tests, what runs on two CPU ranks: collectives, groups, DDP, barriers. Those of joins and uneven
 # inputs want GPUs; start_hook.py has its own. All pass without a plan.
@@ -105,4 +106,5 @@ def test_pytorchs_own_tests_end_as_without_a_plan(
     plan.write_text(dump_plan(Plan(controls=tuple(map(parse_control, controls)))))
     planned = (*MAKEWAY, "run", "--plan", str(plan), "--")
     found = outcomes(place, *planned, *TORCHRUN, PROGRAMS / "torch_own_tests.py", place, "all", limit_s=1800)
-    assert {name: found.get(name) for name in passing if found.get(name) != "passed"} == {}
+    changed = {READS_BUCKET_SIZE} if "chunks=8" in controls else set()
+    assert {name: found.get(name) for name in passing - changed if found.get(name) != "passed"} == {}
