@@ -42,7 +42,7 @@ def text(report: Report, *, width: int = 80, verbose: bool = False, colour: bool
     )
     for item in _rendered(report, _Options(width, verbose, report.headline.origin)):
         console.print(item)
-    return "".join(line.rstrip() + "\n" for line in file.getvalue().replace(_HELD, _NO_BREAK).splitlines())
+    return "".join(line.rstrip() + "\n" for line in file.getvalue().replace(_HELD, " ").splitlines())
 
 
 def _safe(text: str) -> str:
