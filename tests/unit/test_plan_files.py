@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -285,3 +287,11 @@ def test_reasons_belong_to_controls() -> None:
 def test_a_control_for_nameless_kernels_has_no_word() -> None:
     with pytest.raises(MakewayError, match="needs a kernel name"):
         control_word(SmemPad(1024, ""))
+
+
+def test_a_plan_may_come_from_a_pipe_that_the_shell_opened() -> None:
+    plan = Path(__file__).parents[2] / "examples" / "cpu-plan.toml"
+    command = f"{sys.executable} -m makeway run --dry-run --json --plan <(cat {plan}) -- true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert '"makeway/dry-run/' in done.stdout

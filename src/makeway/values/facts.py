@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import sys
 import tomllib
@@ -75,13 +76,21 @@ def read_file(path: Path, what: str) -> bytes:
         content = _read_stdin()
     else:
         try:
-            with open_regular(path) as file:
+            with _open_own_pipe(path) or open_regular(path) as file:
                 content = file.read(MOST_BYTES + 1)
         except OSError as error:
             raise DataFileError(f"cannot read {what} {str(path)!r}: {error.strerror}") from None
     if len(content) > MOST_BYTES:
         raise DataFileError(f"cannot read {what} {str(path)!r}: it is larger than {MOST_BYTES >> 20} MiB")
     return content
+
+
+def _open_own_pipe(path: Path) -> BinaryIO | None:
+    """A pipe that the shell opened for us, as `<(command)` does; None for any other path."""
+    own = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path))
+    if own is None or not stat.S_ISFIFO(path.stat().st_mode):
+        return None
+    return os.fdopen(os.dup(int(own[1])), "rb")
 
 
 def _read_stdin() -> bytes:
