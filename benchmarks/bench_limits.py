@@ -5,8 +5,8 @@
 For each shape and size in MB of JSON: processor time and peak memory of the whole command, what the next larger input
 costs relative to its size (1.0 is linear; start-up counts, so small inputs look better), and time and memory per byte.
 
-Goals from 10 to 100 MB: growth of at most 1.2, 0.5 s for each MB, and 64 MB plus 8 bytes of memory for each byte. Blanks
-are packed; they are refused after 64 MiB.
+Goals from 10 to 100 MB: growth of at most 1.2, 0.5 s for each MB, and 64 MB plus 8 bytes of memory for each byte.
+Blanks are packed; they are refused after 64 MiB.
 """
 
 from __future__ import annotations

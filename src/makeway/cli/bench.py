@@ -42,7 +42,7 @@ class _List(argparse.Action):
     """--list: print the workloads and stop, as --help does."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print_list("workloads", [(name, workload_summary(name)) for name in workload_names()])
+        print_list(parser, "workloads", [(name, workload_summary(name)) for name in workload_names()])
         parser.exit()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 from makeway import __version__
 from makeway.cli.streams import OutputError, discard, open_closed_streams, say, write_out
@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
         usage = f"usage: {self._usage()} [options]; see `{self.prog} --help`"
         self.exit(EXIT_CANNOT_RUN, f"{self.prog}: {message}\n{usage}\n")
 
-    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:
         if message and file is sys.stdout:
             write_out(message)
         elif message:

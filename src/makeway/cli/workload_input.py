@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +22,13 @@ class ShowPresets(argparse.Action):
     """--list: print the presets and stop, as --help does."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print_list("presets", [(name, preset_summary(name)) for name in preset_names()])
+        print_list(parser, "presets", [(name, preset_summary(name)) for name in preset_names()])
         parser.exit()
 
 
-def print_list(kind: str, rows: Sequence[tuple[str, str]]) -> None:
+def print_list(parser: argparse.ArgumentParser, kind: str, rows: Sequence[tuple[str, str]]) -> None:
     """Names with their summaries, as text or as JSON."""
-    if "--json" in sys.argv:
+    if "--json" in getattr(parser, "given", ()):  # it may follow, and is not parsed yet
         import msgspec
 
         items = [{"name": name, "summary": summary} for name, summary in rows]

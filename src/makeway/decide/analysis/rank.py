@@ -46,7 +46,7 @@ def rank_records(
 
 def _each_rank(timeline: Timeline) -> Iterator[tuple[Rank, Timeline]]:
     """Each rank with what is recorded of it."""
-    spans, steps, waits = (_by_rank(items) for items in (timeline.spans, timeline.steps, timeline.waits or ()))
+    spans, steps, waits = _by_rank(timeline.spans), _by_rank(timeline.steps), _by_rank(timeline.waits or ())
     for info in timeline.ranks:
         yield (
             info,

@@ -142,8 +142,8 @@ def read_head(chunks: Iterator[bytes], keys: Collection[str] = (EVENTS_KEY,)) ->
         else:
             data += chunk.removeprefix(b"\xef\xbb\xbf").lstrip()
             blanks += len(chunk) - len(data)
-        if data[:1] not in (b"", b"{"):
-            is_array = data[:1] == b"["
+        if data and not data.startswith(b"{"):
+            is_array = data.startswith(b"[")
             return Head(text=b"", rest=bytes(data[1:]), is_array=True) if is_array else Head(text=bytes(data), rest=b"")
         if len(data) + blanks > MOST_BYTES:
             break
@@ -253,7 +253,8 @@ class EventStream(Generic[T]):
                 if ended:
                     return bytes(data[1:])
                 if len(data) > MOST_BYTES:
-                    return self._give_up()
+                    self._give_up()
+                    return None
                 # An event is larger than this. Waiting for twice as much keeps the cost linear.
                 wanted = 2 * len(data) if done == 1 else 0
             if (chunk := next(chunks, None)) is None:
