@@ -121,8 +121,7 @@ def write_blanks(path: Path, size: int) -> None:
 def cost(path: Path) -> tuple[float, int, int]:
     """Processor seconds, peak memory in bytes and exit code of the command."""
     command = [sys.executable, "-m", "makeway", "analyze", str(path), "--json", "--jobs", "1"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, **quiet)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, process.returncode
