@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
-from typing import TextIO
 
 from makeway.act.launch.run import Run, dry_run
 from makeway.act.launch.run import run as run_program
 from makeway.act.launch.supervise import end_by
 from makeway.cli.output import add_output_options, show
-from makeway.read.plan_file import load_plan, parse_plan
+from makeway.cli.streams import OutputError, discard, say
+from makeway.read.plan_file import load_plan
 from makeway.values.errors import MakewayError
 
 EXAMPLES = """\
@@ -41,8 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    _open_streams()
-    plan = parse_plan(sys.stdin.read(), where="stdin") if options.plan == "-" else load_plan(Path(options.plan))
+    plan = load_plan(Path(options.plan))
     command = options.program[1:] if options.program[:1] == ["--"] else options.program
     if options.dry_run:
         show(dry_run(command, plan, force=options.force), options)
@@ -62,56 +60,22 @@ def run(options: argparse.Namespace) -> int:
     return 1 if options.strict and ran.exit_code == 0 and not ran.all_applied else ran.exit_code
 
 
-def _open_streams() -> None:
-    """Put /dev/null in place of closed standard streams: else the next file opened would become one, for us or the
-    program."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            nothing = os.open(os.devnull, os.O_RDWR)
-            if nothing != number:
-                os.dup2(nothing, number)
-                os.close(nothing)
-            os.set_inheritable(number, True)
-        if getattr(sys, name) is None:
-            stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
-
-
-def _silenced() -> list[TextIO]:
-    """The streams that cannot be written (a full disk, a reader that has gone); what follows goes nowhere."""
-    streams = []
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, stream.fileno())
-            os.close(nothing)
-            stream.flush()
-            streams.append(stream)
-    return streams
-
-
 def _warn(message: str) -> None:
-    try:
-        print(f"makeway run: {message}", file=sys.stderr, flush=True)
-    except OSError:
-        _silenced()
+    say(f"makeway run: {message}")
 
 
 def _show(ran: Run, options: argparse.Namespace) -> None:
     """Show the result; neither an unwritable page nor an unwritable stream changes the program's exit code."""
     stream = sys.stdout if options.json else sys.stderr
-    for _ in range(3):  # without the page, and without the stream that only has messages
+    for _ in range(2):  # the second time without the page
         try:
             show(ran, options, text_to=stream)
-            stream.flush()
+            return
+        except BrokenPipeError:
+            discard(stream)
             return
         except MakewayError as error:
             _warn(str(error))
-            options.html = None
-        except OSError:
-            if stream in _silenced():
+            if options.html is None or isinstance(error, OutputError):
                 return
+            options.html = None
