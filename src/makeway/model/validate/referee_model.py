@@ -1,0 +1,217 @@
+"""The referee's kernels as a program of the engine, each scaled so that it takes its published time alone.
+
+Times are core cycles in place of nanoseconds. The constants were chosen on runs of one kernel alone
+(docs/model.md, "An independent referee"); no overlap run helped to choose any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import median
+
+from makeway.model.residency import Need, capacity, need, room_left
+from makeway.model.simulate.driver import RunResult, run
+from makeway.model.simulate.program import EngineOp, Program, Site, Turnaround
+from makeway.values.device import SmLimits
+from makeway.values.errors import InputError
+from makeway.values.kernel import KernelResources
+
+SM = SmLimits(
+    partitions=1,  # the referee's schedulers share one register file
+    registers=65_536,
+    register_unit=256,
+    max_registers_per_thread=255,
+    warp_threads=32,
+    max_warps=64,
+    max_blocks=32,
+    max_threads_per_block=1024,
+    smem_bytes=98_304,
+    smem_block_bytes=98_304,
+    smem_default_block_bytes=49_152,
+    smem_reserved_bytes=0,
+    smem_unit_bytes=256,
+    carveouts_bytes=(),
+)
+CORE_MHZ = 1132.0
+DRAM_BYTES_PER_DRAM_CYCLE = 64.0  # two channels of 32 B
+# The part of DRAM's peak that a stream of reads and writes can reach, and how sharply latency rises before it:
+# from the communication kernel alone with 1, 2, 4 and 8 blocks.
+DRAM_REACHABLE = 0.78
+DRAM_KNEE = 2.06
+# The part of its time that a group of 256 threads keeps its SM's issue and load/store slots busy, alone and with DRAM
+# idle. Communication: from 256 against 512 threads per block. Products: from 1, 2, 3 and 4 blocks per SM.
+GROUP_THREADS = 256
+COMM_SM_PART = 0.31
+GEMM_SM_PART = 0.78
+# From the end of a block to the start of the next in its room: 860, 1,290, 1,670 and 2,280 cycles with 1 to 4 blocks.
+TURNAROUND = Turnaround(base_ns=365.0, per_block_ns=464.0)
+SEEDS = range(7)
+_TRIALS = 4
+_CLOSE = 1e-4
+
+
+class Unpredictable(InputError):
+    """A scenario that the model has no inputs for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mechanisms:
+    """Which mechanisms a prediction uses."""
+
+    turnaround: bool = True
+    sm_neighbours: bool = True
+    dram_latency: bool = True
+    block_spread: bool = True
+
+
+ALL = Mechanisms()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One kernel as launched."""
+
+    name: str
+    stream: str
+    blocks: int
+    threads: int
+    registers: int
+    smem_bytes: int
+    args: str
+    sms: int
+    dram_mhz: float
+    l2_at_start: str
+
+    @property
+    def is_comm(self) -> bool:
+        return self.name.startswith("comm")
+
+    @property
+    def need(self) -> Need:
+        return need(
+            SM,
+            KernelResources(threads=self.threads, registers_per_thread=self.registers, smem_bytes=self.smem_bytes),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """One kernel by itself: medians over replicas."""
+
+    scenario: str
+    launch: Launch
+    total: float
+    block_mean: float
+    block_spread: float  # standard deviation over mean
+    dram_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """The three times of a run: total, start of the first communication kernel, and its length."""
+
+    total: float
+    start: float | None
+    comm: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What the model says about a run, and the published times alone that it started from."""
+
+    times: Times
+    alone: tuple[float, ...]
+    assumed: tuple[str, ...]
+
+
+def predict(launches: tuple[Launch, ...], alone: tuple[Alone, ...], mechanisms: Mechanisms) -> Predicted:
+    """The times of kernels launched together, each of which the referee also ran alone."""
+    inputs = [_input(launch, alone) for launch in launches]
+    ops = tuple(_calibrated(launch, given, mechanisms) for launch, given in zip(launches, inputs, strict=True))
+    results = [run(_program(launches[0], ops, mechanisms, seed), engine="block") for seed in _seeds(mechanisms)]
+    comm = next((index for index, launch in enumerate(launches) if launch.is_comm), None)
+    return Predicted(
+        times=Times(
+            total=median(result.end_ns for result in results),
+            start=None if comm is None else median(result.times[comm].started_ns for result in results),
+            comm=None if comm is None else median(_length(result, comm) for result in results),
+        ),
+        alone=tuple(given.total for given in inputs),
+        assumed=(),
+    )
+
+
+def _seeds(mechanisms: Mechanisms) -> range:
+    return SEEDS if mechanisms.block_spread else range(1)
+
+
+def _length(result: RunResult, op: int) -> float:
+    return result.times[op].ended_ns - result.times[op].started_ns
+
+
+def _input(launch: Launch, alone: tuple[Alone, ...]) -> Alone:
+    """The run of this kernel alone."""
+    for given in alone:
+        if replace(given.launch, stream=launch.stream) == launch:
+            return given
+    raise Unpredictable(f"no run of {launch.name} {launch.args} with {launch.smem_bytes} B alone in this table")
+
+
+# --- programs ----------------------------------------------------------------------------------
+
+
+def _program(launch: Launch, ops: tuple[EngineOp, ...], mechanisms: Mechanisms, seed: int) -> Program:
+    peak = DRAM_BYTES_PER_DRAM_CYCLE * launch.dram_mhz / CORE_MHZ
+    return Program(
+        sm=SM,
+        sites=(Site(part=None, gpc=0, sms=launch.sms),),
+        ranks=1,
+        ops=ops,
+        hbm_per_ns=peak * DRAM_REACHABLE if mechanisms.dram_latency else peak,
+        hbm_knee=DRAM_KNEE if mechanisms.dram_latency else None,
+        saturation="soft",
+        turnaround=TURNAROUND if mechanisms.turnaround else Turnaround(),
+        seed=seed,
+    )
+
+
+def _op(launch: Launch, given: Alone, mechanisms: Mechanisms, block_cycles: float) -> EngineOp:
+    """A kernel whose blocks take `block_cycles` each, alone on an SM and with DRAM idle."""
+    groups = max(launch.threads / GROUP_THREADS, 1.0)
+    part = COMM_SM_PART if launch.is_comm else GEMM_SM_PART
+    own = 1.0 + part * part * (groups - 1.0)  # groups of a block slow each other
+    # without neighbours as a mechanism, communication neither slows products nor is slowed by them
+    share = part * groups if mechanisms.sm_neighbours or not launch.is_comm else 1e-9
+    exposure = part / own if mechanisms.sm_neighbours or not launch.is_comm else 0.0
+    return EngineOp(
+        name=launch.name,
+        kind="kernel",
+        stream=launch.stream,
+        block=launch.need,
+        blocks=launch.blocks,
+        work_ns=block_cycles * share,
+        share=share,
+        exposure=exposure,
+        memory=(1.0 - part) / own,
+        hbm_per_ns=given.dram_bytes / launch.blocks / (block_cycles * share),
+        jitter=given.block_spread if mechanisms.block_spread else 0.0,
+    )
+
+
+@lru_cache(maxsize=512)
+def _calibrated(launch: Launch, given: Alone, mechanisms: Mechanisms) -> EngineOp:
+    """The kernel with the block time for which the model gives its published total alone."""
+    source = given.launch
+    if not capacity(source.need, room_left(SM, ())):
+        raise Unpredictable(f"a block of {source.name} never fits on an SM")
+    cycles = given.block_mean / 2
+    for _ in range(_TRIALS * 5):
+        op = _op(source, given, mechanisms, cycles)
+        total = median(
+            run(_program(source, (op,), mechanisms, seed), engine="block").end_ns for seed in _seeds(mechanisms)
+        )
+        if abs(total / given.total - 1.0) < _CLOSE:
+            break
+        cycles *= given.total / total
+    return replace(_op(launch, given, mechanisms, cycles), name=launch.name)
