@@ -35,6 +35,7 @@ SM = SmLimits(
 )
 CORE_MHZ = 1132.0
 DRAM_BYTES_PER_DRAM_CYCLE = 64.0  # two channels of 32 B
+L2_BYTES = 384 * 1024
 # The part of DRAM's peak that a stream of reads and writes can reach, and how sharply latency rises before it:
 # from the communication kernel alone with 1, 2, 4 and 8 blocks.
 DRAM_REACHABLE = 0.78
@@ -66,6 +67,7 @@ class Mechanisms:
     sm_neighbours: bool = True
     dram_latency: bool = True
     block_spread: bool = True
+    l2_state: bool = True
 
 
 ALL = Mechanisms()
@@ -132,6 +134,8 @@ def predict(launches: tuple[Launch, ...], alone: tuple[Alone, ...], mechanisms: 
     """The times of kernels launched together, each of which the referee also ran alone."""
     inputs = [_input(launch, alone) for launch in launches]
     ops = tuple(_calibrated(launch, given, mechanisms) for launch, given in zip(launches, inputs, strict=True))
+    if mechanisms.l2_state:
+        ops = _written_back_once(launches, inputs, ops, mechanisms)
     results = [run(_program(launches[0], ops, mechanisms, seed), engine="block") for seed in _seeds(mechanisms)]
     comm = next((index for index, launch in enumerate(launches) if launch.is_comm), None)
     return Predicted(
@@ -142,6 +146,24 @@ def predict(launches: tuple[Launch, ...], alone: tuple[Alone, ...], mechanisms: 
         ),
         alone=tuple(given.total for given in inputs),
         assumed=(),
+    )
+
+
+def _written_back_once(
+    launches: tuple[Launch, ...], inputs: list[Alone], ops: tuple[EngineOp, ...], mechanisms: Mechanisms
+) -> tuple[EngineOp, ...]:
+    """The kernels with less traffic where several start together on an L2 full of modified lines.
+
+    Alone each of them writes all those lines back; together they do it once.
+    """
+    if launches[0].l2_at_start != "modified":
+        return ops
+    first = run(_program(launches[0], ops, mechanisms, 0), engine="block")
+    together = {index for index, times in enumerate(first.times) if times.started_ns == 0.0}
+    traffic = sum(inputs[index].dram_bytes for index in together)
+    kept = max(1.0 - (len(together) - 1) * L2_BYTES / traffic, 0.0) if traffic else 1.0
+    return tuple(
+        replace(op, hbm_per_ns=op.hbm_per_ns * kept) if index in together else op for index, op in enumerate(ops)
     )
 
 
@@ -197,7 +219,7 @@ def _op(launch: Launch, given: Alone, mechanisms: Mechanisms, block_cycles: floa
         share=share,
         exposure=exposure,
         memory=(1.0 - part) / own,
-        hbm_per_ns=given.dram_bytes / launch.blocks / (block_cycles * share),
+        hbm_per_ns=given.dram_bytes / launch.blocks / (block_cycles * share) * _running_part(given, mechanisms),
         jitter=given.block_spread * SPREAD_WITHIN_WAVE if mechanisms.block_spread else 0.0,
     )
 
@@ -218,3 +240,13 @@ def _calibrated(launch: Launch, given: Alone, mechanisms: Mechanisms) -> EngineO
             break
         cycles *= given.total / total
     return replace(_op(launch, given, mechanisms, cycles), name=launch.name)
+
+
+def _running_part(given: Alone, mechanisms: Mechanisms) -> float:
+    """The part of a kernel's traffic that falls into its blocks' time; the rest drains during turnarounds."""
+    if not mechanisms.turnaround:
+        return 1.0
+    each = capacity(given.launch.need, room_left(SM, ()))
+    waves = -(-given.launch.blocks // (each * given.launch.sms))
+    gap = TURNAROUND.ns(each) * (waves - 1) / waves
+    return given.block_mean / (given.block_mean + gap)
