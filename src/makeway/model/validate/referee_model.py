@@ -6,12 +6,13 @@ Times are core cycles in place of nanoseconds. The constants were chosen on runs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median
 
 from makeway.model.residency import Need, capacity, need, room_left
-from makeway.model.simulate.driver import RunResult, run
+from makeway.model.simulate.driver import run
 from makeway.model.simulate.program import EngineOp, Program, Site, Turnaround
 from makeway.values.device import SmLimits
 from makeway.values.errors import InputError
@@ -51,7 +52,8 @@ TURNAROUND = Turnaround(base_ns=365.0, per_block_ns=464.0)
 # which is slow. From blocks of the product alone with 3 and 4 per SM (0.61, 0.66); with 1 and 2 it is 0.33 and 0.23.
 SPREAD_WITHIN_WAVE = 0.6
 SEEDS = range(9)
-_TRIALS = 4
+_TRIALS = 20
+_NO_SHARE = 1e-9  # of an SM: no neighbour notices
 _CLOSE = 1e-4
 
 
@@ -133,46 +135,27 @@ class Predicted:
 def predict(launches: tuple[Launch, ...], alone: tuple[Alone, ...], mechanisms: Mechanisms) -> Predicted:
     """The times of kernels launched together, each of which the referee also ran alone."""
     inputs = [_input(launch, alone) for launch in launches]
-    ops = tuple(_calibrated(launch, given, mechanisms) for launch, given in zip(launches, inputs, strict=True))
+    cycles = [_block_cycles(given, mechanisms) for given in inputs]
+    kernels = [
+        _parts(launch, given, mechanisms, each) for launch, given, each in zip(launches, inputs, cycles, strict=True)
+    ]
     if mechanisms.l2_state:
-        ops = _written_back_once(launches, inputs, ops, mechanisms)
-    results = [run(_program(launches[0], ops, mechanisms, seed), engine="block") for seed in _seeds(mechanisms)]
+        kernels = _written_back_once(launches, inputs, kernels, mechanisms)
+    runs = [_run(launches, kernels, mechanisms, seed) for seed in _seeds(mechanisms)]
     comm = next((index for index, launch in enumerate(launches) if launch.is_comm), None)
     return Predicted(
         times=Times(
-            total=median(result.end_ns for result in results),
-            start=None if comm is None else median(result.times[comm].started_ns for result in results),
-            comm=None if comm is None else median(_length(result, comm) for result in results),
+            total=median(max(span.end for span in spans) for spans in runs),
+            start=None if comm is None else median(spans[comm].start for spans in runs),
+            comm=None if comm is None else median(spans[comm].end - spans[comm].start for spans in runs),
         ),
         alone=tuple(given.total for given in inputs),
         assumed=(),
     )
 
 
-def _written_back_once(
-    launches: tuple[Launch, ...], inputs: list[Alone], ops: tuple[EngineOp, ...], mechanisms: Mechanisms
-) -> tuple[EngineOp, ...]:
-    """The kernels with less traffic where several start together on an L2 full of modified lines.
-
-    Alone each of them writes all those lines back; together they do it once.
-    """
-    if launches[0].l2_at_start != "modified":
-        return ops
-    first = run(_program(launches[0], ops, mechanisms, 0), engine="block")
-    together = {index for index, times in enumerate(first.times) if times.started_ns == 0.0}
-    traffic = sum(inputs[index].dram_bytes for index in together)
-    kept = max(1.0 - (len(together) - 1) * L2_BYTES / traffic, 0.0) if traffic else 1.0
-    return tuple(
-        replace(op, hbm_per_ns=op.hbm_per_ns * kept) if index in together else op for index, op in enumerate(ops)
-    )
-
-
 def _seeds(mechanisms: Mechanisms) -> range:
     return SEEDS if mechanisms.block_spread else range(1)
-
-
-def _length(result: RunResult, op: int) -> float:
-    return result.times[op].ended_ns - result.times[op].started_ns
 
 
 def _input(launch: Launch, alone: tuple[Alone, ...]) -> Alone:
@@ -184,6 +167,32 @@ def _input(launch: Launch, alone: tuple[Alone, ...]) -> Alone:
 
 
 # --- programs ----------------------------------------------------------------------------------
+
+_Parts = tuple[EngineOp, ...]  # one kernel: its first wave and the rest, or all of it
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    start: float
+    end: float
+
+
+def _run(launches: Sequence[Launch], kernels: Sequence[_Parts], mechanisms: Mechanisms, seed: int) -> list[_Span]:
+    """When each kernel starts and ends. A kernel waits for the one before it in its stream."""
+    ops: list[EngineOp] = []
+    last: dict[str, tuple[int, ...]] = {}
+    numbers: list[tuple[int, ...]] = []
+    for launch, parts in zip(launches, kernels, strict=True):
+        mine = tuple(range(len(ops), len(ops) + len(parts)))
+        after = last.get(launch.stream, ())
+        ops += [replace(op, stream=str(number), after=after) for number, op in zip(mine, parts, strict=True)]
+        last[launch.stream] = mine
+        numbers.append(mine)
+    times = run(_program(launches[0], tuple(ops), mechanisms, seed), engine="block").times
+    return [
+        _Span(min(times[number].started_ns for number in mine), max(times[number].ended_ns for number in mine))
+        for mine in numbers
+    ]
 
 
 def _program(launch: Launch, ops: tuple[EngineOp, ...], mechanisms: Mechanisms, seed: int) -> Program:
@@ -201,52 +210,85 @@ def _program(launch: Launch, ops: tuple[EngineOp, ...], mechanisms: Mechanisms, 
     )
 
 
-def _op(launch: Launch, given: Alone, mechanisms: Mechanisms, block_cycles: float) -> EngineOp:
-    """A kernel whose blocks take `block_cycles` each, alone on an SM and with DRAM idle."""
+def _parts(launch: Launch, given: Alone, mechanisms: Mechanisms, block_cycles: float) -> _Parts:
+    """A kernel whose blocks take `block_cycles` each, alone on an SM and with DRAM idle.
+
+    Its first wave is apart: that is when it pushes the modified lines of the kernel before it out of L2.
+    """
     groups = max(launch.threads / GROUP_THREADS, 1.0)
     part = COMM_SM_PART if launch.is_comm else GEMM_SM_PART
     own = 1.0 + part * part * (groups - 1.0)  # groups of a block slow each other
-    # without neighbours as a mechanism, communication neither slows products nor is slowed by them
-    share = part * groups if mechanisms.sm_neighbours or not launch.is_comm else 1e-9
-    exposure = part / own if mechanisms.sm_neighbours or not launch.is_comm else 0.0
-    return EngineOp(
-        name=launch.name,
-        kind="kernel",
-        stream=launch.stream,
-        block=launch.need,
-        blocks=launch.blocks,
-        work_ns=block_cycles * share,
-        share=share,
-        exposure=exposure,
-        memory=(1.0 - part) / own,
-        hbm_per_ns=given.dram_bytes / launch.blocks / (block_cycles * share) * _running_part(given, mechanisms),
-        jitter=given.block_spread * SPREAD_WITHIN_WAVE if mechanisms.block_spread else 0.0,
-    )
+    neighbours = mechanisms.sm_neighbours or not launch.is_comm
+    share = part * groups if neighbours else _NO_SHARE
+    spread = given.block_spread * SPREAD_WITHIN_WAVE if mechanisms.block_spread else 0.0
 
-
-@lru_cache(maxsize=512)
-def _calibrated(launch: Launch, given: Alone, mechanisms: Mechanisms) -> EngineOp:
-    """The kernel with the block time for which the model gives its published total alone."""
-    source = given.launch
-    if not capacity(source.need, room_left(SM, ())):
-        raise Unpredictable(f"a block of {source.name} never fits on an SM")
-    cycles = given.block_mean / 2
-    for _ in range(_TRIALS * 5):
-        op = _op(source, given, mechanisms, cycles)
-        total = median(
-            run(_program(source, (op,), mechanisms, seed), engine="block").end_ns for seed in _seeds(mechanisms)
+    def op(blocks: int, dram_bytes: float) -> EngineOp:
+        return EngineOp(
+            name=launch.name,
+            kind="kernel",
+            block=launch.need,
+            blocks=blocks,
+            work_ns=block_cycles * share,
+            share=share,
+            exposure=part / own if neighbours else 0.0,
+            memory=(1.0 - part) / own,
+            hbm_per_ns=dram_bytes / blocks / (block_cycles * share),
+            jitter=spread,
         )
-        if abs(total / given.total - 1.0) < _CLOSE:
-            break
-        cycles *= given.total / total
-    return replace(_op(launch, given, mechanisms, cycles), name=launch.name)
+
+    first = _wave(launch)
+    traffic = given.dram_bytes * _running_part(given, mechanisms)
+    if not mechanisms.l2_state or launch.blocks <= first or launch.l2_at_start != "modified":
+        return (op(launch.blocks, traffic),)
+    old = min(L2_BYTES, traffic)
+    each = (traffic - old) / launch.blocks
+    return op(first, old + each * first), op(launch.blocks - first, each * (launch.blocks - first))
+
+
+def _wave(launch: Launch) -> int:
+    """Blocks resident at once on the empty device."""
+    each = capacity(launch.need, room_left(SM, ()))
+    if not each:
+        raise Unpredictable(f"a block of {launch.name} never fits on an SM")
+    return each * launch.sms
 
 
 def _running_part(given: Alone, mechanisms: Mechanisms) -> float:
     """The part of a kernel's traffic that falls into its blocks' time; the rest drains during turnarounds."""
     if not mechanisms.turnaround:
         return 1.0
-    each = capacity(given.launch.need, room_left(SM, ()))
-    waves = -(-given.launch.blocks // (each * given.launch.sms))
-    gap = TURNAROUND.ns(each) * (waves - 1) / waves
+    waves = -(-given.launch.blocks // _wave(given.launch))
+    gap = TURNAROUND.ns(_wave(given.launch) // given.launch.sms) * (waves - 1) / waves
     return given.block_mean / (given.block_mean + gap)
+
+
+@lru_cache(maxsize=512)
+def _block_cycles(given: Alone, mechanisms: Mechanisms) -> float:
+    """The block time, alone on an SM and with DRAM idle, for which the model gives the published total alone."""
+    launches, cycles = (given.launch,), given.block_mean / 2
+    for _ in range(_TRIALS):
+        parts = _parts(given.launch, given, mechanisms, cycles)
+        total = median(_run(launches, (parts,), mechanisms, seed)[0].end for seed in _seeds(mechanisms))
+        if abs(total / given.total - 1.0) < _CLOSE:
+            break
+        cycles *= given.total / total
+    return cycles
+
+
+def _written_back_once(
+    launches: tuple[Launch, ...], inputs: list[Alone], kernels: list[_Parts], mechanisms: Mechanisms
+) -> list[_Parts]:
+    """The kernels with less traffic where several start together on an L2 full of modified lines.
+
+    Alone each of them writes all those lines back; together they do it once.
+    """
+    if launches[0].l2_at_start != "modified":
+        return kernels
+    spans = _run(launches, kernels, mechanisms, 0)
+    together = [index for index, span in enumerate(spans) if span.start == 0.0]
+    traffic = sum(inputs[index].dram_bytes for index in together)
+    kept = max(1.0 - (len(together) - 1) * L2_BYTES / traffic, 0.0) if traffic else 1.0
+    return [
+        tuple(replace(op, hbm_per_ns=op.hbm_per_ns * kept) for op in parts) if index in together else parts
+        for index, parts in enumerate(kernels)
+    ]
