@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, TypeVar
 
-_HALVINGS = 40  # of the interval of utilisation
+_HALVINGS = 24  # of the interval of utilisation
 Op = TypeVar("Op")
 Levels = Sequence[Sequence[Op]]  # the highest priority first, each by arrival
 Place = Callable[[Op, int | None], int]  # places up to a number of blocks (None: all) and returns how many

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import log
 from statistics import median
 
 from makeway.model.residency import Need, capacity, need, room_left
@@ -51,10 +52,11 @@ TURNAROUND = Turnaround(base_ns=365.0, per_block_ns=464.0)
 # The part of the spread of block times that is between blocks of one wave; the rest is between waves, the first of
 # which is slow. From blocks of the product alone with 3 and 4 per SM (0.61, 0.66); with 1 and 2 it is 0.33 and 0.23.
 SPREAD_WITHIN_WAVE = 0.6
-SEEDS = range(9)
-_TRIALS = 20
+SEEDS = range(7)
+KNOWN_KERNELS = ("gemm", "comm")
+_TRIALS = 12
 _NO_SHARE = 1e-9  # of an SM: no neighbour notices
-_CLOSE = 1e-4
+_CLOSE = 5e-4
 
 
 class Unpredictable(InputError):
@@ -76,6 +78,14 @@ ALL = Mechanisms()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """What a kernel's time and traffic grow with: the work of one block, and the bytes of all."""
+
+    block: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One kernel as launched."""
 
@@ -93,6 +103,35 @@ class Launch:
     @property
     def is_comm(self) -> bool:
         return self.name.startswith("comm")
+
+    @property
+    def groups(self) -> float:
+        """Groups of 256 threads in a block."""
+        return max(self.threads / GROUP_THREADS, 1.0)
+
+    @property
+    def sm_part(self) -> float:
+        return COMM_SM_PART if self.is_comm else GEMM_SM_PART
+
+    @property
+    def crowded(self) -> float:
+        """How much the groups of one block slow each other."""
+        return 1.0 + self.sm_part**2 * (self.groups - 1.0)
+
+    @property
+    def size(self) -> Size | None:
+        """The work that `args` names: MxNxK of a product, blocks x floats of communication."""
+        try:
+            numbers = [int(number) for number in self.args.split("x")]
+        except ValueError:
+            return None
+        match numbers:
+            case [_, floats] if self.is_comm:
+                return Size(block=floats / self.blocks / self.groups * self.crowded, bytes=floats)
+            case [m, n, k] if not self.is_comm:
+                return Size(block=m * n * k / self.blocks, bytes=m * n + m * k + k * n)
+            case _:
+                return None
 
     @property
     def need(self) -> Need:
@@ -135,10 +174,7 @@ class Predicted:
 def predict(launches: tuple[Launch, ...], alone: tuple[Alone, ...], mechanisms: Mechanisms) -> Predicted:
     """The times of kernels launched together, each of which the referee also ran alone."""
     inputs = [_input(launch, alone) for launch in launches]
-    cycles = [_block_cycles(given, mechanisms) for given in inputs]
-    kernels = [
-        _parts(launch, given, mechanisms, each) for launch, given, each in zip(launches, inputs, cycles, strict=True)
-    ]
+    kernels = [_parts(given, mechanisms, _block_cycles(given.alone, mechanisms)) for given in inputs]
     if mechanisms.l2_state:
         kernels = _written_back_once(launches, inputs, kernels, mechanisms)
     runs = [_run(launches, kernels, mechanisms, seed) for seed in _seeds(mechanisms)]
@@ -149,8 +185,8 @@ def predict(launches: tuple[Launch, ...], alone: tuple[Alone, ...], mechanisms: 
             start=None if comm is None else median(spans[comm].start for spans in runs),
             comm=None if comm is None else median(spans[comm].end - spans[comm].start for spans in runs),
         ),
-        alone=tuple(given.total for given in inputs),
-        assumed=(),
+        alone=tuple(given.alone.total for given in inputs),
+        assumed=tuple(dict.fromkeys(given.assumed for given in inputs if given.assumed)),
     )
 
 
@@ -158,12 +194,55 @@ def _seeds(mechanisms: Mechanisms) -> range:
     return SEEDS if mechanisms.block_spread else range(1)
 
 
-def _input(launch: Launch, alone: tuple[Alone, ...]) -> Alone:
-    """The run of this kernel alone."""
-    for given in alone:
-        if replace(given.launch, stream=launch.stream) == launch:
-            return given
-    raise Unpredictable(f"no run of {launch.name} {launch.args} with {launch.smem_bytes} B alone in this table")
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """A kernel as launched and the run alone that describes it, scaled where that was another launch of it."""
+
+    launch: Launch
+    alone: Alone
+    cycles: float = 1.0  # of a block, relative to the run alone
+    dram_bytes: float = 0.0
+    assumed: str = ""
+
+
+def _input(launch: Launch, alone: tuple[Alone, ...]) -> _Input:
+    """The run of this kernel alone, or the nearest one of another launch of it."""
+    if not launch.name.startswith(KNOWN_KERNELS):
+        raise Unpredictable(f"unknown kernel {launch.name}: known are names that start with {' or '.join(KNOWN_KERNELS)}")
+    _wave(launch)
+    candidates = [given for given in alone if given.launch.name == launch.name]
+    if not candidates:
+        raise Unpredictable(f"no run of {launch.name} alone in this table")
+    given = min(candidates, key=lambda other: _distance(launch, other.launch))
+    if not _distance(launch, given.launch):
+        return _Input(launch, given, dram_bytes=given.dram_bytes)
+    size, size_then = launch.size, given.launch.size
+    if launch.args != given.launch.args and not (size and size_then):
+        raise Unpredictable(f"{launch.name} {launch.args} has no run alone, and its size is not known from its args")
+    if not launch.is_comm and launch.threads != given.launch.threads:
+        raise Unpredictable(f"no run of {launch.name} with {launch.threads} threads alone in this table")
+    written_back = (launch.l2_at_start == "modified") - (given.launch.l2_at_start == "modified")
+    grown = size.bytes / size_then.bytes if size and size_then else 1.0
+    return _Input(
+        launch,
+        given,
+        cycles=size.block / size_then.block if size and size_then else 1.0,
+        dram_bytes=max(given.dram_bytes + written_back * L2_BYTES, 0.0) * grown,
+        assumed=f"no run of this {launch.name} alone: scaled from {given.scenario}",
+    )
+
+
+def _distance(launch: Launch, other: Launch) -> int:
+    """How unlike two launches of a kernel are; 0: the same."""
+    return (
+        16 * (launch.args != other.args)
+        + 8 * (launch.threads != other.threads)
+        + 8 * (launch.blocks != other.blocks)
+        + 4 * (launch.l2_at_start != other.l2_at_start)
+        + 2 * (launch.sms != other.sms)
+        + 2 * (launch.dram_mhz != other.dram_mhz)
+        + ((launch.smem_bytes, launch.registers) != (other.smem_bytes, other.registers))
+    )
 
 
 # --- programs ----------------------------------------------------------------------------------
@@ -210,17 +289,16 @@ def _program(launch: Launch, ops: tuple[EngineOp, ...], mechanisms: Mechanisms, 
     )
 
 
-def _parts(launch: Launch, given: Alone, mechanisms: Mechanisms, block_cycles: float) -> _Parts:
-    """A kernel whose blocks take `block_cycles` each, alone on an SM and with DRAM idle.
+def _parts(given: _Input, mechanisms: Mechanisms, alone_cycles: float) -> _Parts:
+    """A kernel of whose run alone each block takes `alone_cycles`, alone on an SM and with DRAM idle.
 
     Its first wave is apart: that is when it pushes the modified lines of the kernel before it out of L2.
     """
-    groups = max(launch.threads / GROUP_THREADS, 1.0)
-    part = COMM_SM_PART if launch.is_comm else GEMM_SM_PART
-    own = 1.0 + part * part * (groups - 1.0)  # groups of a block slow each other
+    launch, alone = given.launch, given.alone
+    block_cycles, part = alone_cycles * given.cycles, launch.sm_part
     neighbours = mechanisms.sm_neighbours or not launch.is_comm
-    share = part * groups if neighbours else _NO_SHARE
-    spread = given.block_spread * SPREAD_WITHIN_WAVE if mechanisms.block_spread else 0.0
+    share = part * launch.groups if neighbours else _NO_SHARE
+    spread = alone.block_spread * SPREAD_WITHIN_WAVE if mechanisms.block_spread else 0.0
 
     def op(blocks: int, dram_bytes: float) -> EngineOp:
         return EngineOp(
@@ -230,14 +308,14 @@ def _parts(launch: Launch, given: Alone, mechanisms: Mechanisms, block_cycles: f
             blocks=blocks,
             work_ns=block_cycles * share,
             share=share,
-            exposure=part / own if neighbours else 0.0,
-            memory=(1.0 - part) / own,
+            exposure=part / launch.crowded if neighbours else 0.0,
+            memory=(1.0 - part) / launch.crowded,
             hbm_per_ns=dram_bytes / blocks / (block_cycles * share),
             jitter=spread,
         )
 
     first = _wave(launch)
-    traffic = given.dram_bytes * _running_part(given, mechanisms)
+    traffic = given.dram_bytes * _running_part(alone, mechanisms)
     if not mechanisms.l2_state or launch.blocks <= first or launch.l2_at_start != "modified":
         return (op(launch.blocks, traffic),)
     old = min(L2_BYTES, traffic)
@@ -263,20 +341,25 @@ def _running_part(given: Alone, mechanisms: Mechanisms) -> float:
 
 
 @lru_cache(maxsize=512)
-def _block_cycles(given: Alone, mechanisms: Mechanisms) -> float:
+def _block_cycles(alone: Alone, mechanisms: Mechanisms) -> float:
     """The block time, alone on an SM and with DRAM idle, for which the model gives the published total alone."""
-    launches, cycles = (given.launch,), given.block_mean / 2
+    given, launches = _Input(alone.launch, alone, dram_bytes=alone.dram_bytes), (alone.launch,)
+    cycles, slope = alone.block_mean / 2, 1.0
+    before: tuple[float, float] | None = None
     for _ in range(_TRIALS):
-        parts = _parts(given.launch, given, mechanisms, cycles)
+        parts = _parts(given, mechanisms, cycles)
         total = median(_run(launches, (parts,), mechanisms, seed)[0].end for seed in _seeds(mechanisms))
-        if abs(total / given.total - 1.0) < _CLOSE:
+        if abs(total / alone.total - 1.0) < _CLOSE:
             break
-        cycles *= given.total / total
+        if before is not None and cycles != before[0]:
+            slope = log(total / before[1]) / log(cycles / before[0])
+        before = (cycles, total)
+        cycles *= (alone.total / total) ** (1.0 / min(max(slope, 0.2), 2.0))
     return cycles
 
 
 def _written_back_once(
-    launches: tuple[Launch, ...], inputs: list[Alone], kernels: list[_Parts], mechanisms: Mechanisms
+    launches: tuple[Launch, ...], inputs: list[_Input], kernels: list[_Parts], mechanisms: Mechanisms
 ) -> list[_Parts]:
     """The kernels with less traffic where several start together on an L2 full of modified lines.
 
