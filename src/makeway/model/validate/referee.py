@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import fmean, median
 from typing import ClassVar
 
-from makeway.model.validate.referee_model import ALL, Launch, Mechanisms, Times, Unpredictable, Alone, predict
+from makeway.model.validate.referee_model import ALL, Alone, Launch, Mechanisms, Times, Unpredictable, predict
 
 COLUMNS = {"scenario", "role", "total_cycles", "k1_name", "k1_grid_blocks", "k1_end"}
 _MOST_KERNELS = 9
@@ -26,6 +26,19 @@ class Run:
     replica: str
     launches: tuple[Launch, ...]
     times: Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One replica of a scenario, and the errors of the scenario's prediction for it."""
+
+    replica: str
+    total: float
+    comm: float | None
+    start: float | None
+    error: float | None = None
+    comm_error: float | None = None
+    start_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +58,7 @@ class RefereeRow:
     predicted_start: float | None = None
     sum_alone: float | None = None
     max_alone: float | None = None
+    runs: tuple[RunRow, ...] = ()  # each replica beside the same prediction
 
     SHOWN: ClassVar = ("error", "comm_error", "start_error")
 
@@ -61,9 +75,7 @@ class RefereeRow:
     @property
     def start_error(self) -> float | None:
         """Of the start of communication, relative to the total."""
-        if self.predicted_start is None or self.published_start is None:
-            return None
-        return (self.predicted_start - self.published_start) / self.published
+        return _part(self.predicted_start, self.published_start, self.published)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +117,7 @@ class RefereeSummary:
     total: Errors
     comm: Errors | None
     start: Errors | None
+    runs: dict[str, Errors]  # the same three over single runs in place of medians
     signs: int  # effects beyond their replicas' spread
     wrong_signs: tuple[str, ...]
 
@@ -124,8 +137,8 @@ def _relative(predicted: float | None, published: float | None) -> float | None:
     return None if predicted is None or not published else predicted / published - 1.0
 
 
-def is_referee_table(table: Sequence[_Line]) -> bool:
-    return set(table[0]) >= COLUMNS
+def _part(predicted: float | None, published: float | None, total: float) -> float | None:
+    return None if predicted is None or published is None else (predicted - published) / total
 
 
 def referee(table: Sequence[_Line], *, ablation: bool = True) -> Referee:
@@ -260,6 +273,20 @@ def _row(name: str, runs: Sequence[Run], alone: tuple[Alone, ...], mechanisms: M
         predicted_start=prediction.times.start,
         sum_alone=sum(prediction.alone),
         max_alone=max(prediction.alone),
+        runs=tuple(_run_row(run, prediction.times) for run in runs),
+    )
+
+
+def _run_row(run: Run, predicted: Times) -> RunRow:
+    times = run.times
+    return RunRow(
+        replica=run.replica,
+        total=times.total,
+        comm=times.comm,
+        start=times.start,
+        error=_relative(predicted.total, times.total),
+        comm_error=_relative(predicted.comm, times.comm),
+        start_error=_part(predicted.start, times.start, times.total),
     )
 
 
@@ -283,6 +310,12 @@ def _summary(setting: str, rows: Sequence[RefereeRow], effects: Sequence[Effect]
     total = _errors({row.id: row.error for row in rows})
     if total is None:
         return None
+    runs = {f"{row.id}/{run.replica}": run for row in rows for run in row.runs}
+    by_run = {
+        "total": _errors({name: run.error for name, run in runs.items()}),
+        "comm": _errors({name: run.comm_error for name, run in runs.items()}),
+        "start": _errors({name: run.start_error for name, run in runs.items()}),
+    }
     beyond = [effect for effect in effects if effect.beyond_spread]
     return RefereeSummary(
         setting=setting,
@@ -290,6 +323,7 @@ def _summary(setting: str, rows: Sequence[RefereeRow], effects: Sequence[Effect]
         total=total,
         comm=_errors({row.id: row.comm_error for row in rows}),
         start=_errors({row.id: row.start_error for row in rows}),
+        runs={name: errors for name, errors in by_run.items() if errors},
         signs=len(beyond),
         wrong_signs=tuple(f"{effect.of} against {effect.against}" for effect in beyond if not effect.right),
     )

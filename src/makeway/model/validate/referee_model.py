@@ -46,7 +46,7 @@ DRAM_KNEE = 2.06
 # idle. Communication: from 256 against 512 threads per block. Products: from 1, 2, 3 and 4 blocks per SM.
 GROUP_THREADS = 256
 COMM_SM_PART = 0.31
-GEMM_SM_PART = 0.81
+GEMM_SM_PART = 0.85
 # From the end of a block to the start of the next in its room: 860, 1,290, 1,670 and 2,280 cycles with 1 to 4 blocks.
 TURNAROUND = Turnaround(base_ns=365.0, per_block_ns=464.0)
 # The part of the spread of block times that is between blocks of one wave; the rest is between waves, the first of
