@@ -21,12 +21,13 @@ _NOTES = (
 
 def referee_report(referee: Referee, *, arguments: str = "") -> Report:
     """Every scenario beside its prediction."""
+    notes = (*(f"{row.id} is not covered: {row.reason}" for row in referee.rows if not row.covered), *_NOTES)
     return Report(
         result="validation",
         over="makeway validate",
         headline=Headline(sentence=_sentence(referee), origin="predicted", value=sum(r.covered for r in referee.rows)),
         sections=(
-            Section(name="rows", title="Published and predicted", blocks=(_rows(referee), Notes(sentences=_NOTES))),
+            Section(name="rows", title="Published and predicted", blocks=(_rows(referee), Notes(sentences=notes))),
             *_error_sections(referee),
             provenance(arguments, numbers="predicted by simulation, beside those of another simulator"),
         ),
@@ -84,7 +85,7 @@ def _rows(referee: Referee) -> Table:
 
 def _cells(row: RefereeRow) -> tuple[Cell, ...]:
     return (
-        Cell(row.id if row.covered else f"{row.id} (not covered: {row.reason})"),
+        Cell(row.id),
         number(row.published, 0),
         number(row.predicted, 0),
         _share(row.error),

@@ -67,8 +67,8 @@ class Layout:
         self.program = program
         # behind each operation's number, that of the rooms its ended blocks still keep
         self.kept = len(program.ops) if program.turnaround else 0
-        drained = [replace(op, kind="collective", share=0.0, exposure=0.0) for op in program.ops] if program.turnaround else []
-        self.ops: tuple[EngineOp, ...] = (*program.ops, *drained)
+        rooms = [replace(op, kind="collective", share=0.0, exposure=0.0) for op in program.ops[: self.kept]]
+        self.ops: tuple[EngineOp, ...] = (*program.ops, *rooms)
         self.fitting = Fitting(program.sm, needs)
         self.kind = [needs.index(op.block) if op.block is not None else -1 for op in self.ops]
         self.dealt = dispatch.gpcs > 1

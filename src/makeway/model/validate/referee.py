@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import fmean, median
 from typing import ClassVar
 
-from makeway.model.validate.referee_model import ALL, Alone, Launch, Mechanisms, Times, Unpredictable, predict
+from makeway.model.validate.referee_model import ALL, Alone, Launch, Mechanisms, Times, UnpredictableError, predict
 
 COLUMNS = {"scenario", "role", "total_cycles", "k1_name", "k1_grid_blocks", "k1_end"}
 _MOST_KERNELS = 9
@@ -143,7 +143,7 @@ def _part(predicted: float | None, published: float | None, total: float) -> flo
 
 def referee(table: Sequence[_Line], *, ablation: bool = True) -> Referee:
     """Every overlap scenario of a table, predicted from the table's runs of each kernel alone."""
-    alone = _alone_kernels([line for line in table if line["role"] == "alone"])
+    alone = alone_kernels([line for line in table if line["role"] == "alone"])
     scenarios = _scenarios([_run(line) for line in table if line["role"] != "alone"])
     rows = _rows(scenarios, alone, ALL)
     effects = _effects(rows, scenarios)
@@ -206,7 +206,7 @@ def _run(line: _Line) -> Run:
     )
 
 
-def _alone_kernels(lines: Sequence[_Line]) -> tuple[Alone, ...]:
+def alone_kernels(lines: Sequence[_Line]) -> tuple[Alone, ...]:
     """Medians over the replicas of every kernel that ran alone."""
     groups: dict[tuple[str, Launch], list[_Line]] = {}
     for line in lines:
@@ -262,7 +262,7 @@ def _row(name: str, runs: Sequence[Run], alone: tuple[Alone, ...], mechanisms: M
     )
     try:
         prediction = predict(runs[0].launches, alone, mechanisms)
-    except Unpredictable as error:
+    except UnpredictableError as error:
         return replace(row, reason=str(error))
     return replace(
         row,
@@ -338,7 +338,8 @@ def _effects(rows: Sequence[RefereeRow], scenarios: Mapping[str, list[Run]]) -> 
             before, after = scenarios[base.id][0].launches, scenarios[row.id][0].launches
             if len(before) != len(after) or sum(a != b for a, b in zip(before, after, strict=True)) != 1:
                 continue
-            assert base.predicted is not None and row.predicted is not None
+            assert base.predicted is not None
+            assert row.predicted is not None
             effects.append(
                 Effect(
                     of=row.id,

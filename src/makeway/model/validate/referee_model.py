@@ -59,7 +59,7 @@ _NO_SHARE = 1e-9  # of an SM: no neighbour notices
 _CLOSE = 5e-4
 
 
-class Unpredictable(InputError):
+class UnpredictableError(InputError):
     """A scenario that the model has no inputs for."""
 
 
@@ -174,7 +174,7 @@ class Predicted:
 def predict(launches: tuple[Launch, ...], alone: tuple[Alone, ...], mechanisms: Mechanisms) -> Predicted:
     """The times of kernels launched together, each of which the referee also ran alone."""
     inputs = [_input(launch, alone) for launch in launches]
-    kernels = [_parts(given, mechanisms, _block_cycles(given.alone, mechanisms)) for given in inputs]
+    kernels = [_parts(given, mechanisms, block_cycles(given.alone, mechanisms)) for given in inputs]
     if mechanisms.l2_state:
         kernels = _written_back_once(launches, inputs, kernels, mechanisms)
     runs = [_run(launches, kernels, mechanisms, seed) for seed in _seeds(mechanisms)]
@@ -208,19 +208,21 @@ class _Input:
 def _input(launch: Launch, alone: tuple[Alone, ...]) -> _Input:
     """The run of this kernel alone, or the nearest one of another launch of it."""
     if not launch.name.startswith(KNOWN_KERNELS):
-        raise Unpredictable(f"unknown kernel {launch.name}: known are names that start with {' or '.join(KNOWN_KERNELS)}")
+        raise UnpredictableError(f"unknown kernel {launch.name}; names start with {' or '.join(KNOWN_KERNELS)}")
     _wave(launch)
     candidates = [given for given in alone if given.launch.name == launch.name]
     if not candidates:
-        raise Unpredictable(f"no run of {launch.name} alone in this table")
+        raise UnpredictableError(f"no run of {launch.name} alone in this table")
     given = min(candidates, key=lambda other: _distance(launch, other.launch))
     if not _distance(launch, given.launch):
         return _Input(launch, given, dram_bytes=given.dram_bytes)
     size, size_then = launch.size, given.launch.size
     if launch.args != given.launch.args and not (size and size_then):
-        raise Unpredictable(f"{launch.name} {launch.args} has no run alone, and its size is not known from its args")
+        raise UnpredictableError(
+            f"{launch.name} {launch.args} has no run alone, and its size is not known from its args"
+        )
     if not launch.is_comm and launch.threads != given.launch.threads:
-        raise Unpredictable(f"no run of {launch.name} with {launch.threads} threads alone in this table")
+        raise UnpredictableError(f"no run of {launch.name} with {launch.threads} threads alone in this table")
     written_back = (launch.l2_at_start == "modified") - (given.launch.l2_at_start == "modified")
     grown = size.bytes / size_then.bytes if size and size_then else 1.0
     return _Input(
@@ -327,7 +329,7 @@ def _wave(launch: Launch) -> int:
     """Blocks resident at once on the empty device."""
     each = capacity(launch.need, room_left(SM, ()))
     if not each:
-        raise Unpredictable(f"a block of {launch.name} never fits on an SM")
+        raise UnpredictableError(f"a block of {launch.name} never fits on an SM")
     return each * launch.sms
 
 
@@ -341,7 +343,7 @@ def _running_part(given: Alone, mechanisms: Mechanisms) -> float:
 
 
 @lru_cache(maxsize=512)
-def _block_cycles(alone: Alone, mechanisms: Mechanisms) -> float:
+def block_cycles(alone: Alone, mechanisms: Mechanisms) -> float:
     """The block time, alone on an SM and with DRAM idle, for which the model gives the published total alone."""
     given, launches = _Input(alone.launch, alone, dram_bytes=alone.dram_bytes), (alone.launch,)
     cycles, slope = alone.block_mean / 2, 1.0

@@ -110,6 +110,6 @@ def _validate_file(path: Path) -> Validation:
         raise DataFileError(f"{path}: a cell is not a number ({error})") from None
     raise InputError(
         f"{path}: columns {', '.join(table[0])}\n"
-        f"Expected {', '.join(sorted(_GRID_COLUMNS))}; or bytes with DMA variants; or {', '.join(sorted(REFEREE_COLUMNS))} "
-        "of simulator runs (makeway validate --help)"
+        f"Expected {', '.join(sorted(_GRID_COLUMNS))}; or bytes with DMA variants; "
+        f"or {', '.join(sorted(REFEREE_COLUMNS))} of simulator runs (makeway validate --help)"
     )
