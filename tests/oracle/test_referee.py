@@ -12,13 +12,13 @@ from functools import cache
 from statistics import fmean, median, pstdev
 
 import pytest
+from tests.recordings import REFEREE_BLOCKS, REFEREE_RUNS, needs_referee_runs
 
 from makeway.model.validate import validate
-from makeway.model.validate.referee import Errors, Referee, alone_kernels
+from makeway.model.validate.referee import Errors, Referee, RefereeSummary, alone_kernels
 from makeway.model.validate.referee_model import ALL, SPREAD_WITHIN_WAVE, Alone, block_cycles
 from makeway.model.validate.rows import parse_csv
 from makeway.show.referee import TARGETS
-from recordings import REFEREE_BLOCKS, REFEREE_RUNS, needs_referee_runs
 
 pytestmark = needs_referee_runs
 REACHED = {"total": (0.022, 0.055), "comm": (0.038, 0.10), "start": (0.015, 0.035)}  # mean and worst
@@ -27,6 +27,12 @@ REACHED = {"total": (0.022, 0.055), "comm": (0.038, 0.10), "start": (0.015, 0.03
 @cache
 def checked() -> Referee:
     result = validate(data=REFEREE_RUNS).referee
+    assert result is not None
+    return result
+
+
+def summary() -> RefereeSummary:
+    result = checked().summary
     assert result is not None
     return result
 
@@ -42,8 +48,7 @@ def _table() -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("quantity", REACHED)
 def test_errors_are_within_what_was_reached_and_within_the_targets(quantity: str) -> None:
-    assert checked().summary is not None
-    errors: Errors = getattr(checked().summary, quantity)
+    errors: Errors = getattr(summary(), quantity)
     (mean, worst), (target_mean, target_worst) = REACHED[quantity], TARGETS[quantity]
     print(f"{quantity}: {errors.mean:.3f} / {errors.worst:.3f} at {errors.worst_at}; target {TARGETS[quantity]}")
     assert errors.mean <= mean <= target_mean
@@ -56,9 +61,8 @@ def test_every_scenario_is_covered_by_its_own_runs_alone() -> None:
 
 
 def test_every_effect_beyond_the_replicas_spread_has_the_right_sign() -> None:
-    assert checked().summary is not None
-    assert checked().summary.signs >= 20
-    assert checked().summary.wrong_signs == ()
+    assert summary().signs >= 20
+    assert summary().wrong_signs == ()
 
 
 def test_a_pad_that_lets_communication_in_pays_and_deeper_pads_lose() -> None:
@@ -71,24 +75,24 @@ def test_a_pad_that_lets_communication_in_pays_and_deeper_pads_lose() -> None:
 
 
 def test_each_kept_mechanism_is_worth_its_place_and_turnaround_is_not() -> None:
-    summary, ablation = checked().summary, {entry.setting: entry for entry in checked().ablation}
-    assert summary is not None
-    assert summary.comm is not None
+    every, ablation = summary(), {entry.setting: entry for entry in checked().ablation}
+    assert every.comm is not None
     for name in ("sm neighbours", "dram latency", "block spread", "l2 state"):
         without = ablation[f"without {name}"]
-        assert without.comm is not None and without.comm.mean > summary.comm.mean, name
+        assert without.comm is not None
+        assert without.comm.mean > every.comm.mean, name
     for name in ("sm neighbours", "dram latency", "l2 state"):
-        assert ablation[f"without {name}"].total.mean > 1.25 * summary.total.mean, name
+        assert ablation[f"without {name}"].total.mean > 1.25 * every.total.mean, name
     # a negative result: the block time that meets the total alone already holds the gaps
-    assert ablation["without turnaround"].total.mean == pytest.approx(summary.total.mean, abs=0.004)
-    assert ablation["none of them"].total.mean > 3 * summary.total.mean
+    assert ablation["without turnaround"].total.mean == pytest.approx(every.total.mean, abs=0.004)
+    assert ablation["none of them"].total.mean > 3 * every.total.mean
 
 
 def test_the_model_is_far_better_than_adding_up_or_taking_the_longest() -> None:
-    assert checked().summary is not None
-    assert checked().baselines is not None
-    for errors in checked().baselines.values():
-        assert errors.mean > 5 * checked().summary.total.mean
+    baselines = checked().baselines
+    assert baselines
+    for errors in baselines.values():
+        assert errors.mean > 5 * summary().total.mean
 
 
 # --- the constants, from kernels alone ---------------------------------------------------------
