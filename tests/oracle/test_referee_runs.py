@@ -16,7 +16,7 @@ from tests.recordings import REFEREE_BLOCKS, REFEREE_RUNS, needs_referee_runs
 
 from makeway.model.validate import validate
 from makeway.model.validate.referee import Errors, Referee, RefereeSummary, alone_kernels
-from makeway.model.validate.referee_model import ALL, SPREAD_WITHIN_WAVE, Alone, block_cycles
+from makeway.model.validate.referee_model import ALL, SPREAD_WITHIN_WAVE, Alone, block_cycles, predict
 from makeway.model.validate.rows import parse_csv
 from makeway.show.referee import TARGETS
 
@@ -113,6 +113,20 @@ def test_nine_runs_of_communication_alone_share_one_time_per_float() -> None:
 def test_four_residencies_of_the_product_alone_share_one_block_time() -> None:
     cycles = [block_cycles(alone()[f"alone_gemm_r{resident}"], ALL) for resident in (16, 12, 8, 4)]
     assert pstdev(cycles) / fmean(cycles) < 0.03
+
+
+def test_a_run_alone_is_predicted_from_the_other_runs_alone() -> None:
+    """Out of sample: other block counts, threads, sizes, residencies, clocks and L2 states of the same kernel."""
+    errors = {}
+    for name, given in alone().items():
+        others = tuple(other for other in alone().values() if other is not given)
+        prediction = predict((given.launch,), others, ALL)
+        assert "scaled from" in prediction.assumed[0]
+        errors[name] = abs(prediction.times.total / given.total - 1)
+    print(f"runs alone from other runs alone: {fmean(errors.values()):.3f} / {max(errors.values()):.3f}")
+    assert len(errors) == 15
+    assert fmean(errors.values()) < 0.045
+    assert max(errors.values()) < 0.11  # double bytes: traffic does not grow in proportion
 
 
 def test_most_of_the_spread_at_full_residency_is_within_waves() -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields, replace
 from statistics import fmean, median
 from typing import ClassVar
 
-from makeway.model.validate.referee_model import ALL, Alone, Launch, Mechanisms, Times, UnpredictableError, predict
+from makeway.model.validate.referee_model import ALL, Alone, Launch, Mechanisms, Times, predict
+from makeway.values.errors import InputError
 
 COLUMNS = {"scenario", "role", "total_cycles", "k1_name", "k1_grid_blocks", "k1_end"}
 _MOST_KERNELS = 9
@@ -262,7 +263,7 @@ def _row(name: str, runs: Sequence[Run], alone: tuple[Alone, ...], mechanisms: M
     )
     try:
         prediction = predict(runs[0].launches, alone, mechanisms)
-    except UnpredictableError as error:
+    except InputError as error:
         return replace(row, reason=str(error))
     return replace(
         row,

@@ -372,8 +372,15 @@ def _written_back_once(
     spans = _run(launches, kernels, mechanisms, 0)
     together = [index for index, span in enumerate(spans) if span.start == 0.0]
     traffic = sum(inputs[index].dram_bytes for index in together)
-    kept = max(1.0 - (len(together) - 1) * L2_BYTES / traffic, 0.0) if traffic else 1.0
+    if not traffic:
+        return kernels
+    saved = (len(together) - 1) * L2_BYTES / traffic  # of each kernel's bytes, all in its first wave
     return [
-        tuple(replace(op, hbm_per_ns=op.hbm_per_ns * kept) for op in parts) if index in together else parts
+        (_with_less(parts[0], saved * inputs[index].dram_bytes), *parts[1:]) if index in together else parts
         for index, parts in enumerate(kernels)
     ]
+
+
+def _with_less(op: EngineOp, dram_bytes: float) -> EngineOp:
+    """A kernel's first wave that moves fewer bytes."""
+    return replace(op, hbm_per_ns=max(op.hbm_per_ns - dram_bytes / (op.blocks * op.work_ns), 0.0))
