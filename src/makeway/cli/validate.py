@@ -15,8 +15,9 @@ examples:
   makeway validate --data my_heat_map.csv --json
 
 --data takes a table with columns device, grid_y, grid_x, time_ratio (t_overlap / t_sequential), or bytes and
-columns parallel_copy, broadcast, one_engine, swap, each also with _prelaunch (speed-up over parallel_copy): so
-anyone can test the model on results it has never seen.
+columns parallel_copy, broadcast, one_engine, swap, each also with _prelaunch (speed-up over parallel_copy), or runs
+of a cycle-level simulator (scenario, role alone or overlap, total_cycles, k1_name, ...; docs/model.md): so anyone
+can test the model on results it has never seen.
 
 Text shows the worst rows of each table, all of them with --verbose.
 """

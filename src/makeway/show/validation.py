@@ -11,6 +11,7 @@ from makeway.show.blocks import Cell, Column, Headline, Notes, Report, Section, 
 from makeway.show.data import record
 from makeway.show.numbers import number, percent
 from makeway.show.provenance import provenance
+from makeway.show.referee import referee_report
 
 _STATUS = (
     "fitted: this figure helped to choose a number of the model; calibration: all of the group did",
@@ -20,6 +21,8 @@ _STATUS = (
 
 def report(validation: Validation, *, arguments: str = "") -> Report:
     """Every published figure beside the model's, misses included."""
+    if validation.referee is not None:
+        return referee_report(validation.referee, arguments=arguments)
     every, honest = validation.all, validation.predicted
     sources = dict.fromkeys(row.source for row in validation.rows)
     tables = tuple(
@@ -50,7 +53,12 @@ def report(validation: Validation, *, arguments: str = "") -> Report:
 
 
 def _row_data(row: Row) -> dict[str, Any]:
-    return record(row) | {"predicted": round(row.predicted, 6), "error": round(row.error, 6)}
+    return record(row) | {
+        "predicted": round(row.predicted, 6),
+        "error": round(row.error, 6),
+        "covered": True,
+        "reason": "; ".join(row.assumed),
+    }
 
 
 def _summary_data(summary: Summary) -> dict[str, Any]:

@@ -136,8 +136,9 @@ class BlockSms:
         operation = self._layout.ops[op]
         kernel = operation.kind == "kernel"
         work = operation.work_ns / operation.share if kernel else NEVER
-        if self._layout.program.jitter and kernel:
-            work *= max(self._draw.gauss(1.0, self._layout.program.jitter), SHORTEST_DRAW)
+        jitter = self._layout.program.jitter if operation.jitter is None else operation.jitter
+        if jitter and kernel:
+            work *= max(self._draw.gauss(1.0, jitter), SHORTEST_DRAW)
         sm.blocks.append(_Block(op, index, work))
         self._changed(op, 1, index, sm)
 
@@ -158,14 +159,13 @@ class BlockSms:
         layout, clock = self._layout, self.clock
         wanted = sum([layout.ops[block.op].share for block in sm.blocks])
         for block in sm.blocks:
-            share = layout.ops[block.op].share
             if block.work_ns == NEVER:
                 continue
-            slow = layout.slowdown(wanted, share)
+            slow = layout.slowdown(wanted, block.op)
             if not block.drawn:
                 block.end = clock[block.op] + block.work_ns * slow
             else:
-                before = layout.slowdown(sm.wanted, share)
+                before = layout.slowdown(sm.wanted, block.op)
                 if slow == before:
                     continue
                 block.end = clock[block.op] + (block.end - clock[block.op]) * slow / before
@@ -181,7 +181,7 @@ class BlockSms:
         for block in sm.blocks:
             share = layout.ops[block.op].share
             if share and block.work_ns != NEVER:
-                new[block.op] = new.get(block.op, 0.0) + share / layout.slowdown(sm.wanted, share)
+                new[block.op] = new.get(block.op, 0.0) + share / layout.slowdown(sm.wanted, block.op)
         if new == sm.rates:
             return
         for op, rate in sm.rates.items():
@@ -202,17 +202,34 @@ class BlockSms:
 
     def ended(self) -> list[tuple[int, int]]:
         done: dict[int, int] = {}
+        ended: list[_Block] = []
+        kept = self._layout.kept
         for op, heap in self._ends.items():
             limit = self.clock[op] + SAME_NS
             while heap and heap[0][0] <= limit:
                 _, entry, block = heapq.heappop(heap)
                 if block.drawn == entry:
                     block.drawn = -1
-                    sm = self._sms[block.sm]
-                    sm.blocks.remove(block)
-                    self._changed(op, -1, block.sm, sm)
-                    done[op] = done.get(op, 0) + 1
-        return sorted(done.items())
+                    ended.append(block)
+        for block in ended:
+            done[block.op] = done.get(block.op, 0) + 1
+        for block in ended:
+            self._leave(block)
+        return sorted((op, blocks) for op, blocks in done.items() if not kept or op < kept)
+
+    def _leave(self, block: _Block) -> None:
+        """Take a block off its SM; with a turnaround its room stays taken for a while."""
+        kept, sm = self._layout.kept, self._sms[block.sm]
+        room_ns = self._layout.program.turnaround.ns(len(sm.blocks)) if kept and block.op < kept else 0.0
+        sm.blocks.remove(block)
+        if room_ns > 0:
+            self._entries += 1
+            room = _Block(block.op + kept, block.sm, NEVER, self.clock[block.op + kept] + room_ns, self._entries)
+            sm.blocks.append(room)
+            heapq.heappush(self._ends.setdefault(room.op, []), (room.end, self._entries, room))
+            self._dirty.add(block.sm)
+        else:
+            self._changed(block.op, -1, block.sm, sm)
 
     def release(self, op: int) -> None:
         for index, sm in enumerate(self._sms):
@@ -224,5 +241,14 @@ class BlockSms:
     def running(self) -> dict[int, float]:
         return {op: round(rate, 9) for op, rate in self._rates.items() if rate > NO_RATE}
 
+    def crowding(self, op: int) -> float:
+        return max(
+            (self._layout.slowdown(sm.wanted, op) for sm in self._sms if any(block.op == op for block in sm.blocks)),
+            default=1.0,
+        )
+
     def holdings(self) -> Counter[tuple[tuple[int, int], ...]]:
-        return Counter(tuple(sorted(Counter(block.op for block in sm.blocks).items())) for sm in self._sms)
+        limit = len(self._layout.program.ops)  # rooms still kept by ended blocks are not shown
+        return Counter(
+            tuple(sorted(Counter(block.op for block in sm.blocks if block.op < limit).items())) for sm in self._sms
+        )

@@ -147,7 +147,7 @@ class ClassSms:
         rescaled = self._rescaled(batches, before, after)
         end = NEVER
         if operation.kind == "kernel":
-            slow = self._layout.slowdown(after, operation.share)
+            slow = self._layout.slowdown(after, op)
             end = round(self.clock[op] + operation.work_ns / operation.share * slow, ROUND_DIGITS)
         return _merged([*rescaled, (op, end, blocks)])
 
@@ -155,8 +155,7 @@ class ClassSms:
         layout, clock, rescaled = self._layout, self.clock, []
         for batch in batches:
             op, end, blocks = batch
-            share = layout.ops[op].share
-            factor = layout.slowdown(after, share) / layout.slowdown(before, share)
+            factor = layout.slowdown(after, op) / layout.slowdown(before, op)
             if factor == 1.0 or end == NEVER:
                 rescaled.append(batch)
             else:
@@ -185,8 +184,23 @@ class ClassSms:
             if due:
                 for op, _, blocks in due:
                     done[op] = done.get(op, 0) + blocks * count
-                self._replace(state, tuple(batch for batch in state[1] if batch not in due))
-        return sorted(done.items())
+                rest = [batch for batch in state[1] if batch not in due]
+                self._replace(state, (*rest, *self._kept_rooms(state[1], due)))
+        kept = self._layout.kept
+        return sorted((op, blocks) for op, blocks in done.items() if not kept or op < kept)
+
+    def _kept_rooms(self, batches: tuple[Batch, ...], due: list[Batch]) -> list[Batch]:
+        """The rooms that ended blocks keep for the turnaround; the last to leave sees the fewest neighbours."""
+        kept = self._layout.kept
+        if not kept:
+            return []
+        resident = sum(blocks for _, _, blocks in batches)
+        room_ns = self._layout.program.turnaround.ns(resident)
+        return [
+            (op + kept, round(self.clock[op + kept] + room_ns, ROUND_DIGITS), blocks)
+            for op, _, blocks in due
+            if op < kept
+        ]
 
     def release(self, op: int) -> None:
         for state in list(self._groups):
@@ -206,15 +220,27 @@ class ClassSms:
             for op, _, blocks in batches:
                 share = layout.ops[op].share
                 if share and layout.ops[op].kind == "kernel":
-                    rates[op] = rates.get(op, 0.0) + count * blocks * share / layout.slowdown(wanted, share)
+                    rates[op] = rates.get(op, 0.0) + count * blocks * share / layout.slowdown(wanted, op)
         return rates
 
+    def crowding(self, op: int) -> float:
+        return max(
+            (
+                self._layout.slowdown(self._wanted(batches), op)
+                for _, batches in self._groups
+                if any(batch[0] == op for batch in batches)
+            ),
+            default=1.0,
+        )
+
     def holdings(self) -> Counter[tuple[tuple[int, int], ...]]:
+        limit = len(self._layout.program.ops)  # rooms still kept by ended blocks are not shown
         mixtures: Counter[tuple[tuple[int, int], ...]] = Counter()
         for (_, batches), sms in self._groups.items():
             counts: Counter[int] = Counter()
             for op, _, blocks in batches:
-                counts[op] += blocks
+                if op < limit:
+                    counts[op] += blocks
             mixtures[tuple(sorted(counts.items()))] += len(sms)
         return mixtures
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from makeway.model.simulate.block_engine import BlockSms
 from makeway.model.simulate.class_engine import ClassSms
-from makeway.model.simulate.policies import Dispatch, Proportional, SharingPolicy, StrictHeadOfLine
+from makeway.model.simulate.policies import Dispatch, Proportional, SharingPolicy, StrictHeadOfLine, latency_shares
 from makeway.model.simulate.program import Program
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout, Sms
 from makeway.values.errors import InputError
@@ -92,7 +92,7 @@ class _Run:
         ops = self.program.ops
         layout = Layout(self.program, self.policy)
         check_residency(self.program, layout)
-        self.clock, self.speed = [0.0] * len(ops), [1.0] * len(ops)
+        self.clock, self.speed = [0.0] * len(layout.ops), [1.0] * len(layout.ops)
         self.unplaced = [op.blocks for op in ops]
         self.ranks: list[Sms] = [self._sms(layout, rank) for rank in range(self.program.ranks)]
         self.progress = [_Progress() for _ in ops]
@@ -101,7 +101,7 @@ class _Run:
         self.groups: dict[str, list[int]] = defaultdict(list)
         self.moving: set[str] = set()
         self.startable: list[str] = []  # groups of which every rank has just become resident
-        self.live: list[int] = []  # operations whose clock runs
+        self.live = list(range(len(ops), len(layout.ops)))  # operations whose clock runs; kept rooms' always does
         self.shared: object = None  # what the speeds were last computed from
         self._link_up()
         self.not_started = {group: len(indexes) for group, indexes in self.groups.items()}
@@ -312,7 +312,7 @@ class _Run:
                 for index in comms:
                     base[index] *= program.link_per_ns / link
             rates = {op: kernels.get(op, 1.0) * base[op] for op in base}
-            hbm = self._shares({op: rate * ops[op].hbm_per_ns for op, rate in rates.items()}, program.hbm_per_ns)
+            hbm = self._hbm_shares(rates)
             l2 = self._shares({op: rate * ops[op].l2_per_ns for op, rate in rates.items()}, program.l2_per_ns)
             speeds |= {op: base[op] * min(hbm.get(op, 1.0), l2.get(op, 1.0)) for op in base}
         for group in self.moving:  # a collective goes at the pace of its slowest rank
@@ -320,6 +320,22 @@ class _Run:
             speeds |= dict.fromkeys(self.groups[group], slowest)
         for index, speed in speeds.items():
             self.speed[index] = speed
+
+    def _hbm_shares(self, rates: dict[int, float]) -> dict[int, float]:
+        """The part of its speed that HBM leaves each operation: by latency where the program has a knee."""
+        program, ops = self.program, self.program.ops
+        demands = {op: rate * ops[op].hbm_per_ns for op, rate in rates.items()}
+        if program.hbm_knee is None or program.hbm_per_ns is None:
+            return self._shares(demands, program.hbm_per_ns)
+        waiting = {op: ops[op].memory / self._crowding(op, rate) for op, rate in rates.items()}
+        return latency_shares(demands, waiting, program.hbm_per_ns, program.hbm_knee)
+
+    def _crowding(self, op: int, rate: float) -> float:
+        """How much its SM neighbours slow an operation, over all its blocks."""
+        operation = self.program.ops[op]
+        if operation.kind != "kernel":
+            return self.ranks[operation.rank].crowding(op) if operation.kind == "collective" else 1.0
+        return max(self.progress[op].running_blocks * operation.share / rate, 1.0) if rate else 1.0
 
     def _shares(self, demands: dict[int, float], capacity: float | None) -> dict[int, float]:
         return self.hbm.shares(demands, capacity) if capacity is not None else {}
@@ -332,6 +348,8 @@ class _Run:
                 base[index] = 1.0 - (loss.comm if ops[index].kind == "collective" else loss.any)
         for index, part in comms.items():
             base[index] *= part
+            if ops[index].kind == "collective" and ops[index].share:
+                base[index] /= self.ranks[ops[index].rank].crowding(index)
         return base
 
     def _take_sample(self) -> None:

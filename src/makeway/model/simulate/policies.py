@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, TypeVar
 
+_HALVINGS = 24  # of the interval of utilisation
 Op = TypeVar("Op")
 Levels = Sequence[Sequence[Op]]  # the highest priority first, each by arrival
 Place = Callable[[Op, int | None], int]  # places up to a number of blocks (None: all) and returns how many
@@ -144,6 +145,30 @@ class MaxMin:
                 shares[op] = granted / demand
             left, count = left - granted, count - 1
         return shares
+
+
+def latency_shares(
+    demands: Mapping[int, float], waiting: Mapping[int, float], capacity: float, knee: float
+) -> dict[int, float]:
+    """The share of its speed that each operation keeps when memory latency rises with the load.
+
+    A load of `u` of the capacity stretches latency by (1 - u ** knee) ** (-1 / knee): an operation that only waits for
+    memory then moves demand / (1 + (demand / capacity) ** knee) ** (1 / knee). `waiting` is the part of each
+    operation's time that latency stretches.
+    """
+
+    def moved(stretch: float) -> float:
+        return sum([demand / (1.0 + waiting[op] * (stretch - 1.0)) for op, demand in demands.items()])
+
+    low, high = 0.0, 1.0  # utilisation: more of it stretches latency, which lowers the demand
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if moved((1.0 - middle**knee) ** (-1.0 / knee)) > middle * capacity:
+            low = middle
+        else:
+            high = middle
+    stretch = (1.0 - low**knee) ** (-1.0 / knee)
+    return {op: 1.0 / (1.0 + waiting[op] * (stretch - 1.0)) if demands[op] else 1.0 for op in demands}
 
 
 DISPATCHES: dict[str, Dispatch] = {

@@ -32,9 +32,12 @@ class EngineOp:
     blocks: int = 0
     work_ns: float = 0.0  # kernel: of one block; collective: the whole of it, alone
     share: float = 1.0
+    exposure: float = 1.0  # part of a block's time that its SM neighbours stretch
+    memory: float = 1.0  # part of its time that HBM latency stretches, without neighbours; only with a knee
     hbm_per_ns: float = 0.0  # bytes per nanosecond of work done: one block, or the whole collective
     l2_per_ns: float = 0.0  # likewise through L2
     link_per_ns: float = 0.0  # bytes on the wire per nanosecond of a collective's work
+    jitter: float | None = None  # relative spread of its block times; None: the program's
     group: str | None = None  # collectives of the same group on all ranks are one
 
 
@@ -53,6 +56,23 @@ class Interference:
 
     any: float = 0.0  # by a kernel while a collective moves data, and by one on copy engines while a kernel runs
     comm: float = 0.0  # by a collective on SMs while a kernel runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turnaround:
+    """How long an ended block keeps its room: its writes drain and the next block starts up.
+
+    It grows with the blocks resident on the SM, the ended one among them. 0: the room is free at once.
+    """
+
+    base_ns: float = 0.0
+    per_block_ns: float = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.base_ns or self.per_block_ns)
+
+    def ns(self, resident: int) -> float:
+        return self.base_ns + self.per_block_ns * resident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +99,10 @@ class Program:
     hbm_per_ns: float | None = None  # None: never a limit
     l2_per_ns: float | None = None
     link_per_ns: float | None = None
+    hbm_knee: float | None = None  # how sharply latency rises near the HBM limit; None: a limit without latency
     saturation: Saturation = "hard"
     interference: Interference = Interference()
     latencies: Latencies = Latencies()
+    turnaround: Turnaround = Turnaround()
     jitter: float = 0.0  # relative spread of block times
     seed: int = 0

@@ -7,6 +7,7 @@ slows down while HBM or links are short; the driver moves that clock.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Protocol
 
 from makeway.model.simulate.fitting import Fitting
@@ -49,6 +50,10 @@ class Sms(Protocol):
         """Work per nanosecond of each operation's resident blocks, before HBM."""
         ...
 
+    def crowding(self, op: int) -> float:
+        """How much its SM neighbours slow the most crowded block of a collective."""
+        ...
+
     def holdings(self) -> Counter[tuple[tuple[int, int], ...]]:
         """How many SMs hold which mixture of ((operation, blocks), ...)."""
         ...
@@ -60,9 +65,12 @@ class Layout:
     def __init__(self, program: Program, dispatch: Dispatch) -> None:
         needs = list(dict.fromkeys(op.block for op in program.ops if op.block is not None))
         self.program = program
-        self.ops: tuple[EngineOp, ...] = program.ops
+        # behind each operation's number, that of the rooms its ended blocks still keep
+        self.kept = len(program.ops) if program.turnaround else 0
+        rooms = [replace(op, kind="collective", share=0.0, exposure=0.0) for op in program.ops[: self.kept]]
+        self.ops: tuple[EngineOp, ...] = (*program.ops, *rooms)
         self.fitting = Fitting(program.sm, needs)
-        self.kind = [needs.index(op.block) if op.block is not None else -1 for op in program.ops]
+        self.kind = [needs.index(op.block) if op.block is not None else -1 for op in self.ops]
         self.dealt = dispatch.gpcs > 1
         self.soft = program.saturation == "soft"
         self.sites = [
@@ -74,6 +82,8 @@ class Layout:
         # blocks of a cluster at once, inside one GPC; 1: each block by itself
         self.cluster = [op.block.cluster if op.block else 1 for op in program.ops]
 
-    def slowdown(self, wanted: float, share: float) -> float:
-        """How much slower than alone a block of `share` runs on an SM whose blocks want `wanted` SMs in all."""
-        return 1.0 + wanted - share if self.soft else max(1.0, wanted)
+    def slowdown(self, wanted: float, op: int) -> float:
+        """How much slower than alone a block runs on an SM whose blocks want `wanted` SMs in all."""
+        operation = self.ops[op]
+        slow = 1.0 + wanted - operation.share if self.soft else max(1.0, wanted)
+        return slow if operation.exposure == 1.0 else 1.0 + operation.exposure * (slow - 1.0)

@@ -12,6 +12,8 @@ from makeway.model.validate.conccl import conccl_rows
 from makeway.model.validate.dma import dma_rows, dma_summary
 from makeway.model.validate.grid import cells, grid_rows, grid_summaries
 from makeway.model.validate.headlines import headline_rows
+from makeway.model.validate.referee import COLUMNS as REFEREE_COLUMNS
+from makeway.model.validate.referee import Referee, referee
 from makeway.model.validate.rows import Row, Summary, parse_csv, published_csv
 from makeway.values.errors import DataFileError, InputError, UnknownNameError, suggestion
 from makeway.values.facts import read_file
@@ -37,6 +39,7 @@ class Validation:
 
     rows: tuple[Row, ...]
     summary: tuple[Summary, ...] = ()
+    referee: Referee | None = None  # a table of referee runs instead of published figures
 
     @property
     def all(self) -> Count:
@@ -55,7 +58,8 @@ def _count(rows: Sequence[Row]) -> Count:
 def validate(names: Sequence[str] | None = None, *, data: Path | None = None) -> Validation:
     """Published results beside the model's: the named parts, all parts, or the table in the file `data`.
 
-    A table has the columns of grid_time_ratio.csv or of dma_allgather_variants.csv in data/validation.
+    A table has the columns of grid_time_ratio.csv or of dma_allgather_variants.csv in data/validation, or
+    holds runs of a cycle-level simulator: each kernel alone, and several together.
     """
     if data is not None:
         if names:
@@ -97,6 +101,8 @@ def _validate_file(path: Path) -> Validation:
             raise DataFileError(f"{path}: the table is empty")
         if set(table[0]) >= _GRID_COLUMNS:
             return _grid(table)
+        if set(table[0]) >= REFEREE_COLUMNS:
+            return Validation(rows=(), referee=referee(table))
         if "bytes" in table[0]:
             return _dma(table, status="predicted")
     except UnicodeDecodeError as error:
@@ -105,5 +111,6 @@ def _validate_file(path: Path) -> Validation:
         raise DataFileError(f"{path}: a cell is not a number ({error})") from None
     raise InputError(
         f"{path} has the columns {', '.join(table[0])}\n"
-        f"Expected {', '.join(sorted(_GRID_COLUMNS))}; or bytes with DMA variants (makeway validate --help)"
+        f"Expected {', '.join(sorted(_GRID_COLUMNS))}; or bytes with DMA variants; "
+        f"or {', '.join(sorted(REFEREE_COLUMNS))} of simulator runs (makeway validate --help)"
     )
