@@ -48,6 +48,8 @@ class RunResult:
     times: tuple[OpTimes, ...]
     samples: tuple[Sample, ...]
     events: int
+    progress: tuple[tuple[float, tuple[float, ...]], ...] = ()  # time; ended blocks, or work, of each operation
+    fallback: str | None = None  # why the fluid engine left this run to another one
 
     @property
     def end_ns(self) -> float:
@@ -72,9 +74,10 @@ def run(
     dispatch: Dispatch | None = None,
     hbm: SharingPolicy | None = None,
     record: bool = False,
+    progress: bool = False,
 ) -> RunResult:
     """Run a program to its end; an operation that can never become resident is an error."""
-    return _Run(program, engine, dispatch or StrictHeadOfLine(), hbm or Proportional(), record).run()
+    return _Run(program, engine, dispatch or StrictHeadOfLine(), hbm or Proportional(), record, progress).run()
 
 
 @dataclass
@@ -84,9 +87,11 @@ class _Run:
     policy: Dispatch
     hbm: SharingPolicy
     record: bool
+    record_progress: bool
     now: float = 0.0
     events: int = 0
     samples: list[Sample] = field(default_factory=list)
+    done: list[tuple[float, tuple[float, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         ops = self.program.ops
@@ -143,7 +148,9 @@ class _Run:
             OpTimes(arrived_ns=p.arrived, started_ns=p.started, moving_ns=p.moving, ended_ns=p.ended)
             for p in self.progress
         )
-        return RunResult(times=times, samples=tuple(self.samples), events=self.events)
+        return RunResult(
+            times=times, samples=tuple(self.samples), events=self.events, progress=tuple(self.done)
+        )
 
     def _step(self) -> bool:
         """Advance to the next event and handle all that happens then; False at the end."""
@@ -165,6 +172,8 @@ class _Run:
         self._share()
         if self.record:
             self._take_sample()
+        if self.record_progress:
+            self.done.append((self.now, tuple(map(self._done, range(len(self.progress))))))
         return True
 
     def _next_arrival(self) -> float:
@@ -325,6 +334,13 @@ class _Run:
         for index, part in comms.items():
             base[index] *= part
         return base
+
+    def _done(self, index: int) -> float:
+        """How far an operation has got: ended blocks of a kernel, work of a collective."""
+        op = self.program.ops[index]
+        if op.kind != "kernel":
+            return self.clock[index]
+        return op.blocks - self.unplaced[index] - self.progress[index].running_blocks
 
     def _take_sample(self) -> None:
         for rank_index, rank in enumerate(self.ranks):
