@@ -42,13 +42,22 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far each operation is after an event: ended blocks of a kernel, work of a collective; and resident blocks."""
+
+    time_ns: float
+    done: tuple[float, ...]
+    resident: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """One simulated run."""
 
     times: tuple[OpTimes, ...]
     samples: tuple[Sample, ...]
     events: int
-    progress: tuple[tuple[float, tuple[float, ...]], ...] = ()  # time; ended blocks, or work, of each operation
+    progress: tuple[Progress, ...] = ()
     fallback: str | None = None  # why the fluid engine left this run to another one
 
     @property
@@ -91,7 +100,7 @@ class _Run:
     now: float = 0.0
     events: int = 0
     samples: list[Sample] = field(default_factory=list)
-    done: list[tuple[float, tuple[float, ...]]] = field(default_factory=list)
+    steps: list[Progress] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         ops = self.program.ops
@@ -149,7 +158,7 @@ class _Run:
             for p in self.progress
         )
         return RunResult(
-            times=times, samples=tuple(self.samples), events=self.events, progress=tuple(self.done)
+            times=times, samples=tuple(self.samples), events=self.events, progress=tuple(self.steps)
         )
 
     def _step(self) -> bool:
@@ -173,7 +182,7 @@ class _Run:
         if self.record:
             self._take_sample()
         if self.record_progress:
-            self.done.append((self.now, tuple(map(self._done, range(len(self.progress))))))
+            self._take_progress()
         return True
 
     def _next_arrival(self) -> float:
@@ -335,12 +344,13 @@ class _Run:
             base[index] *= part
         return base
 
-    def _done(self, index: int) -> float:
-        """How far an operation has got: ended blocks of a kernel, work of a collective."""
-        op = self.program.ops[index]
-        if op.kind != "kernel":
-            return self.clock[index]
-        return op.blocks - self.unplaced[index] - self.progress[index].running_blocks
+    def _take_progress(self) -> None:
+        resident = tuple(progress.running_blocks for progress in self.progress)
+        done = tuple(
+            op.blocks - self.unplaced[index] - resident[index] if op.kind == "kernel" else self.clock[index]
+            for index, op in enumerate(self.program.ops)
+        )
+        self.steps.append(Progress(time_ns=self.now, done=done, resident=resident))
 
     def _take_sample(self) -> None:
         for rank_index, rank in enumerate(self.ranks):

@@ -11,12 +11,15 @@ import heapq
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import groupby
 
 from makeway.model.simulate.driver import Engine, OpTimes, RunResult, check_residency, run
-from makeway.model.simulate.pairs import ENDLESS_NS, Curve, Pairs, comparable
+from makeway.model.simulate.fitting import Held
+from makeway.model.simulate.pairs import ENDLESS_NS, Meeting, Pairs, comparable
 from makeway.model.simulate.policies import CutAhead, Dispatch, HeldQueue, SharingPolicy
-from makeway.model.simulate.program import EngineOp, Program
+from makeway.model.simulate.program import Program
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout
+from makeway.model.simulate.waves import Waves
 
 
 class _UnpairedError(Exception):
@@ -50,36 +53,21 @@ class _Progress:
 
 @dataclass(slots=True)
 class _Rank:
-    """The kernel and the collective of one rank, running or waiting."""
+    """The kernel and the collective of one rank."""
 
-    kernel: int | None = None
-    curve: Curve = field(default_factory=lambda: Curve((0.0,), (1.0,)))
-    origin: float = 0.0  # when the curve began
-    base: float = 0.0  # what was done before
-    comm: int | None = None  # on the device
-    waiting: int | None = None  # a collective in the queue
-    tail: bool = False  # the collective came when all blocks of the kernel were placed
-    freed: bool = False  # a collective has just left its SMs
-
-    def done(self, now: float) -> float:
-        return min(self.base + self.curve.at(now - self.origin), 1.0)
-
-    def when(self, done: float) -> float:
-        return self.origin + self.curve.when(done - self.base)
-
-    def follow(self, curve: Curve, now: float) -> None:
-        """Go on along another curve from the same part done."""
-        self.origin, self.base, self.curve = now - curve.when(self.done(now)), 0.0, curve
-
-    def restart(self, curve: Curve, now: float) -> None:
-        """Place the rest as if it were a kernel of its own."""
-        self.origin, self.base, self.curve = now, self.done(now), curve
+    queue: list[int] = field(default_factory=list)  # operations with blocks to place, by priority and arrival
+    kernel: int | None = None  # running
+    waves: Waves | None = None  # of the kernel
+    comm: int | None = None  # arrived
+    resident: int = 0  # blocks of the collective
+    held_sms: int = 0  # by the collective
 
 
 class _FluidRun:
     def __init__(self, program: Program, dispatch: Dispatch, hbm: SharingPolicy) -> None:
         self.program, self.ops = program, program.ops
-        check_residency(program, Layout(program, dispatch))
+        self.layout = Layout(program, dispatch)
+        check_residency(program, self.layout)
         self.dispatch = dispatch
         self.pairs = _pairs(replace(program, ops=(), ranks=1), dispatch, hbm)
         self.plain = [comparable(op) for op in self.ops]
@@ -134,18 +122,15 @@ class _FluidRun:
             return False
         self._advance(max(at, self.now))
         for rank in self.ranks:
-            rank.freed = False
-            if rank.kernel is not None and rank.when(1.0) <= self.now + SAME_NS:
-                kernel, rank.kernel = rank.kernel, None
-                self._end(kernel)
+            if rank.waves is not None:
+                rank.waves.advance(self.now)
+                if rank.waves.ends_at() <= self.now + SAME_NS or rank.waves.empty:
+                    self._kernel_ended(rank)
         self._data_arrived()
-        arrived = []
         while self.arrivals and self.arrivals[0][0] <= self.now + SAME_NS:
-            arrived.append(heapq.heappop(self.arrivals)[2])
-        for index in arrived:
-            self._arrive(index)
-        for number, rank in enumerate(self.ranks):
-            self._dispatch(rank, [index for index in arrived if self.ops[index].rank == number])
+            self._arrive(heapq.heappop(self.arrivals)[2])
+        for rank in self.ranks:
+            self._dispatch(rank)
         self._start_moving()
         self._set_rates()
         return True
@@ -156,10 +141,18 @@ class _FluidRun:
         self.now = at
 
     def _next_on(self, rank: _Rank) -> float:
-        if rank.kernel is None:
+        """The next moment at which the rank's kernel ends or its collective may place blocks beside it."""
+        waves = rank.waves
+        if waves is None:
             return NEVER
-        ends = rank.when(1.0)
-        return min(ends, self._opening(rank)) if rank.waiting is not None else ends
+        ends = waves.ends_at()
+        if rank.comm is None or rank.comm not in rank.queue:
+            return ends
+        assert rank.kernel is not None
+        if isinstance(self.dispatch, HeldQueue) or rank.queue[0] == rank.comm or not waves.left():
+            return min(ends, waves.next_end())
+        taken = self._slots_per_sm(rank.kernel, rank.comm)
+        return min(ends, waves.room_at() if taken else waves.placed_at())
 
     # --- arrivals and ends ---------------------------------------------------------------------
 
@@ -171,19 +164,34 @@ class _FluidRun:
             if rank.kernel is not None:
                 raise _UnpairedError("kernels run at once")
             rank.kernel = index
-        elif rank.waiting is not None or rank.comm is not None:
-            raise _UnpairedError("collectives run at once")
         else:
-            rank.waiting = index
+            if rank.comm is not None:
+                raise _UnpairedError("collectives run at once")
+            rank.comm, rank.resident, rank.held_sms = index, 0, 0
+        if op.kind == "copy":
+            self.progress[index].started = self.now
+            self._pace(rank)
+        else:
+            rank.queue.append(index)
+            rank.queue.sort(key=lambda item: -self.ops[item].priority)  # stable: by arrival within a priority
+
+    def _kernel_ended(self, rank: _Rank) -> None:
+        assert rank.kernel is not None
+        kernel, rank.kernel, rank.waves = rank.kernel, None, None
+        rank.queue = [index for index in rank.queue if index != kernel]
+        self._end(kernel)
 
     def _data_arrived(self) -> None:
         for group in [name for name, left in self.left.items() if left <= SAME_NS * max(self.rates[name], 1e-9)]:
             del self.left[group]
             for index in self.groups[group]:
                 rank = self.ranks[self.ops[index].rank]
-                rank.comm, rank.freed = None, True
-                if rank.kernel is not None:
-                    rank.follow(self.pairs.alone(self.plain[rank.kernel]), self.now)
+                if rank.waves is not None and rank.kernel is not None and rank.held_sms:
+                    rank.waves.split(self.now)
+                    rank.waves.advance(self.now)
+                    rank.waves.free += rank.held_sms * self._slots_per_sm(rank.kernel, index)
+                rank.comm = None
+                self._pace(rank)
                 self._end(index)
 
     def _end(self, index: int) -> None:
@@ -201,94 +209,98 @@ class _FluidRun:
 
     # --- who runs beside whom ------------------------------------------------------------------
 
-    def _dispatch(self, rank: _Rank, arrived: list[int]) -> None:
-        """Start what can start: a kernel that has arrived, the collective that waits for room."""
-        new = next((index for index in arrived if index == rank.kernel), None)
-        comm = rank.waiting
-        if comm is not None and rank.kernel is not None:
-            self._check(rank.kernel, comm)
-        if comm is not None and (
-            rank.kernel is None or self._apart(rank.kernel, comm) or (new is not None and self._first(comm, new, arrived))
-        ):
-            self._start_comm(rank, tail=False)
-            if rank.kernel is not None and new is None:
-                self._beside(rank)
-        if new is not None:
-            self.progress[new].started = self.progress[new].moving = self.now
-            if rank.comm is not None:
-                self._check(new, rank.comm)
-            rank.tail = False
-            rank.origin, rank.base, rank.curve = self.now, 0.0, self.pairs.alone(self.plain[new])
-            if rank.comm is not None:
-                self._beside(rank)
-        if rank.waiting is not None and self._opening(rank) <= self.now + SAME_NS:
-            assert rank.kernel is not None
-            tail = rank.done(self.now) >= self._tail(rank.kernel, rank.waiting) - 1e-9
-            before = rank.curve
-            self._start_comm(rank, tail=tail)
-            if tail or rank.freed:
-                self._beside(rank)
-            else:
-                rank.restart(self._curve(rank), self.now)
-                del before
-
-    def _check(self, kernel: int, comm: int) -> None:
-        if self._apart(kernel, comm) or self.ops[comm].priority > self.ops[kernel].priority:
+    def _dispatch(self, rank: _Rank) -> None:
+        """Offer free slots to the operations that wait, as the dispatch policy orders them."""
+        if not rank.queue:
             return
-        if isinstance(self.dispatch, HeldQueue):
-            raise _UnpairedError("under the held-queue policy a start depends on the operations before")
-        if isinstance(self.dispatch, CutAhead) and self.dispatch.turns:
+        if len(rank.queue) == 2 and isinstance(self.dispatch, CutAhead) and self.dispatch.turns:
             raise _UnpairedError("queues take turns")
+        if rank.waves is not None and rank.comm in rank.queue and not self._apart(rank):
+            rank.waves.split(self.now)
+            rank.waves.advance(self.now)
+        for part in dict.fromkeys(self.ops[index].part for index in rank.queue):
+            line = [index for index in rank.queue if self.ops[index].part == part]
+            levels = [list(level) for _, level in groupby(line, key=lambda index: self.ops[index].priority)]
+            self.dispatch.dispatch(levels, self._left, self._place)
+        rank.queue = [index for index in rank.queue if self._left(index)]
 
-    def _apart(self, kernel: int, comm: int) -> bool:
-        """Whether the two can never want the same SM."""
-        return self.ops[comm].kind == "copy" or self.ops[comm].part != self.ops[kernel].part
+    def _left(self, index: int) -> float:
+        rank, op = self.ranks[self.ops[index].rank], self.ops[index]
+        if op.kind == "kernel":
+            return rank.waves.left() if rank.waves is not None else 1.0
+        return 1.0 - rank.resident / op.blocks
 
-    def _first(self, comm: int, kernel: int, arrived: list[int]) -> bool:
-        """Whether the collective places its blocks before a kernel that arrives now."""
-        if self.ops[comm].priority != self.ops[kernel].priority:
-            return self.ops[comm].priority > self.ops[kernel].priority
-        return comm not in arrived or arrived.index(comm) < arrived.index(kernel)
+    def _place(self, index: int, limit: int | None) -> int:
+        rank = self.ranks[self.ops[index].rank]
+        return self._place_kernel(rank, index) if self.ops[index].kind == "kernel" else self._place_comm(rank, index)
 
-    def _start_comm(self, rank: _Rank, *, tail: bool) -> None:
-        assert rank.waiting is not None
-        rank.comm, rank.waiting, rank.tail = rank.waiting, None, tail
-        self.progress[rank.comm].started = self.now
-
-    def _tail(self, kernel: int, comm: int) -> float:
-        """The part of a kernel that is done when a collective behind it starts."""
-        pair = (self.plain[kernel], self.plain[comm])
-        return self.pairs.alone(pair[0]).at(self.pairs.before(*pair).comm_start_ns)
-
-    def _opening(self, rank: _Rank) -> float:
-        """When the collective that waits on this rank can place blocks beside its kernel."""
-        assert rank.kernel is not None and rank.waiting is not None
-        kernel, comm = rank.kernel, rank.waiting
-        opening = rank.when(self._tail(kernel, comm))
-        if self.ops[comm].priority > self.ops[kernel].priority:
-            if rank.freed:
-                return self.now
-            opening = min(opening, rank.origin + rank.curve.next_event(self.progress[comm].arrived - rank.origin))
-        return opening
-
-    def _meeting_case(self, rank: _Rank) -> object:
-        return None
-
-    def _curve(self, rank: _Rank) -> Curve:
-        """The curve of the rank's kernel beside its collective."""
-        assert rank.kernel is not None and rank.comm is not None
-        pair = (self.plain[rank.kernel], self.plain[rank.comm])
-        moving = self._group(rank.comm) in self.left or self.program.ranks == 1
-        meeting = self.pairs.before if rank.tail else self.pairs.after
-        curve = meeting(*pair, moving=moving).kernel
-        if curve.end_ns > ENDLESS_NS / 10:
+    def _place_kernel(self, rank: _Rank, index: int) -> int:
+        if rank.waves is not None:
+            return rank.waves.place(self.now)
+        blocks, meeting = self.ops[index].blocks, self._meeting(rank)
+        if meeting.kernel.end_ns > ENDLESS_NS / 10:
             raise _UnpairedError("a collective leaves a kernel no room")
-        return curve
+        rank.waves = Waves(meeting, blocks, self.now)
+        if rank.held_sms and rank.comm is not None:
+            slots = self.pairs.alone(self.plain[index]).slots - rank.held_sms * self._slots_per_sm(index, rank.comm)
+            if slots != meeting.slots and meeting.slots < blocks:
+                rank.waves = Waves.on(slots, meeting, blocks, self.now)
+        self.progress[index].started = self.progress[index].moving = self.now
+        return blocks - round(rank.waves.left() * blocks)
 
-    def _beside(self, rank: _Rank) -> None:
-        curve = self._curve(rank)
-        if curve is not rank.curve:
-            rank.follow(curve, self.now)
+    def _place_comm(self, rank: _Rank, index: int) -> int:
+        op = self.ops[index]
+        wanted = op.blocks - rank.resident
+        sms, placed = wanted, wanted
+        if rank.waves is not None and rank.kernel is not None:
+            taken = self._slots_per_sm(rank.kernel, index)
+            if taken:
+                rank.waves.split(self.now)
+                rank.waves.advance(self.now)
+                sms = min(rank.waves.free // self._kernel_blocks(rank.kernel), wanted)
+                placed = min(sms * self._comm_blocks(index), wanted)
+                rank.waves.free -= sms * taken
+        if placed:
+            rank.resident += placed
+            rank.held_sms += sms
+            if self.progress[index].started == NEVER:
+                self.progress[index].started = self.now
+                self._pace(rank)
+        return placed
+
+    def _apart(self, rank: _Rank) -> bool:
+        """Whether kernel and collective can never want the same SM."""
+        assert rank.kernel is not None and rank.comm is not None
+        kernel, comm = self.ops[rank.kernel], self.ops[rank.comm]
+        return comm.kind == "copy" or comm.part != kernel.part
+
+    def _slots_per_sm(self, kernel: int, comm: int) -> int:
+        """Blocks of a kernel that an SM with a block of the collective lacks."""
+        if self.ops[comm].kind == "copy" or self.ops[comm].part != self.ops[kernel].part:
+            return 0
+        return self.layout_room(kernel, ()) - self.layout_room(kernel, ((self.layout.kind[comm], 1),))
+
+    def layout_room(self, index: int, held: Held) -> int:
+        return self.layout.fitting.capacity(self.layout.kind[index], held)
+
+    def _kernel_blocks(self, kernel: int) -> int:
+        return self.layout_room(kernel, ())
+
+    def _comm_blocks(self, comm: int) -> int:
+        return self.layout_room(comm, ())
+
+    def _meeting(self, rank: _Rank) -> Meeting:
+        """The measured run of the rank's kernel beside what else is on the device."""
+        assert rank.kernel is not None
+        kernel, comm = self.plain[rank.kernel], rank.comm
+        if comm is None or self.progress[comm].started == NEVER:
+            return self.pairs.alone(kernel)
+        moving = self.program.ranks == 1 or self.progress[comm].moving != NEVER
+        return self.pairs.beside(kernel, self.plain[comm], moving=moving)
+
+    def _pace(self, rank: _Rank) -> None:
+        if rank.waves is not None:
+            rank.waves.pace(self._meeting(rank), self.now)
 
     def _start_moving(self) -> None:
         """A collective moves data once it has started on every rank."""
@@ -299,16 +311,16 @@ class _FluidRun:
                 self.left[group] = self.ops[indexes[0]].work_ns
                 for index in indexes:
                     self.progress[index].moving = self.now
-                    if self.program.ranks > 1 and self.ranks[self.ops[index].rank].kernel is not None:
-                        self._beside(self.ranks[self.ops[index].rank])
+                    if self.program.ranks > 1:
+                        self._pace(self.ranks[self.ops[index].rank])
 
     def _set_rates(self) -> None:
         """A collective moves at the pace of its slowest rank."""
         self.rates = {group: min(map(self._rate, self.groups[group])) for group in self.left}
 
     def _rate(self, comm: int) -> float:
-        rank = self.ranks[self.ops[comm].rank]
-        if rank.kernel is None:
-            return self.pairs.comm_rate(self.plain[comm])
-        meeting = self.pairs.before if rank.tail else self.pairs.after
-        return meeting(self.plain[rank.kernel], self.plain[comm]).comm_rate
+        rank, op = self.ranks[self.ops[comm].rank], self.ops[comm]
+        part = 1.0 if op.kind == "copy" else rank.resident / op.blocks
+        if rank.kernel is None or rank.waves is None:
+            return self.pairs.alone(self.plain[comm]).comm_rate * part
+        return self.pairs.beside(self.plain[rank.kernel], self.plain[comm], moving=True).comm_rate * part

@@ -1,14 +1,15 @@
 """What one kernel and one collective do to each other: a run of the two alone, measured once and kept.
 
-Three runs describe a pair. The kernel alone: how far it is at each moment. The kernel beside a collective that is
-resident already and outlasts it. The collective that arrives just after the kernel's first blocks: when it starts,
-and how both go on from there. The fluid engine puts a program's timeline together from these.
+Two runs describe a pair: the kernel with the device to itself, and the kernel beside a collective that is resident
+already and outlasts it. Each gives the kernel's progress, how many blocks it has resident, how long a block takes,
+and the rate at which the collective moves. The fluid engine puts a program's timeline together from these.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from makeway.model.simulate.driver import Engine, RunResult, run
 from makeway.model.simulate.policies import Dispatch, SharingPolicy
@@ -22,29 +23,24 @@ _JUST_AFTER_NS = 10 * SAME_NS
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How much of a kernel is done at each moment since its arrival, linear between events."""
+    """How many blocks of a kernel have ended at each moment since its arrival, linear between events."""
 
     times_ns: tuple[float, ...]
-    done: tuple[float, ...]  # part of its blocks, 0 to 1, rising
+    blocks: tuple[float, ...]  # rising
 
     def at(self, time_ns: float) -> float:
-        """The part that is done at a moment."""
+        """Blocks that have ended by a moment; parts of blocks are work in progress."""
         right = bisect_right(self.times_ns, time_ns)
         if right == len(self.times_ns):
-            return 1.0
-        return _between(self.times_ns, self.done, right, time_ns) if right else 0.0
+            return self.blocks[-1]
+        return _between(self.times_ns, self.blocks, right, time_ns) if right else 0.0
 
-    def when(self, done: float) -> float:
-        """The first moment at which this part is done."""
-        right = bisect_left(self.done, done)
-        if right >= len(self.done):
+    def when(self, blocks: float) -> float:
+        """The first moment by which so many blocks have ended."""
+        right = bisect_left(self.blocks, blocks)
+        if right >= len(self.blocks):
             return self.times_ns[-1]
-        return _between(self.done, self.times_ns, right, done) if right else self.times_ns[0]
-
-    def next_event(self, time_ns: float) -> float:
-        """The first moment after this one at which blocks end."""
-        at = bisect_right(self.times_ns, time_ns + SAME_NS)
-        return self.times_ns[min(at, len(self.times_ns) - 1)]
+        return _between(self.blocks, self.times_ns, right, blocks) if right else self.times_ns[0]
 
     @property
     def end_ns(self) -> float:
@@ -58,11 +54,12 @@ def _between(keys: tuple[float, ...], values: tuple[float, ...], right: int, key
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """A kernel and a collective that outlasts it, until the kernel ends."""
+    """A kernel from its arrival to its end, alone or beside a collective that outlasts it."""
 
     kernel: Curve
-    comm_start_ns: float  # since the kernel's arrival
-    comm_rate: float  # work per nanosecond, from its start to the kernel's end
+    slots: int  # blocks of the kernel that are resident at most
+    block_ns: float  # mean time of a block
+    comm_rate: float  # work of the collective per nanosecond
 
 
 class Pairs:
@@ -75,21 +72,13 @@ class Pairs:
         self._hbm = hbm
         self._known: dict[tuple[str | EngineOp, ...], Meeting] = {}
 
-    def alone(self, kernel: EngineOp) -> Curve:
-        """A kernel with the device to itself."""
-        return self._measured("alone", kernel).kernel
+    def alone(self, op: EngineOp) -> Meeting:
+        """A kernel, or a collective, with the device to itself."""
+        return self._measured("alone", op)
 
-    def comm_rate(self, comm: EngineOp) -> float:
-        """Work per nanosecond of a collective alone."""
-        return self._measured("alone", comm).comm_rate
-
-    def after(self, kernel: EngineOp, comm: EngineOp, *, moving: bool = True) -> Meeting:
-        """The kernel arrives when the collective is resident; it moves data or waits for another rank."""
-        return self._measured("after" if moving else "after waiting", kernel, comm)
-
-    def before(self, kernel: EngineOp, comm: EngineOp, *, moving: bool = True) -> Meeting:
-        """The collective arrives, with no higher priority, just after the kernel's first blocks are placed."""
-        return self._measured("before" if moving else "before waiting", kernel, comm)
+    def beside(self, kernel: EngineOp, comm: EngineOp, *, moving: bool) -> Meeting:
+        """A kernel that arrives when the collective is resident; the collective moves data, or waits for a rank."""
+        return self._measured("moving" if moving else "waiting", kernel, comm)
 
     def _measured(self, case: str, *ops: EngineOp) -> Meeting:
         key = (case, *ops)
@@ -99,21 +88,17 @@ class Pairs:
         return known
 
     def _measure(self, case: str, op: EngineOp, comm: EngineOp | None = None) -> Meeting:
-        program = self._base
-        if comm is not None and case.endswith("waiting"):
-            comm = replace(comm, hbm_per_ns=0.0, l2_per_ns=0.0, link_per_ns=0.0)
-            program = replace(program, interference=Interference())
-        if comm is None:
-            ops: tuple[EngineOp, ...] = (op,)
-        elif case.startswith("after"):
-            ops = (replace(op, launch_ns=_JUST_AFTER_NS), replace(comm, launch_ns=0.0))
-        else:
-            ops = (op, replace(comm, launch_ns=_JUST_AFTER_NS, priority=min(op.priority, comm.priority)))
+        program, ops = self._base, (op,)
+        if comm is not None:
+            if case == "waiting":
+                comm = replace(comm, hbm_per_ns=0.0, l2_per_ns=0.0, link_per_ns=0.0)
+                program = replace(program, interference=Interference())
+            ops = (replace(op, launch_ns=_JUST_AFTER_NS), comm)
         result = run(
             replace(program, ops=ops), engine=self._engine, dispatch=self._dispatch, hbm=self._hbm, progress=True
         )
         if op.kind != "kernel":
-            return Meeting(Curve((0.0,), (1.0,)), 0.0, op.work_ns / result.end_ns)
+            return Meeting(Curve((0.0,), (0.0,)), 0, 0.0, op.work_ns / result.end_ns)
         return _meeting(result, ops)
 
 
@@ -125,19 +110,18 @@ def comparable(op: EngineOp) -> EngineOp:
 
 def _meeting(result: RunResult, ops: tuple[EngineOp, ...]) -> Meeting:
     arrived, ended = ops[0].launch_ns, result.times[0].ended_ns
-    knots = {arrived: 0.0} | {time: done[0] / ops[0].blocks for time, done in result.progress if done[0]}
-    rising = [(arrived, 0.0)]
-    for time, done in sorted(knots.items()):
-        if done > rising[-1][1]:
-            rising.append((time, done))
-    if result.times[0].started_ns > arrived + SAME_NS:
-        rising.insert(1, (result.times[0].started_ns, 1e-12))
-    step = -(-len(rising) // MOST_KNOTS)
-    kept = [*rising[:-1:step], rising[-1]]
-    curve = Curve(tuple(time - arrived for time, _ in kept), tuple(done for _, done in kept))
-    if len(ops) == 1:
-        return Meeting(curve, curve.end_ns, 0.0)
-    started = max(result.times[1].started_ns, arrived)
-    moved = {time: done[1] for time, done in result.progress if time in (arrived, ended)}
-    rate = (moved[ended] - moved.get(arrived, 0.0)) / (ended - started) if ended > started else 0.0
-    return Meeting(curve, started - arrived, rate)
+    steps = [step for step in result.progress if arrived - SAME_NS <= step.time_ns <= ended]
+    knots = [(0.0, 0.0)]
+    for step in steps:
+        if step.done[0] > knots[-1][1]:
+            knots.append((step.time_ns - arrived, step.done[0]))
+    stride = -(-len(knots) // MOST_KNOTS)
+    times, blocks = zip(*knots[:-1:stride], knots[-1], strict=True)
+    held = sum(step.resident[0] * (later.time_ns - step.time_ns) for step, later in pairwise(steps))
+    moved = steps[-1].done[1] - steps[0].done[1] if len(ops) > 1 else 0.0
+    return Meeting(
+        kernel=Curve(times, blocks),
+        slots=max(step.resident[0] for step in steps),
+        block_ns=held / ops[0].blocks,
+        comm_rate=moved / (ended - arrived),
+    )

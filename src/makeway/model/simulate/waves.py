@@ -1,0 +1,141 @@
+"""A kernel as waves of blocks on slots: how the fluid engine follows it when a collective takes slots or leaves them.
+
+All blocks take the same time, so blocks that start together end together: a wave. Whole rounds of waves are skipped
+by arithmetic; only a moment at which somebody else may take a slot is an event.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from makeway.model.simulate.pairs import Curve, Meeting
+from makeway.model.simulate.sms import NEVER, SAME_NS
+
+
+class Waves:
+    """One running kernel. It follows a measured curve until something changes, then its own waves."""
+
+    def __init__(self, meeting: Meeting, blocks: int, now: float) -> None:
+        self.blocks = blocks
+        self.free = 0  # slots that nobody holds
+        self._block_ns = meeting.block_ns
+        self._slots = meeting.slots
+        self._curve: Curve | None = meeting.kernel
+        self._origin = now
+        self._waves: list[tuple[float, int]] = []
+        self._unplaced = max(blocks - meeting.slots, 0)
+
+    @classmethod
+    def on(cls, slots: int, meeting: Meeting, blocks: int, now: float) -> Waves:
+        """A kernel that begins on another number of slots than any measured run of it."""
+        kernel = cls(meeting, blocks, now)
+        first = min(slots, blocks)
+        kernel._curve, kernel._waves = None, [(now + meeting.block_ns, first)]
+        kernel._unplaced, kernel.free = blocks - first, slots - first
+        return kernel
+
+    # --- looking ahead -------------------------------------------------------------------------
+
+    def ends_at(self) -> float:
+        """When the kernel ends if nothing changes; never while it has no slot."""
+        if self._curve:
+            return self._origin + self._curve.end_ns
+        if not self._waves:
+            return NEVER
+        rounds, rest = divmod(self._unplaced, self._in_flight)
+        last = self._waves[-1][0] + rounds * self._block_ns
+        return max(last, self._dealt_at(rest - 1, rounds + 1)) if rest else last
+
+    def next_end(self) -> float:
+        """When the next wave ends."""
+        return self._waves[0][0] if self._waves else NEVER
+
+    def room_at(self) -> float:
+        """When the first slot stays empty because all blocks are placed."""
+        if not self._waves:
+            return NEVER
+        rounds, rest = divmod(self._unplaced, self._in_flight)
+        return self._dealt_at(rest, rounds)
+
+    def placed_at(self) -> float:
+        """When the last block is placed."""
+        rounds, rest = divmod(self._unplaced - 1, self._in_flight)
+        return self._dealt_at(rest, rounds)
+
+    @property
+    def _in_flight(self) -> int:
+        return sum([count for _, count in self._waves])
+
+    def _dealt_at(self, slot: int, rounds: int) -> float:
+        """When the slot of this number, counted by the ends of the waves, becomes free after so many rounds."""
+        for end, count in self._waves:
+            if slot < count:
+                return end + rounds * self._block_ns
+            slot -= count
+        raise AssertionError("more slots than waves hold")
+
+    @property
+    def empty(self) -> bool:
+        """Whether all blocks have ended."""
+        return self._curve is None and not self._waves and not self._unplaced
+
+    def left(self) -> float:
+        """The part of its blocks that is not placed."""
+        return self._unplaced / self.blocks
+
+    # --- moving on -----------------------------------------------------------------------------
+
+    def split(self, now: float) -> None:
+        """Leave the measured curve: the blocks it would end next are the waves in flight."""
+        curve, self._curve = self._curve, None
+        if curve is None:
+            return
+        ended, resident = 0.0, 0.0
+        for time, blocks in zip(curve.times_ns, curve.blocks, strict=True):
+            end = self._origin + time
+            if end < now - SAME_NS:
+                ended = blocks
+            elif blocks > ended + resident and resident < self._slots:
+                count = min(blocks - ended - resident, self._slots - resident)
+                self._waves.append((end, round(count)))
+                resident += count
+        self._waves = [wave for wave in self._waves if wave[1]]
+        in_flight = self._in_flight
+        self._unplaced = max(self.blocks - round(ended) - in_flight, 0)
+        self.free = self._slots - in_flight
+
+    def advance(self, now: float) -> None:
+        """Refill the slots of waves that have ended before now, and free those of waves that end now."""
+        if self._curve:
+            return
+        waves, block_ns = self._waves, self._block_ns
+        if waves and self._unplaced:
+            in_flight = self._in_flight
+            rounds = min(self._unplaced // in_flight, int((now - SAME_NS - waves[-1][0]) / block_ns))
+            if rounds > 0:
+                waves[:] = [(end + rounds * block_ns, count) for end, count in waves]
+                self._unplaced -= rounds * in_flight
+        while waves and waves[0][0] <= now + SAME_NS:
+            end, count = waves.pop(0)
+            self.free += count
+            if end < now - SAME_NS:
+                self.place(end)
+
+    def place(self, now: float) -> int:
+        """Place waiting blocks on free slots."""
+        placed = min(self.free, self._unplaced)
+        if placed:
+            insort(self._waves, (now + self._block_ns, placed))
+            self.free -= placed
+            self._unplaced -= placed
+        return placed
+
+    def pace(self, meeting: Meeting, now: float) -> None:
+        """Blocks take another time from now on; what is left of those in flight changes in proportion."""
+        if self._curve:
+            done = self._curve.at(now - self._origin)
+            self._curve, self._origin = meeting.kernel, now - meeting.kernel.when(done)
+        else:
+            factor = meeting.block_ns / self._block_ns
+            self._waves = [(now + (end - now) * factor, count) for end, count in self._waves]
+        self._block_ns = meeting.block_ns
