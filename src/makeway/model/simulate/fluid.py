@@ -152,7 +152,8 @@ class _FluidRun:
         if isinstance(self.dispatch, HeldQueue) or rank.queue[0] == rank.comm or not waves.left():
             return min(ends, waves.next_end())
         taken = self._slots_per_sm(rank.kernel, rank.comm)
-        return min(ends, waves.room_at() if taken else waves.placed_at())
+        idle = (taken - 1) * (waves.slots // self._room(rank.kernel, ())) + 1 if taken else 0
+        return min(ends, waves.idle_at(idle))
 
     # --- arrivals and ends ---------------------------------------------------------------------
 
@@ -215,14 +216,19 @@ class _FluidRun:
             return
         if len(rank.queue) == 2 and isinstance(self.dispatch, CutAhead) and self.dispatch.turns:
             raise _UnpairedError("queues take turns")
-        if rank.waves is not None and rank.comm in rank.queue and not self._apart(rank):
-            rank.waves.split(self.now)
-            rank.waves.advance(self.now)
+        self._split(rank)
         for part in dict.fromkeys(self.ops[index].part for index in rank.queue):
             line = [index for index in rank.queue if self.ops[index].part == part]
             levels = [list(level) for _, level in groupby(line, key=lambda index: self.ops[index].priority)]
             self.dispatch.dispatch(levels, self._left, self._place)
         rank.queue = [index for index in rank.queue if self._left(index)]
+        self._split(rank)
+
+    def _split(self, rank: _Rank) -> None:
+        """Follow the kernel wave by wave while a collective waits for its slots."""
+        if rank.waves is not None and rank.comm in rank.queue and not self._apart(rank):
+            rank.waves.split(self.now)
+            rank.waves.advance(self.now)
 
     def _left(self, index: int) -> float:
         rank, op = self.ranks[self.ops[index].rank], self.ops[index]
@@ -257,8 +263,9 @@ class _FluidRun:
             if taken:
                 rank.waves.split(self.now)
                 rank.waves.advance(self.now)
-                sms = min(rank.waves.free // self._kernel_blocks(rank.kernel), wanted)
-                placed = min(sms * self._comm_blocks(index), wanted)
+                free, room = self._open_sms(rank, index)
+                sms = min(free, wanted)
+                placed = min(sms * room, wanted)
                 rank.waves.free -= sms * taken
         if placed:
             rank.resident += placed
@@ -278,16 +285,22 @@ class _FluidRun:
         """Blocks of a kernel that an SM with a block of the collective lacks."""
         if self.ops[comm].kind == "copy" or self.ops[comm].part != self.ops[kernel].part:
             return 0
-        return self.layout_room(kernel, ()) - self.layout_room(kernel, ((self.layout.kind[comm], 1),))
+        return self._room(kernel, ()) - self._room(kernel, ((self.layout.kind[comm], 1),))
 
-    def layout_room(self, index: int, held: Held) -> int:
+    def _open_sms(self, rank: _Rank, comm: int) -> tuple[int, int]:
+        """SMs with room for the collective, and for how many of its blocks; the kernel's are spread evenly."""
+        assert rank.waves is not None and rank.kernel is not None
+        full = self._room(rank.kernel, ())
+        sms = rank.waves.slots // full
+        most = full - self._slots_per_sm(rank.kernel, comm)  # blocks of the kernel beside one of the collective
+        each, more = divmod(rank.waves.in_flight, sms) if sms else (full, 0)
+        if each > most:
+            return 0, 0
+        room = self._room(comm, ((self.layout.kind[rank.kernel], each),) if each else ())
+        return (sms - more if each == most else sms), room
+
+    def _room(self, index: int, held: Held) -> int:
         return self.layout.fitting.capacity(self.layout.kind[index], held)
-
-    def _kernel_blocks(self, kernel: int) -> int:
-        return self.layout_room(kernel, ())
-
-    def _comm_blocks(self, comm: int) -> int:
-        return self.layout_room(comm, ())
 
     def _meeting(self, rank: _Rank) -> Meeting:
         """The measured run of the rank's kernel beside what else is on the device."""

@@ -42,7 +42,7 @@ class Waves:
             return self._origin + self._curve.end_ns
         if not self._waves:
             return NEVER
-        rounds, rest = divmod(self._unplaced, self._in_flight)
+        rounds, rest = divmod(self._unplaced, self.in_flight)
         last = self._waves[-1][0] + rounds * self._block_ns
         return max(last, self._dealt_at(rest - 1, rounds + 1)) if rest else last
 
@@ -50,21 +50,21 @@ class Waves:
         """When the next wave ends."""
         return self._waves[0][0] if self._waves else NEVER
 
-    def room_at(self) -> float:
-        """When the first slot stays empty because all blocks are placed."""
+    def idle_at(self, slots: int) -> float:
+        """When all blocks are placed and so many slots stay empty."""
         if not self._waves:
             return NEVER
-        rounds, rest = divmod(self._unplaced, self._in_flight)
-        return self._dealt_at(rest, rounds)
-
-    def placed_at(self) -> float:
-        """When the last block is placed."""
-        rounds, rest = divmod(self._unplaced - 1, self._in_flight)
-        return self._dealt_at(rest, rounds)
+        rounds, slot = divmod(self._unplaced + slots - 1, self.in_flight)
+        return self._dealt_at(slot, rounds)
 
     @property
-    def _in_flight(self) -> int:
+    def in_flight(self) -> int:
         return sum([count for _, count in self._waves])
+
+    @property
+    def slots(self) -> int:
+        """Slots that the kernel holds or may take now."""
+        return self.in_flight + self.free
 
     def _dealt_at(self, slot: int, rounds: int) -> float:
         """When the slot of this number, counted by the ends of the waves, becomes free after so many rounds."""
@@ -100,7 +100,7 @@ class Waves:
                 self._waves.append((end, round(count)))
                 resident += count
         self._waves = [wave for wave in self._waves if wave[1]]
-        in_flight = self._in_flight
+        in_flight = self.in_flight
         self._unplaced = max(self.blocks - round(ended) - in_flight, 0)
         self.free = self._slots - in_flight
 
@@ -110,7 +110,7 @@ class Waves:
             return
         waves, block_ns = self._waves, self._block_ns
         if waves and self._unplaced:
-            in_flight = self._in_flight
+            in_flight = self.in_flight
             rounds = min(self._unplaced // in_flight, int((now - SAME_NS - waves[-1][0]) / block_ns))
             if rounds > 0:
                 waves[:] = [(end + rounds * block_ns, count) for end, count in waves]
