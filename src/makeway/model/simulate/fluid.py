@@ -61,6 +61,7 @@ class _Rank:
     comm: int | None = None  # arrived
     resident: int = 0  # blocks of the collective
     held_sms: int = 0  # by the collective
+    refilled: bool = False  # whether the kernel has had its turn at this moment
 
 
 class _FluidRun:
@@ -149,8 +150,8 @@ class _FluidRun:
         if rank.comm is None or rank.comm not in rank.queue:
             return ends
         assert rank.kernel is not None
-        if isinstance(self.dispatch, HeldQueue) or rank.queue[0] == rank.comm or not waves.left():
-            return min(ends, waves.next_end())
+        if isinstance(self.dispatch, HeldQueue) or rank.queue[0] == rank.comm or not waves.left(self.now):
+            return min(ends, waves.next_end(self.now))
         taken = self._slots_per_sm(rank.kernel, rank.comm)
         idle = (taken - 1) * (waves.slots // self._room(rank.kernel, ())) + 1 if taken else 0
         return min(ends, waves.idle_at(idle))
@@ -188,8 +189,7 @@ class _FluidRun:
             for index in self.groups[group]:
                 rank = self.ranks[self.ops[index].rank]
                 if rank.waves is not None and rank.kernel is not None and rank.held_sms:
-                    rank.waves.split(self.now)
-                    rank.waves.advance(self.now)
+                    rank.waves = rank.waves.split(self.now)
                     rank.waves.free += rank.held_sms * self._slots_per_sm(rank.kernel, index)
                 rank.comm = None
                 self._pace(rank)
@@ -216,24 +216,18 @@ class _FluidRun:
             return
         if len(rank.queue) == 2 and isinstance(self.dispatch, CutAhead) and self.dispatch.turns:
             raise _UnpairedError("queues take turns")
-        self._split(rank)
+        rank.refilled = False
         for part in dict.fromkeys(self.ops[index].part for index in rank.queue):
             line = [index for index in rank.queue if self.ops[index].part == part]
             levels = [list(level) for _, level in groupby(line, key=lambda index: self.ops[index].priority)]
             self.dispatch.dispatch(levels, self._left, self._place)
+        rank.refilled = True
         rank.queue = [index for index in rank.queue if self._left(index)]
-        self._split(rank)
-
-    def _split(self, rank: _Rank) -> None:
-        """Follow the kernel wave by wave while a collective waits for its slots."""
-        if rank.waves is not None and rank.comm in rank.queue and not self._apart(rank):
-            rank.waves.split(self.now)
-            rank.waves.advance(self.now)
 
     def _left(self, index: int) -> float:
         rank, op = self.ranks[self.ops[index].rank], self.ops[index]
         if op.kind == "kernel":
-            return rank.waves.left() if rank.waves is not None else 1.0
+            return rank.waves.left(self.now if rank.refilled else self.now - 2 * SAME_NS) if rank.waves is not None else 1.0
         return 1.0 - rank.resident / op.blocks
 
     def _place(self, index: int, limit: int | None) -> int:
@@ -241,6 +235,7 @@ class _FluidRun:
         return self._place_kernel(rank, index) if self.ops[index].kind == "kernel" else self._place_comm(rank, index)
 
     def _place_kernel(self, rank: _Rank, index: int) -> int:
+        rank.refilled = True
         if rank.waves is not None:
             return rank.waves.place(self.now)
         blocks, meeting = self.ops[index].blocks, self._meeting(rank)
@@ -252,21 +247,23 @@ class _FluidRun:
             if slots != meeting.slots and meeting.slots < blocks:
                 rank.waves = Waves.on(slots, meeting, blocks, self.now)
         self.progress[index].started = self.progress[index].moving = self.now
-        return blocks - round(rank.waves.left() * blocks)
+        return blocks - round(rank.waves.left(self.now) * blocks)
 
     def _place_comm(self, rank: _Rank, index: int) -> int:
         op = self.ops[index]
         wanted = op.blocks - rank.resident
         sms, placed = wanted, wanted
-        if rank.waves is not None and rank.kernel is not None:
-            taken = self._slots_per_sm(rank.kernel, index)
-            if taken:
-                rank.waves.split(self.now)
-                rank.waves.advance(self.now)
-                free, room = self._open_sms(rank, index)
-                sms = min(free, wanted)
-                placed = min(sms * room, wanted)
-                rank.waves.free -= sms * taken
+        taken = self._slots_per_sm(rank.kernel, index) if rank.kernel is not None and rank.waves is not None else 0
+        if rank.waves is not None and taken:
+            waves = rank.waves.split(self.now)
+            if rank.refilled:
+                waves.place(self.now)
+            free, room = self._open_sms(rank, waves, index)
+            sms = min(free, wanted)
+            placed = min(sms * room, wanted)
+            if placed:
+                waves.free -= sms * taken
+                rank.waves = waves
         if placed:
             rank.resident += placed
             rank.held_sms += sms
@@ -287,13 +284,13 @@ class _FluidRun:
             return 0
         return self._room(kernel, ()) - self._room(kernel, ((self.layout.kind[comm], 1),))
 
-    def _open_sms(self, rank: _Rank, comm: int) -> tuple[int, int]:
+    def _open_sms(self, rank: _Rank, waves: Waves, comm: int) -> tuple[int, int]:
         """SMs with room for the collective, and for how many of its blocks; the kernel's are spread evenly."""
-        assert rank.waves is not None and rank.kernel is not None
+        assert rank.kernel is not None
         full = self._room(rank.kernel, ())
-        sms = rank.waves.slots // full
+        sms = waves.slots // full
         most = full - self._slots_per_sm(rank.kernel, comm)  # blocks of the kernel beside one of the collective
-        each, more = divmod(rank.waves.in_flight, sms) if sms else (full, 0)
+        each, more = divmod(waves.in_flight, sms) if sms else (full, 0)
         if each > most:
             return 0, 0
         room = self._room(comm, ((self.layout.kind[rank.kernel], each),) if each else ())

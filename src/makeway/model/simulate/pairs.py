@@ -42,6 +42,18 @@ class Curve:
             return self.times_ns[-1]
         return _between(self.blocks, self.times_ns, right, blocks) if right else self.times_ns[0]
 
+    def ended(self, time_ns: float) -> float:
+        """Blocks that have ended by a moment, whole ones."""
+        return self.blocks[max(bisect_right(self.times_ns, time_ns + SAME_NS) - 1, 0)]
+
+    def counted(self, blocks: float) -> float:
+        """The event by which so many blocks have ended."""
+        return self.times_ns[min(bisect_left(self.blocks, blocks), len(self.blocks) - 1)]
+
+    def next_event(self, time_ns: float) -> float:
+        """The first event after a moment."""
+        return self.times_ns[min(bisect_right(self.times_ns, time_ns + SAME_NS), len(self.times_ns) - 1)]
+
     @property
     def end_ns(self) -> float:
         return self.times_ns[-1]

@@ -7,6 +7,7 @@ by arithmetic; only a moment at which somebody else may take a slot is an event.
 from __future__ import annotations
 
 from bisect import insort
+from copy import copy
 
 from makeway.model.simulate.pairs import Curve, Meeting
 from makeway.model.simulate.sms import NEVER, SAME_NS
@@ -46,12 +47,16 @@ class Waves:
         last = self._waves[-1][0] + rounds * self._block_ns
         return max(last, self._dealt_at(rest - 1, rounds + 1)) if rest else last
 
-    def next_end(self) -> float:
-        """When the next wave ends."""
+    def next_end(self, now: float) -> float:
+        """When the next blocks end."""
+        if self._curve:
+            return self._origin + self._curve.next_event(now - self._origin)
         return self._waves[0][0] if self._waves else NEVER
 
     def idle_at(self, slots: int) -> float:
         """When all blocks are placed and so many slots stay empty."""
+        if self._curve:
+            return self._origin + self._curve.counted(self.blocks - self._slots + slots)
         if not self._waves:
             return NEVER
         rounds, slot = divmod(self._unplaced + slots - 1, self.in_flight)
@@ -64,7 +69,7 @@ class Waves:
     @property
     def slots(self) -> int:
         """Slots that the kernel holds or may take now."""
-        return self.in_flight + self.free
+        return self._slots if self._curve else self.in_flight + self.free
 
     def _dealt_at(self, slot: int, rounds: int) -> float:
         """When the slot of this number, counted by the ends of the waves, becomes free after so many rounds."""
@@ -79,17 +84,24 @@ class Waves:
         """Whether all blocks have ended."""
         return self._curve is None and not self._waves and not self._unplaced
 
-    def left(self) -> float:
+    def left(self, now: float) -> float:
         """The part of its blocks that is not placed."""
+        if self._curve:
+            return max(self.blocks - self._slots - self._curve.ended(now - self._origin), 0) / self.blocks
         return self._unplaced / self.blocks
 
     # --- moving on -----------------------------------------------------------------------------
 
-    def split(self, now: float) -> None:
-        """Leave the measured curve: the blocks it would end next are the waves in flight."""
-        curve, self._curve = self._curve, None
-        if curve is None:
-            return
+    def split(self, now: float) -> Waves:
+        """The kernel off its curve: the blocks that would end next are its waves in flight; those of now have ended."""
+        kernel = copy(self)
+        kernel._waves = list(self._waves)
+        if self._curve is not None:
+            kernel._leave_curve(self._curve, now)
+        kernel.advance(now)
+        return kernel
+
+    def _leave_curve(self, curve: Curve, now: float) -> None:
         ended, resident = 0.0, 0.0
         for time, blocks in zip(curve.times_ns, curve.blocks, strict=True):
             end = self._origin + time
@@ -99,10 +111,9 @@ class Waves:
                 count = min(blocks - ended - resident, self._slots - resident)
                 self._waves.append((end, round(count)))
                 resident += count
-        self._waves = [wave for wave in self._waves if wave[1]]
-        in_flight = self.in_flight
-        self._unplaced = max(self.blocks - round(ended) - in_flight, 0)
-        self.free = self._slots - in_flight
+        self._curve = None
+        self._unplaced = max(self.blocks - round(ended) - self.in_flight, 0)
+        self.free = self._slots - self.in_flight
 
     def advance(self, now: float) -> None:
         """Refill the slots of waves that have ended before now, and free those of waves that end now."""
