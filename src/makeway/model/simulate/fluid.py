@@ -78,6 +78,7 @@ class _FluidRun:
         self.groups: dict[str, list[int]] = defaultdict(list)
         self.left: dict[str, float] = {}  # work of the collectives that move data
         self.rates: dict[str, float] = {}
+        self.stops: dict[str, float] = {}  # the work that is left when the channels that are complete are done
         self.now, self.events = 0.0, 0
         self._link_up()
 
@@ -117,7 +118,7 @@ class _FluidRun:
         at = min(
             self.arrivals[0][0] if self.arrivals else NEVER,
             *(self._next_on(rank) for rank in self.ranks),
-            *(self.now + left / self.rates[group] for group, left in self.left.items() if self.rates[group]),
+            *(self.now + (self.left[group] - self.stops[group]) / rate for group, rate in self.rates.items() if rate),
         )
         if at == NEVER:
             return False
@@ -184,7 +185,7 @@ class _FluidRun:
         self._end(kernel)
 
     def _data_arrived(self) -> None:
-        for group in [name for name, left in self.left.items() if left <= SAME_NS * max(self.rates[name], 1e-9)]:
+        for group in [name for name, left in self.left.items() if left <= SAME_NS]:
             del self.left[group]
             for index in self.groups[group]:
                 rank = self.ranks[self.ops[index].rank]
@@ -214,8 +215,8 @@ class _FluidRun:
         """Offer free slots to the operations that wait, as the dispatch policy orders them."""
         if not rank.queue:
             return
-        if len(rank.queue) == 2 and isinstance(self.dispatch, CutAhead) and self.dispatch.turns:
-            raise _UnpairedError("queues take turns")
+        if len(rank.queue) == 2:
+            self._check(*rank.queue)
         rank.refilled = False
         for part in dict.fromkeys(self.ops[index].part for index in rank.queue):
             line = [index for index in rank.queue if self.ops[index].part == part]
@@ -223,6 +224,15 @@ class _FluidRun:
             self.dispatch.dispatch(levels, self._left, self._place)
         rank.refilled = True
         rank.queue = [index for index in rank.queue if self._left(index)]
+
+    def _check(self, one: int, other: int) -> None:
+        """Refuse policies whose choice between two operations depends on more than the two."""
+        if self.ops[one].part != self.ops[other].part or self.ops[one].priority != self.ops[other].priority:
+            return
+        if isinstance(self.dispatch, CutAhead) and self.dispatch.turns:
+            raise _UnpairedError("queues take turns")
+        if isinstance(self.dispatch, HeldQueue) and self.program.ranks > 1:
+            raise _UnpairedError("under held-queue, what happens on one rank lets queues of another go on")
 
     def _left(self, index: int) -> float:
         rank, op = self.ranks[self.ops[index].rank], self.ops[index]
@@ -325,12 +335,21 @@ class _FluidRun:
                         self._pace(self.ranks[self.ops[index].rank])
 
     def _set_rates(self) -> None:
-        """A collective moves at the pace of its slowest rank."""
-        self.rates = {group: min(map(self._rate, self.groups[group])) for group in self.left}
+        """A collective moves at the pace of its slowest rank; each channel carries a fixed part of the data."""
+        self.rates, self.stops = {}, {}
+        for group, left in self.left.items():
+            indexes = self.groups[group]
+            part = min(map(self._resident_part, indexes))
+            self.stops[group] = (1.0 - part) * self.ops[indexes[0]].work_ns
+            self.rates[group] = part * min(map(self._rate, indexes)) if left > self.stops[group] + SAME_NS else 0.0
+
+    def _resident_part(self, comm: int) -> float:
+        op = self.ops[comm]
+        return 1.0 if op.kind == "copy" else self.ranks[op.rank].resident / op.blocks
 
     def _rate(self, comm: int) -> float:
-        rank, op = self.ranks[self.ops[comm].rank], self.ops[comm]
-        part = 1.0 if op.kind == "copy" else rank.resident / op.blocks
+        """Work per nanosecond of a collective with all its channels, as far as one rank decides."""
+        rank = self.ranks[self.ops[comm].rank]
         if rank.kernel is None or rank.waves is None:
-            return self.pairs.alone(self.plain[comm]).comm_rate * part
-        return self.pairs.beside(self.plain[rank.kernel], self.plain[comm], moving=True).comm_rate * part
+            return self.pairs.alone(self.plain[comm]).comm_rate
+        return self.pairs.beside(self.plain[rank.kernel], self.plain[comm], moving=True).comm_rate

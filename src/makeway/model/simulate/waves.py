@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from bisect import insort
 from copy import copy
+from statistics import fmean
 
 from makeway.model.simulate.pairs import Curve, Meeting
 from makeway.model.simulate.sms import NEVER, SAME_NS
+
+MOST_WAVES = 24  # at a time
 
 
 class Waves:
@@ -112,8 +115,16 @@ class Waves:
                 self._waves.append((end, round(count)))
                 resident += count
         self._curve = None
+        self._merge()
         self._unplaced = max(self.blocks - round(ended) - self.in_flight, 0)
         self.free = self._slots - self.in_flight
+
+    def _merge(self) -> None:
+        """Join neighbours where block times differ so much that nearly every block is a wave of its own."""
+        stride = -(-len(self._waves) // MOST_WAVES)
+        if stride > 1:
+            groups = [self._waves[first : first + stride] for first in range(0, len(self._waves), stride)]
+            self._waves = [(fmean(end for end, _ in group), sum(count for _, count in group)) for group in groups]
 
     def advance(self, now: float) -> None:
         """Refill the slots of waves that have ended before now, and free those of waves that end now."""
