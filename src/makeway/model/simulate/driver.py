@@ -157,9 +157,7 @@ class _Run:
             OpTimes(arrived_ns=p.arrived, started_ns=p.started, moving_ns=p.moving, ended_ns=p.ended)
             for p in self.progress
         )
-        return RunResult(
-            times=times, samples=tuple(self.samples), events=self.events, progress=tuple(self.steps)
-        )
+        return RunResult(times=times, samples=tuple(self.samples), events=self.events, progress=tuple(self.steps))
 
     def _step(self) -> bool:
         """Advance to the next event and handle all that happens then; False at the end."""

@@ -17,7 +17,7 @@ from makeway.model.simulate.driver import Engine, OpTimes, RunResult, check_resi
 from makeway.model.simulate.fitting import Held
 from makeway.model.simulate.pairs import ENDLESS_NS, Meeting, Pairs, comparable
 from makeway.model.simulate.policies import CutAhead, Dispatch, HeldQueue, SharingPolicy
-from makeway.model.simulate.program import Program
+from makeway.model.simulate.program import Latencies, Program
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout
 from makeway.model.simulate.waves import Waves
 
@@ -70,7 +70,8 @@ class _FluidRun:
         self.layout = Layout(program, dispatch)
         check_residency(program, self.layout)
         self.dispatch = dispatch
-        self.pairs = _pairs(replace(program, ops=(), ranks=1), dispatch, hbm)
+        seed = program.seed if program.jitter else 0
+        self.pairs = _pairs(replace(program, ops=(), ranks=1, latencies=Latencies(), seed=seed), dispatch, hbm)
         self.plain = [comparable(op) for op in self.ops]
         self.ranks = [_Rank() for _ in range(program.ranks)]
         self.progress = [_Progress() for _ in self.ops]
@@ -237,7 +238,11 @@ class _FluidRun:
     def _left(self, index: int) -> float:
         rank, op = self.ranks[self.ops[index].rank], self.ops[index]
         if op.kind == "kernel":
-            return rank.waves.left(self.now if rank.refilled else self.now - 2 * SAME_NS) if rank.waves is not None else 1.0
+            return (
+                rank.waves.left(self.now if rank.refilled else self.now - 2 * SAME_NS)
+                if rank.waves is not None
+                else 1.0
+            )
         return 1.0 - rank.resident / op.blocks
 
     def _place(self, index: int, limit: int | None) -> int:
@@ -284,7 +289,8 @@ class _FluidRun:
 
     def _apart(self, rank: _Rank) -> bool:
         """Whether kernel and collective can never want the same SM."""
-        assert rank.kernel is not None and rank.comm is not None
+        assert rank.kernel is not None
+        assert rank.comm is not None
         kernel, comm = self.ops[rank.kernel], self.ops[rank.comm]
         return comm.kind == "copy" or comm.part != kernel.part
 

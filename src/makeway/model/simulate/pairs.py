@@ -11,7 +11,9 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from makeway.model.simulate import policies
 from makeway.model.simulate.driver import Engine, RunResult, run
+from makeway.model.simulate.pair_cache import PairCache
 from makeway.model.simulate.policies import Dispatch, SharingPolicy
 from makeway.model.simulate.program import EngineOp, Interference, Program
 from makeway.model.simulate.sms import SAME_NS
@@ -73,6 +75,21 @@ class Meeting:
     block_ns: float  # mean time of a block
     comm_rate: float  # work of the collective per nanosecond
 
+    def numbers(self) -> list[float]:
+        """The measurement as a list, for the cache."""
+        return [self.slots, self.block_ns, self.comm_rate, *self.kernel.times_ns, *self.kernel.blocks]
+
+    @classmethod
+    def of(cls, numbers: list[float]) -> Meeting | None:
+        """The measurement of such a list; None where it cannot be one."""
+        if len(numbers) < 5 or not len(numbers) % 2 or numbers[0] != int(numbers[0]) or min(numbers) < 0:
+            return None
+        slots, block_ns, comm_rate, *curve = numbers
+        times, blocks = tuple(curve[: len(curve) // 2]), tuple(curve[len(curve) // 2 :])
+        if any(later <= earlier for knots in (times, blocks) for earlier, later in pairwise(knots)):
+            return None
+        return cls(Curve(times, blocks), int(slots), block_ns, comm_rate)
+
 
 class Pairs:
     """Measurements of the kernels and collectives of programs on one device under one set of policies."""
@@ -83,6 +100,9 @@ class Pairs:
         self._dispatch = dispatch
         self._hbm = hbm
         self._known: dict[tuple[str | EngineOp, ...], Meeting] = {}
+        # Only the policies of this package are known by their repr; others are kept in memory alone.
+        kept = type(dispatch).__module__ == type(hbm).__module__ == policies.__name__
+        self._cache = PairCache((engine, base, dispatch, hbm)) if kept else None
 
     def alone(self, op: EngineOp) -> Meeting:
         """A kernel, or a collective, with the device to itself."""
@@ -93,11 +113,21 @@ class Pairs:
         return self._measured("moving" if moving else "waiting", kernel, comm)
 
     def _measured(self, case: str, *ops: EngineOp) -> Meeting:
-        key = (case, *ops)
+        key: tuple[str | EngineOp, ...] = (case, *ops)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._measure(case, *ops)
+            known = self._known[key] = self._from_cache(key) or self._measured_now(case, *ops)
         return known
+
+    def _from_cache(self, key: tuple[str | EngineOp, ...]) -> Meeting | None:
+        numbers = self._cache.read(key) if self._cache else None
+        return Meeting.of(numbers) if numbers else None
+
+    def _measured_now(self, case: str, *ops: EngineOp) -> Meeting:
+        meeting = self._measure(case, *ops)
+        if self._cache:
+            self._cache.write((case, *ops), meeting.numbers())
+        return meeting
 
     def _measure(self, case: str, op: EngineOp, comm: EngineOp | None = None) -> Meeting:
         program, ops = self._base, (op,)
@@ -109,9 +139,9 @@ class Pairs:
         result = run(
             replace(program, ops=ops), engine=self._engine, dispatch=self._dispatch, hbm=self._hbm, progress=True
         )
-        if op.kind != "kernel":
-            return Meeting(Curve((0.0,), (0.0,)), 0, 0.0, op.work_ns / result.end_ns)
-        return _meeting(result, ops)
+        if op.kind == "kernel":
+            return _meeting(result, ops)
+        return Meeting(Curve((0.0,), (0.0,)), 0, 0.0, op.work_ns / result.end_ns)
 
 
 def comparable(op: EngineOp) -> EngineOp:
