@@ -256,11 +256,15 @@ class _FluidRun:
         blocks, meeting = self.ops[index].blocks, self._meeting(rank)
         if meeting.kernel.end_ns > ENDLESS_NS / 10:
             raise _UnpairedError("a collective leaves a kernel no room")
-        rank.waves = Waves(meeting, blocks, self.now)
-        if rank.held_sms and rank.comm is not None:
-            slots = self.pairs.alone(self.plain[index]).slots - rank.held_sms * self._slots_per_sm(index, rank.comm)
-            if slots != meeting.slots and meeting.slots < blocks:
-                rank.waves = Waves.on(slots, meeting, blocks, self.now)
+        sms = self._sms(index)
+        taken, held, usual = 0, 0, 0
+        if rank.comm is not None:
+            taken, held = self._slots_per_sm(index, rank.comm), rank.held_sms
+            usual = min(self.ops[rank.comm].blocks, sms)  # one block of the collective on each SM
+        slots = sms * self._room(index, ()) - held * taken
+        measured = not held or not taken or held == usual
+        rank.waves = Waves(meeting, blocks=blocks, slots=slots, now=self.now, measured=measured)
+        rank.waves.place(self.now)
         self.progress[index].started = self.progress[index].moving = self.now
         return blocks - round(rank.waves.left(self.now) * blocks)
 
@@ -311,6 +315,10 @@ class _FluidRun:
             return 0, 0
         room = self._room(comm, ((self.layout.kind[rank.kernel], each),) if each else ())
         return (sms - more if each == most else sms), room
+
+    def _sms(self, index: int) -> int:
+        """SMs that an operation may use."""
+        return sum([self.program.sites[site].sms for site in self.layout.sites[index]])
 
     def _room(self, index: int, held: Held) -> int:
         return self.layout.fitting.capacity(self.layout.kind[index], held)

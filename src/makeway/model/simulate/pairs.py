@@ -1,8 +1,8 @@
 """What one kernel and one collective do to each other: a run of the two alone, measured once and kept.
 
 Two runs describe a pair: the kernel with the device to itself, and the kernel beside a collective that is resident
-already and outlasts it. Each gives the kernel's progress, how many blocks it has resident, how long a block takes,
-and the rate at which the collective moves. The fluid engine puts a program's timeline together from these.
+already and outlasts it. Each gives the kernel's progress, how long one of its blocks takes, and
+the rate at which the collective moves. The fluid engine puts a program's timeline together from these.
 """
 
 from __future__ import annotations
@@ -71,24 +71,23 @@ class Meeting:
     """A kernel from its arrival to its end, alone or beside a collective that outlasts it."""
 
     kernel: Curve
-    slots: int  # blocks of the kernel that are resident at most
     block_ns: float  # mean time of a block
     comm_rate: float  # work of the collective per nanosecond
 
     def numbers(self) -> list[float]:
         """The measurement as a list, for the cache."""
-        return [self.slots, self.block_ns, self.comm_rate, *self.kernel.times_ns, *self.kernel.blocks]
+        return [self.block_ns, self.comm_rate, *self.kernel.times_ns, *self.kernel.blocks]
 
     @classmethod
     def of(cls, numbers: list[float]) -> Meeting | None:
         """The measurement of such a list; None where it cannot be one."""
-        if len(numbers) < 5 or not len(numbers) % 2 or numbers[0] != int(numbers[0]) or min(numbers) < 0:
+        if len(numbers) < 4 or len(numbers) % 2 or min(numbers) < 0:
             return None
-        slots, block_ns, comm_rate, *curve = numbers
+        block_ns, comm_rate, *curve = numbers
         times, blocks = tuple(curve[: len(curve) // 2]), tuple(curve[len(curve) // 2 :])
         if any(later <= earlier for knots in (times, blocks) for earlier, later in pairwise(knots)):
             return None
-        return cls(Curve(times, blocks), int(slots), block_ns, comm_rate)
+        return cls(Curve(times, blocks), block_ns, comm_rate)
 
 
 class Pairs:
@@ -141,7 +140,7 @@ class Pairs:
         )
         if op.kind == "kernel":
             return _meeting(result, ops)
-        return Meeting(Curve((0.0,), (0.0,)), 0, 0.0, op.work_ns / result.end_ns)
+        return Meeting(Curve((0.0,), (0.0,)), 0.0, op.work_ns / result.end_ns)
 
 
 def comparable(op: EngineOp) -> EngineOp:
@@ -163,7 +162,6 @@ def _meeting(result: RunResult, ops: tuple[EngineOp, ...]) -> Meeting:
     moved = steps[-1].done[1] - steps[0].done[1] if len(ops) > 1 else 0.0
     return Meeting(
         kernel=Curve(times, blocks),
-        slots=max(step.resident[0] for step in steps),
         block_ns=held / ops[0].blocks,
         comm_rate=moved / (ended - arrived),
     )

@@ -17,26 +17,17 @@ MOST_WAVES = 24  # at a time
 
 
 class Waves:
-    """One running kernel. It follows a measured curve until something changes, then its own waves."""
+    """One running kernel. It follows a measured curve, if it can, until something changes, then its own waves."""
 
-    def __init__(self, meeting: Meeting, blocks: int, now: float) -> None:
+    def __init__(self, meeting: Meeting, *, blocks: int, slots: int, now: float, measured: bool) -> None:
         self.blocks = blocks
-        self.free = 0  # slots that nobody holds
+        self.free = 0 if measured else slots  # slots that nobody holds
+        self._slots = slots
         self._block_ns = meeting.block_ns
-        self._slots = meeting.slots
-        self._curve: Curve | None = meeting.kernel
+        self._curve: Curve | None = meeting.kernel if measured else None
         self._origin = now
-        self._waves: list[tuple[float, int]] = []
-        self._unplaced = max(blocks - meeting.slots, 0)
-
-    @classmethod
-    def on(cls, slots: int, meeting: Meeting, blocks: int, now: float) -> Waves:
-        """A kernel that begins on another number of slots than any measured run of it."""
-        kernel = cls(meeting, blocks, now)
-        first = min(slots, blocks)
-        kernel._curve, kernel._waves = None, [(now + meeting.block_ns, first)]
-        kernel._unplaced, kernel.free = blocks - first, slots - first
-        return kernel
+        self._waves: list[tuple[float, int]] = []  # end and blocks, by end
+        self._unplaced = blocks
 
     # --- looking ahead -------------------------------------------------------------------------
 
@@ -112,8 +103,9 @@ class Waves:
                 ended = blocks
             elif blocks > ended + resident and resident < self._slots:
                 count = min(blocks - ended - resident, self._slots - resident)
-                self._waves.append((end, round(count)))
                 resident += count
+                if round(count):
+                    self._waves.append((end, round(count)))
         self._curve = None
         self._merge()
         self._unplaced = max(self.blocks - round(ended) - self.in_flight, 0)
