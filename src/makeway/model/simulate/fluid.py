@@ -61,6 +61,8 @@ class _Rank:
     comm: int | None = None  # arrived
     resident: int = 0  # blocks of the collective
     held_sms: int = 0  # by the collective
+    left_at: float = NEVER  # when the last collective ended
+    left_sms: int = 0  # that it held
     refilled: bool = False  # whether the kernel has had its turn at this moment
 
 
@@ -193,6 +195,7 @@ class _FluidRun:
                 if rank.waves is not None and rank.kernel is not None and rank.held_sms:
                     rank.waves = rank.waves.split(self.now)
                     rank.waves.free += rank.held_sms * self._slots_per_sm(rank.kernel, index)
+                rank.left_at, rank.left_sms = self.now, rank.held_sms
                 rank.comm = None
                 self._pace(rank)
                 self._end(index)
@@ -256,14 +259,14 @@ class _FluidRun:
         blocks, meeting = self.ops[index].blocks, self._meeting(rank)
         if meeting.kernel.end_ns > ENDLESS_NS / 10:
             raise _UnpairedError("a collective leaves a kernel no room")
-        sms = self._sms(index)
-        taken, held, usual = 0, 0, 0
-        if rank.comm is not None:
-            taken, held = self._slots_per_sm(index, rank.comm), rank.held_sms
-            usual = min(self.ops[rank.comm].blocks, sms)  # one block of the collective on each SM
-        slots = sms * self._room(index, ()) - held * taken
-        measured = not held or not taken or held == usual
-        rank.waves = Waves(meeting, blocks=blocks, slots=slots, now=self.now, measured=measured)
+        usual = self._share_held(rank) in (0.0, 1.0)
+        rank.waves = Waves(
+            meeting.kernel if usual else None,
+            block_ns=self._block_ns(rank),
+            blocks=blocks,
+            slots=self._slots(rank, rank.held_sms if rank.comm is not None else 0),
+            now=self.now,
+        )
         rank.waves.place(self.now)
         self.progress[index].started = self.progress[index].moving = self.now
         return blocks - round(rank.waves.left(self.now) * blocks)
@@ -278,6 +281,9 @@ class _FluidRun:
             if rank.refilled:
                 waves.place(self.now)
             free, room = self._open_sms(rank, waves, index)
+            if rank.left_at == self.now and not rank.refilled:  # the SMs that another collective has just left
+                free = max(free, rank.left_sms)
+                room = max(room, 1)
             sms = min(free, wanted)
             placed = min(sms * room, wanted)
             if placed:
@@ -286,9 +292,8 @@ class _FluidRun:
         if placed:
             rank.resident += placed
             rank.held_sms += sms
-            if self.progress[index].started == NEVER:
-                self.progress[index].started = self.now
-                self._pace(rank)
+            self.progress[index].started = min(self.progress[index].started, self.now)
+            self._pace(rank)
         return placed
 
     def _apart(self, rank: _Rank) -> bool:
@@ -333,8 +338,33 @@ class _FluidRun:
         return self.pairs.beside(kernel, self.plain[comm], moving=moving)
 
     def _pace(self, rank: _Rank) -> None:
+        """Adapt the kernel to what is beside it now."""
         if rank.waves is not None:
-            rank.waves.pace(self._meeting(rank), self.now)
+            rank.waves.follow(self._meeting(rank).kernel, self.now)
+            rank.waves.pace(self._block_ns(rank), self.now)
+
+    def _share_held(self, rank: _Rank) -> float:
+        """The SMs that the collective holds, over those it holds with one block on each."""
+        assert rank.kernel is not None
+        if rank.comm is None or not self._slots_per_sm(rank.kernel, rank.comm):
+            return 0.0
+        return rank.held_sms / min(self.ops[rank.comm].blocks, self._sms(rank.kernel))
+
+    def _slots(self, rank: _Rank, held_sms: int) -> int:
+        assert rank.kernel is not None
+        taken = self._slots_per_sm(rank.kernel, rank.comm) if rank.comm is not None else 0
+        return self._sms(rank.kernel) * self._room(rank.kernel, ()) - held_sms * taken
+
+    def _block_ns(self, rank: _Rank) -> float:
+        """The time of a block: between the measured runs, the kernel's throughput is linear in the SMs it lacks."""
+        assert rank.kernel is not None
+        share, meeting = self._share_held(rank), self._meeting(rank)
+        if share in (0.0, 1.0) or rank.comm is None:
+            return meeting.block_ns
+        alone = self.pairs.alone(self.plain[rank.kernel])
+        full = min(self.ops[rank.comm].blocks, self._sms(rank.kernel))
+        rates = self._slots(rank, 0) / alone.block_ns, self._slots(rank, full) / meeting.block_ns
+        return self._slots(rank, rank.held_sms) / (rates[0] + (rates[1] - rates[0]) * share)
 
     def _start_moving(self) -> None:
         """A collective moves data once it has started on every rank."""

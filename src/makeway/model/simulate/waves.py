@@ -10,7 +10,7 @@ from bisect import insort
 from copy import copy
 from statistics import fmean
 
-from makeway.model.simulate.pairs import Curve, Meeting
+from makeway.model.simulate.pairs import Curve
 from makeway.model.simulate.sms import NEVER, SAME_NS
 
 MOST_WAVES = 24  # at a time
@@ -19,12 +19,12 @@ MOST_WAVES = 24  # at a time
 class Waves:
     """One running kernel. It follows a measured curve, if it can, until something changes, then its own waves."""
 
-    def __init__(self, meeting: Meeting, *, blocks: int, slots: int, now: float, measured: bool) -> None:
+    def __init__(self, curve: Curve | None, *, block_ns: float, blocks: int, slots: int, now: float) -> None:
         self.blocks = blocks
-        self.free = 0 if measured else slots  # slots that nobody holds
+        self.free = 0 if curve else slots  # slots that nobody holds
         self._slots = slots
-        self._block_ns = meeting.block_ns
-        self._curve: Curve | None = meeting.kernel if measured else None
+        self._block_ns = block_ns
+        self._curve = curve
         self._origin = now
         self._waves: list[tuple[float, int]] = []  # end and blocks, by end
         self._unplaced = blocks
@@ -144,12 +144,14 @@ class Waves:
             self._unplaced -= placed
         return placed
 
-    def pace(self, meeting: Meeting, now: float) -> None:
-        """Blocks take another time from now on; what is left of those in flight changes in proportion."""
+    def follow(self, curve: Curve, now: float) -> None:
+        """Go on along another curve from as many blocks; without effect once the kernel is off its curve."""
         if self._curve:
             done = self._curve.at(now - self._origin)
-            self._curve, self._origin = meeting.kernel, now - meeting.kernel.when(done)
-        else:
-            factor = meeting.block_ns / self._block_ns
-            self._waves = [(now + (end - now) * factor, count) for end, count in self._waves]
-        self._block_ns = meeting.block_ns
+            self._curve, self._origin = curve, now - curve.when(done)
+
+    def pace(self, block_ns: float, now: float) -> None:
+        """Blocks take another time from now on; what is left of those in flight changes in proportion."""
+        factor = block_ns / self._block_ns
+        self._waves = [(now + (end - now) * factor, count) for end, count in self._waves]
+        self._block_ns = block_ns
