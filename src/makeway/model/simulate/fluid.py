@@ -281,9 +281,8 @@ class _FluidRun:
             if rank.refilled:
                 waves.place(self.now)
             free, room = self._open_sms(rank, waves, index)
-            if rank.left_at == self.now and not rank.refilled:  # the SMs that another collective has just left
-                free = max(free, rank.left_sms)
-                room = max(room, 1)
+            if rank.left_at == self.now and not rank.refilled and self._fits_again(rank.kernel, index):
+                free, room = max(free, rank.left_sms), max(room, 1)  # the SMs that another collective has just left
             sms = min(free, wanted)
             placed = min(sms * room, wanted)
             if placed:
@@ -307,19 +306,28 @@ class _FluidRun:
         """Blocks of a kernel that an SM with a block of the collective lacks."""
         if self.ops[comm].kind == "copy" or self.ops[comm].part != self.ops[kernel].part:
             return 0
-        return self._room(kernel, ()) - self._room(kernel, ((self.layout.kind[comm], 1),))
+        return self._room(kernel, ()) - self._room(kernel, self._held(comm, 1))
 
     def _open_sms(self, rank: _Rank, waves: Waves, comm: int) -> tuple[int, int]:
         """SMs with room for the collective, and for how many of its blocks; the kernel's are spread evenly."""
         assert rank.kernel is not None
         full = self._room(rank.kernel, ())
         sms = waves.slots // full
-        most = full - self._slots_per_sm(rank.kernel, comm)  # blocks of the kernel beside one of the collective
+        most = max(held for held in range(full + 1) if self._room(comm, self._held(rank.kernel, held)))
         each, more = divmod(waves.in_flight, sms) if sms else (full, 0)
         if each > most:
             return 0, 0
-        room = self._room(comm, ((self.layout.kind[rank.kernel], each),) if each else ())
+        room = self._room(comm, self._held(rank.kernel, each))
         return (sms - more if each == most else sms), room
+
+    def _fits_again(self, kernel: int | None, comm: int) -> bool:
+        """Whether an SM that a collective has left has room for one: blocks are packed in the order they come."""
+        assert kernel is not None
+        beside = self._room(kernel, ()) - self._slots_per_sm(kernel, comm)
+        return self._room(comm, self._held(kernel, beside)) > 0
+
+    def _held(self, index: int, blocks: int) -> Held:
+        return ((self.layout.kind[index], blocks),) if blocks else ()
 
     def _sms(self, index: int) -> int:
         """SMs that an operation may use."""
