@@ -107,16 +107,19 @@ class Waves:
                 if round(count):
                     self._waves.append((end, round(count)))
         self._curve = None
-        self._merge()
+        self._merge(now)
         self._unplaced = max(self.blocks - round(ended) - self.in_flight, 0)
         self.free = self._slots - self.in_flight
 
-    def _merge(self) -> None:
-        """Join neighbours where block times differ so much that nearly every block is a wave of its own."""
-        stride = -(-len(self._waves) // MOST_WAVES)
+    def _merge(self, now: float) -> None:
+        """Join neighbours that end later, where jitter makes nearly every block a wave of its own."""
+        first = sum([end <= now + SAME_NS for end, _ in self._waves])
+        later = self._waves[first:]
+        stride = -(-len(later) // MOST_WAVES)
         if stride > 1:
-            groups = [self._waves[first : first + stride] for first in range(0, len(self._waves), stride)]
-            self._waves = [(fmean(end for end, _ in group), sum(count for _, count in group)) for group in groups]
+            groups = [later[at : at + stride] for at in range(0, len(later), stride)]
+            joined = [(fmean([end for end, _ in group]), sum([count for _, count in group])) for group in groups]
+            self._waves = self._waves[:first] + joined
 
     def advance(self, now: float) -> None:
         """Refill the slots of waves that have ended before now, and free those of waves that end now."""
