@@ -188,7 +188,7 @@ def test_entries_that_others_could_have_written_are_not_read(pairs: Path, monkey
     assert by_fluid(program) == right
     pairs.chmod(0o700)
     uid = os.getuid()
-    monkeypatch.setattr(pair_cache.os, "getuid", lambda: uid + 1)
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     fluid._pairs.cache_clear()
     assert by_fluid(program) == right
 

@@ -15,7 +15,7 @@ from typing import Literal
 from makeway.model.simulate.block_engine import BlockSms
 from makeway.model.simulate.class_engine import ClassSms
 from makeway.model.simulate.policies import Dispatch, Proportional, SharingPolicy, StrictHeadOfLine
-from makeway.model.simulate.program import Program
+from makeway.model.simulate.program import EngineOp, Program
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout, Sms
 from makeway.values.errors import InputError
 
@@ -125,21 +125,12 @@ class _Run:
         return BlockSms(layout, self.clock, self.speed, self.unplaced, random.Random(seed))
 
     def _link_up(self) -> None:
-        """Each operation waits for those it names and for the one before it in its stream."""
-        last: dict[tuple[int, str], int] = {}
-        self.followers: list[list[tuple[int, bool]]] = [[] for _ in self.program.ops]
+        self.followers, waits = linked(self.program.ops)
         for index, op in enumerate(self.program.ops):
-            before = last.get((op.rank, op.stream))
-            waits = dict.fromkeys(op.after, True)
-            if before is not None:
-                waits[before] = False
-            for earlier, by_event in waits.items():
-                self.followers[earlier].append((index, by_event))
-            self.progress[index].waits_for = len(waits)
-            last[op.rank, op.stream] = index
+            self.progress[index].waits_for = waits[index]
             if op.kind != "kernel":
                 self.groups[op.group or op.name].append(index)
-            if not waits:
+            if not waits[index]:
                 heapq.heappush(self.arrivals, (op.launch_ns, False, index))
 
     def run(self) -> RunResult:
@@ -354,6 +345,25 @@ class _Run:
         for rank_index, rank in enumerate(self.ranks):
             holdings = tuple(sorted(rank.holdings().items()))
             self.samples.append(Sample(time_ns=self.now, rank=rank_index, holdings=holdings))
+
+
+def linked(ops: tuple[EngineOp, ...]) -> tuple[list[list[tuple[int, bool]]], list[int]]:
+    """The followers of each operation (by an event or not), and how many operations each one waits for.
+
+    An operation waits for those it names and for the one before it in its stream.
+    """
+    last: dict[tuple[int, str], int] = {}
+    followers: list[list[tuple[int, bool]]] = [[] for _ in ops]
+    counts = []
+    for index, op in enumerate(ops):
+        waits = dict.fromkeys(op.after, True)
+        if (before := last.get((op.rank, op.stream))) is not None:
+            waits[before] = False
+        for earlier, by_event in waits.items():
+            followers[earlier].append((index, by_event))
+        counts.append(len(waits))
+        last[op.rank, op.stream] = index
+    return followers, counts
 
 
 def check_residency(program: Program, layout: Layout) -> None:

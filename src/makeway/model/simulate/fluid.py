@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 
-from makeway.model.simulate.driver import Engine, OpTimes, RunResult, check_residency, run
+from makeway.model.simulate.driver import Engine, OpTimes, RunResult, check_residency, linked, run
 from makeway.model.simulate.fitting import Held
 from makeway.model.simulate.pairs import ENDLESS_NS, Meeting, Pairs, comparable
 from makeway.model.simulate.policies import CutAhead, Dispatch, HeldQueue, SharingPolicy
@@ -86,21 +86,12 @@ class _FluidRun:
         self._link_up()
 
     def _link_up(self) -> None:
-        """Each operation waits for those it names and for the one before it in its stream."""
-        last: dict[tuple[int, str], int] = {}
-        self.followers: list[list[tuple[int, bool]]] = [[] for _ in self.ops]
+        self.followers, waits = linked(self.ops)
         for index, op in enumerate(self.ops):
-            before = last.get((op.rank, op.stream))
-            waits = dict.fromkeys(op.after, True)
-            if before is not None:
-                waits[before] = False
-            for earlier, by_event in waits.items():
-                self.followers[earlier].append((index, by_event))
-            self.progress[index].waits_for = len(waits)
-            last[op.rank, op.stream] = index
+            self.progress[index].waits_for = waits[index]
             if op.kind != "kernel":
                 self.groups[self._group(index)].append(index)
-            if not waits:
+            if not waits[index]:
                 heapq.heappush(self.arrivals, (op.launch_ns, False, index))
 
     def _group(self, index: int) -> str:

@@ -36,10 +36,10 @@ class PairCache:
             numbers = json.loads(text)
         except (OSError, ValueError):
             return None
-        whole = digest == _digest(text) and isinstance(numbers, list)
-        if not whole or not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+        if digest != _digest(text) or not isinstance(numbers, list):
             return None
-        return numbers
+        finite = all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
+        return [float(number) for number in numbers] if finite else None
 
     def write(self, key: object, numbers: list[float]) -> None:
         """Keep numbers for other processes; where the disk refuses, they are measured again next time."""

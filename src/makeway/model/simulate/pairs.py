@@ -129,7 +129,8 @@ class Pairs:
         return meeting
 
     def _measure(self, case: str, op: EngineOp, comm: EngineOp | None = None) -> Meeting:
-        program, ops = self._base, (op,)
+        program = self._base
+        ops: tuple[EngineOp, ...] = (op,)
         if comm is not None:
             if case == "waiting":
                 comm = replace(comm, hbm_per_ns=0.0, l2_per_ns=0.0, link_per_ns=0.0)
