@@ -1,7 +1,8 @@
 """simulate() of layer presets by the fluid engine, cold and warm, against the engine that `auto` takes.
 
 Goal, one core: at most 20 ms warm, baselines included. Cold means that no pair has been measured; warm from disk, that
-another process has. Every time is of simulate() with its four baselines; none of them is cached between rounds.
+another process has. Every time is processor time of simulate() with its four baselines; none of them is cached
+between rounds.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def timed(run: Callable[[], Prediction], *, forget: bool) -> tuple[float, Predic
     predict._baseline.cache_clear()
     if forget:
         fluid._pairs.cache_clear()
-    started = time.perf_counter()
+    started = time.process_time()
     prediction = run()
-    return time.perf_counter() - started, prediction
+    return time.process_time() - started, prediction
 
 
 def case(preset: str, device_name: str, controls: tuple[Control, ...]) -> tuple[dict[str, list[float]], float, str]:
@@ -61,7 +62,7 @@ def main() -> None:
     everything: dict[str, list[float]] = {}
     deviations, ratios = [], []
     print(
-        f"{'preset':<16} {'device':<15} {'control':<9} {'cold':>7} {'disk':>7} {'warm':>7} {'full':>8} ms  ratio     off"
+        f"{'preset':<16} {'device':<15} {'control':<9} {'cold':>7} {'disk':>7} {'warm':>7} {'full':>8} ms  ratio  off"
     )
     for device in DEVICES:
         for preset in LAYERS:
