@@ -40,9 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", type=Path, metavar="FILE", help="take the controls from a plan file")
     parser.add_argument(
         "--engine",
-        choices=("auto", "class", "block"),
+        choices=("auto", "class", "block", "fluid"),
         default="auto",
-        help="how to simulate: SM states with counts (class), block by block, or whichever fits (default: auto)",
+        help="how to simulate: SM states with counts (class), block by block, from measured pairs of operations "
+        "(fluid), or class or block as fits (default: auto)",
     )
     parser.add_argument("--dispatch", choices=tuple(DISPATCHES), help="dispatch policy (default: the vendor's)")
     parser.add_argument("--hbm", choices=tuple(HBM_POLICIES), default="proportional", help="how HBM is shared")

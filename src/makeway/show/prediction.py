@@ -107,7 +107,7 @@ def _alternatives_section(alternatives: Sequence[Alternative]) -> tuple[Section,
 def _conditions(prediction: Prediction) -> Section:
     facts = Facts(
         pairs=(
-            ("engine", prediction.engine),
+            ("engine", f"{prediction.engine} ({prediction.fallback})" if prediction.fallback else prediction.engine),
             ("dispatch", prediction.dispatch),
             ("HBM", prediction.hbm),
             ("jitter", f"{prediction.jitter:g}"),

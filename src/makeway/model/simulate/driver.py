@@ -15,7 +15,7 @@ from typing import Literal
 from makeway.model.simulate.block_engine import BlockSms
 from makeway.model.simulate.class_engine import ClassSms
 from makeway.model.simulate.policies import Dispatch, Proportional, SharingPolicy, StrictHeadOfLine, latency_shares
-from makeway.model.simulate.program import Program
+from makeway.model.simulate.program import EngineOp, Program
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout, Sms
 from makeway.values.errors import InputError
 
@@ -42,12 +42,23 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far each operation is after an event: ended blocks of a kernel, work of a collective; and resident blocks."""
+
+    time_ns: float
+    done: tuple[float, ...]
+    resident: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """One simulated run."""
 
     times: tuple[OpTimes, ...]
     samples: tuple[Sample, ...]
     events: int
+    progress: tuple[Progress, ...] = ()
+    fallback: str | None = None  # why the fluid engine left this run to another one
 
     @property
     def end_ns(self) -> float:
@@ -72,9 +83,10 @@ def run(
     dispatch: Dispatch | None = None,
     hbm: SharingPolicy | None = None,
     record: bool = False,
+    progress: bool = False,
 ) -> RunResult:
     """Run a program to its end; an operation that can never become resident is an error."""
-    return _Run(program, engine, dispatch or StrictHeadOfLine(), hbm or Proportional(), record).run()
+    return _Run(program, engine, dispatch or StrictHeadOfLine(), hbm or Proportional(), record, progress).run()
 
 
 @dataclass
@@ -84,9 +96,11 @@ class _Run:
     policy: Dispatch
     hbm: SharingPolicy
     record: bool
+    record_progress: bool
     now: float = 0.0
     events: int = 0
     samples: list[Sample] = field(default_factory=list)
+    steps: list[Progress] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         ops = self.program.ops
@@ -113,21 +127,12 @@ class _Run:
         return BlockSms(layout, self.clock, self.speed, self.unplaced, random.Random(seed))
 
     def _link_up(self) -> None:
-        """Each operation waits for those it names and for the one before it in its stream."""
-        last: dict[tuple[int, str], int] = {}
-        self.followers: list[list[tuple[int, bool]]] = [[] for _ in self.program.ops]
+        self.followers, waits = linked(self.program.ops)
         for index, op in enumerate(self.program.ops):
-            before = last.get((op.rank, op.stream))
-            waits = dict.fromkeys(op.after, True)
-            if before is not None:
-                waits[before] = False
-            for earlier, by_event in waits.items():
-                self.followers[earlier].append((index, by_event))
-            self.progress[index].waits_for = len(waits)
-            last[op.rank, op.stream] = index
+            self.progress[index].waits_for = waits[index]
             if op.kind != "kernel":
                 self.groups[op.group or op.name].append(index)
-            if not waits:
+            if not waits[index]:
                 heapq.heappush(self.arrivals, (op.launch_ns, False, index))
 
     def run(self) -> RunResult:
@@ -145,7 +150,7 @@ class _Run:
             OpTimes(arrived_ns=p.arrived, started_ns=p.started, moving_ns=p.moving, ended_ns=p.ended)
             for p in self.progress
         )
-        return RunResult(times=times, samples=tuple(self.samples), events=self.events)
+        return RunResult(times=times, samples=tuple(self.samples), events=self.events, progress=tuple(self.steps))
 
     def _step(self) -> bool:
         """Advance to the next event and handle all that happens then; False at the end."""
@@ -167,6 +172,8 @@ class _Run:
         self._share()
         if self.record:
             self._take_sample()
+        if self.record_progress:
+            self._take_progress()
         return True
 
     def _next_arrival(self) -> float:
@@ -352,10 +359,37 @@ class _Run:
                 base[index] /= self.ranks[ops[index].rank].crowding(index)
         return base
 
+    def _take_progress(self) -> None:
+        resident = tuple(progress.running_blocks for progress in self.progress)
+        done = tuple(
+            op.blocks - self.unplaced[index] - resident[index] if op.kind == "kernel" else self.clock[index]
+            for index, op in enumerate(self.program.ops)
+        )
+        self.steps.append(Progress(time_ns=self.now, done=done, resident=resident))
+
     def _take_sample(self) -> None:
         for rank_index, rank in enumerate(self.ranks):
             holdings = tuple(sorted(rank.holdings().items()))
             self.samples.append(Sample(time_ns=self.now, rank=rank_index, holdings=holdings))
+
+
+def linked(ops: tuple[EngineOp, ...]) -> tuple[list[list[tuple[int, bool]]], list[int]]:
+    """The followers of each operation (by an event or not), and how many operations each one waits for.
+
+    An operation waits for those it names and for the one before it in its stream.
+    """
+    last: dict[tuple[int, str], int] = {}
+    followers: list[list[tuple[int, bool]]] = [[] for _ in ops]
+    counts = []
+    for index, op in enumerate(ops):
+        waits = dict.fromkeys(op.after, True)
+        if (before := last.get((op.rank, op.stream))) is not None:
+            waits[before] = False
+        for earlier, by_event in waits.items():
+            followers[earlier].append((index, by_event))
+        counts.append(len(waits))
+        last[op.rank, op.stream] = index
+    return followers, counts
 
 
 def check_residency(program: Program, layout: Layout) -> None:

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from makeway.model.residency import capacity, room_left
 from makeway.model.simulate.compile import Compiled, compile_program, model_number
 from makeway.model.simulate.driver import Engine, RunResult, run
+from makeway.model.simulate.fluid import fluid_run
 from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES, Dispatch, HeldQueue, SharingPolicy
 from makeway.model.simulate.program import EngineOp, Program
 from makeway.values.control import Control
@@ -19,6 +20,7 @@ from makeway.values.timeline import Holding, Span, SpanKind, Timeline, overlap_r
 from makeway.values.workload import Workload
 
 FEW_WAVES = 4  # below, the spread of block times decides how a kernel ends: take the per-block engine
+EngineUsed = Literal["class", "block", "fluid"]
 _KINDS: dict[str, SpanKind] = {"kernel": "compute", "collective": "comm", "copy": "copy"}
 
 
@@ -26,7 +28,7 @@ _KINDS: dict[str, SpanKind] = {"kernel": "compute", "collective": "comm", "copy"
 class Settings:
     """Unknowns of the hardware, and options of the simulation."""
 
-    engine: Literal["auto", "class", "block"] = "auto"
+    engine: Literal["auto", "class", "block", "fluid"] = "auto"
     dispatch: Dispatch | None = None  # None: the vendor's
     hbm: SharingPolicy = HBM_POLICIES["proportional"]
     jitter: float = 0.0
@@ -68,13 +70,14 @@ class Prediction:
     t_comm_ns: float  # all collectives alone
     t_sequential_ns: float  # every operation alone, added up
     timeline: Timeline
-    engine: Engine
+    engine: EngineUsed
     dispatch: str
     hbm: str
     jitter: float
     blocks: int  # of all kernels and collectives: what the per-block engine's time grows with
     assumed: tuple[str, ...]
     without_effect: tuple[str, ...]
+    fallback: str | None = None  # why the fluid engine left the run to the one named in `engine`
     alternatives: tuple[Alternative, ...] = ()  # under the unconfirmed hardware policies, on request
 
     @property
@@ -107,10 +110,13 @@ def simulate(
     dispatch = settings.dispatch or vendor_dispatch(device)
     plain = compile_for(workload, device, (), dispatch, settings)
     chosen = compile_for(workload, device, controls, dispatch, settings) if controls else plain
-    engine = _engine(chosen.program, settings)
-    result = run(chosen.program, engine=engine, dispatch=dispatch, hbm=settings.hbm, record=settings.record)
+    engine, fluid = _engine(chosen.program, settings), settings.engine == "fluid"
+    if fluid:
+        result = fluid_run(chosen.program, full=engine, dispatch=dispatch, hbm=settings.hbm)
+    else:
+        result = run(chosen.program, engine=engine, dispatch=dispatch, hbm=settings.hbm, record=settings.record)
     one_rank = replace(plain.program, ranks=1, ops=_first_rank(plain.program))
-    base = _baseline(one_rank, engine, dispatch, settings.hbm)
+    base = _baseline(one_rank, engine, dispatch, settings.hbm, fluid)
     return Prediction(
         workload=workload,
         device=device,
@@ -120,13 +126,14 @@ def simulate(
         t_comm_ns=base.comm_ns,
         t_sequential_ns=base.sequential_ns,
         timeline=timeline_of(chosen.program, result, device),
-        engine=engine,
+        engine="fluid" if fluid and result.fallback is None else engine,
         dispatch=dispatch.name,
         hbm=settings.hbm.name,
         jitter=settings.jitter,
         blocks=sum(op.blocks for op in chosen.program.ops),
         assumed=chosen.assumed,
         without_effect=chosen.without_effect,
+        fallback=result.fallback,
     )
 
 
@@ -141,7 +148,8 @@ def compile_for(
 
 
 def _engine(program: Program, settings: Settings) -> Engine:
-    if settings.engine != "auto":
+    """The engine of a full run; what the fluid engine cannot describe takes the one that `auto` would."""
+    if settings.engine in ("class", "block"):
         return settings.engine
     return "block" if program.jitter or _fewest_waves(program) < FEW_WAVES else "class"
 
@@ -170,11 +178,16 @@ class _Baseline:
 
 
 @lru_cache(maxsize=512)
-def _baseline(program: Program, engine: Engine, dispatch: Dispatch, hbm: SharingPolicy) -> _Baseline:
+def _baseline(program: Program, engine: Engine, dispatch: Dispatch, hbm: SharingPolicy, fluid: bool) -> _Baseline:
     """All kernels alone, all collectives alone, and every operation alone. Cached: a sweep repeats it."""
 
     def alone(ops: tuple[EngineOp, ...]) -> float:
-        return run(replace(program, ops=ops), engine=engine, dispatch=dispatch, hbm=hbm).end_ns if ops else 0.0
+        if not ops:
+            return 0.0
+        part = replace(program, ops=ops)
+        if fluid:
+            return fluid_run(part, full=engine, dispatch=dispatch, hbm=hbm).end_ns
+        return run(part, engine=engine, dispatch=dispatch, hbm=hbm).end_ns
 
     by_itself = [replace(op, name="", group="", stream="", after=(), launch_ns=0.0, priority=0) for op in program.ops]
     times = {op: alone((op,)) for op in dict.fromkeys(by_itself)}

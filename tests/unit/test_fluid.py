@@ -1,0 +1,283 @@
+"""The fluid engine: its laws, its cache, and how far it is from the full engine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.unit.test_simulate_laws import hbm_rules, policies, programs
+
+from makeway.model.presets import load_preset, preset_names
+from makeway.model.simulate import fluid, pair_cache
+from makeway.model.simulate.driver import RunResult, run
+from makeway.model.simulate.fluid import fluid_run
+from makeway.model.simulate.policies import DISPATCHES, Proportional, StrictHeadOfLine
+from makeway.model.simulate.predict import Settings, compile_for, simulate, vendor_dispatch
+from makeway.model.simulate.program import Program
+from makeway.values.device import load_device
+from makeway.values.plan import parse_controls
+
+H100 = load_device("H100-SXM5-80GB")
+DEVICES = ("H100-SXM5-80GB", "A100-SXM4-80GB", "MI300X")
+LAYERS = tuple(name for name in preset_names() if name.split("-")[0] not in ("conccl", "cb", "mb"))
+CONTROLS = ("", "priority", "partition=8", "comm-blocks=8")
+SAMPLE = (
+    ("gemm-ar", "H100-SXM5-80GB", ""),
+    ("gemm-ar", "MI300X", "priority"),
+    ("ddp-llama-7b", "H100-SXM5-80GB", "priority"),
+    ("ddp-llama-7b", "A100-SXM4-80GB", ""),
+    ("fsdp-llama-7b", "A100-SXM4-80GB", "comm-blocks=8"),
+    ("tp-llama-70b", "H100-SXM5-80GB", ""),
+    ("tp-llama-70b", "MI300X", ""),
+    ("tp-llama-70b", "MI300X", "partition=8"),
+    ("ep-moe", "A100-SXM4-80GB", "priority"),
+)
+TOLERANCE = 0.02
+# Cases of the sweep outside the tolerance, and by how much. None today; a case that enters or leaves is noticed.
+OUTSIDE: dict[tuple[str, str, str], float] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        fluid._pairs.cache_clear()
+        yield
+    fluid._pairs.cache_clear()
+
+
+@pytest.fixture
+def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache of measured pairs, in memory and on disk."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    fluid._pairs.cache_clear()
+    yield tmp_path / "makeway" / "pairs"
+    fluid._pairs.cache_clear()
+
+
+def compiled(preset: str, device: str, control: str = "", *, skew_ns: float = 0.0, jitter: float = 0.0) -> Program:
+    known = load_device(device)
+    conditions = Settings(skew_ns=skew_ns, jitter=jitter)
+    controls = parse_controls([control] if control else [])
+    return compile_for(load_preset(preset, known), known, controls, vendor_dispatch(known), conditions).program
+
+
+def by_fluid(program: Program, device: str = "H100-SXM5-80GB") -> RunResult:
+    return fluid_run(program, full="class", dispatch=vendor_dispatch(load_device(device)), hbm=Proportional())
+
+
+def by_full(program: Program, device: str = "H100-SXM5-80GB") -> RunResult:
+    engine = "block" if program.jitter else "class"
+    return run(program, engine=engine, dispatch=vendor_dispatch(load_device(device)))  # type: ignore[arg-type]
+
+
+def gemm_beside_comm() -> Program:
+    return compiled("gemm-ar", "H100-SXM5-80GB", "priority")
+
+
+def deviation(preset: str, device: str, control: str) -> float:
+    program = compiled(preset, device, control)
+    result = by_fluid(program, device)
+    assert result.fallback is None
+    return result.end_ns / by_full(program, device).end_ns - 1.0
+
+
+# --- laws ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_operation_alone_takes_as_long_as_in_the_full_engine(device: str) -> None:
+    program = compiled("tp-llama-70b", device)
+    for op in program.ops:
+        alone = replace(program, ops=(replace(op, after=(), launch_ns=0.0),))
+        assert by_fluid(alone, device).end_ns == pytest.approx(by_full(alone, device).end_ns, rel=1e-9)
+
+
+@pytest.mark.parametrize(("preset", "device", "control"), SAMPLE)
+def test_no_overlap_beats_the_longer_part(preset: str, device: str, control: str) -> None:
+    prediction = simulate(
+        load_preset(preset, load_device(device)),
+        load_device(device),
+        parse_controls([control] if control else []),
+        Settings(engine="fluid"),
+    )
+    assert prediction.t_ns >= prediction.ideal_ns * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_more_work_never_ends_earlier(which: int) -> None:
+    program, last = gemm_beside_comm(), 0.0
+    for tenths in range(1, 41):
+        ops = list(program.ops)
+        ops[which] = replace(ops[which], work_ns=ops[which].work_ns * tenths / 10)
+        end = by_fluid(replace(program, ops=tuple(ops))).end_ns
+        assert end >= last * (1 - 1e-9)
+        last = end
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(programs(), policies, hbm_rules)
+def test_work_and_order_are_kept(program: Program, policy: StrictHeadOfLine, hbm: Proportional) -> None:
+    result = fluid_run(program, full="class", dispatch=policy, hbm=hbm)
+    work = sum(op.blocks * op.work_ns for op in program.ops if op.kind == "kernel")
+    assert result.end_ns * 10 >= work * (1 - 1e-6)
+    for op, times in zip(program.ops, result.times, strict=True):
+        assert times.ended_ns >= times.moving_ns >= times.started_ns >= times.arrived_ns >= op.launch_ns
+        assert all(times.arrived_ns >= result.times[earlier].ended_ns for earlier in op.after)
+
+
+def test_the_same_input_gives_the_same_output() -> None:
+    program = compiled("ddp-llama-7b", "H100-SXM5-80GB")
+    assert by_fluid(program) == by_fluid(program)
+
+
+# --- the cache -----------------------------------------------------------------------------------
+
+
+def test_cold_and_warm_caches_give_equal_results(pairs: Path) -> None:
+    program = gemm_beside_comm()
+    cold, in_memory = by_fluid(program), by_fluid(program)
+    files = sorted(pairs.iterdir())
+    fluid._pairs.cache_clear()
+    assert cold == in_memory == by_fluid(program)
+    assert sorted(pairs.iterdir()) == files != []
+    assert pairs.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_dispatch_policy_is_part_of_the_key(pairs: Path) -> None:
+    program = gemm_beside_comm()
+    by_fluid(program)
+    files = len(list(pairs.iterdir()))
+    fluid_run(program, full="class", dispatch=DISPATCHES["backfill"], hbm=Proportional())
+    assert len(list(pairs.iterdir())) == 2 * files
+
+
+def test_a_changed_model_reads_no_old_entries(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = gemm_beside_comm()
+    right = by_fluid(program)
+    poison(pairs)
+    monkeypatch.setattr(pair_cache, "_model_version", lambda: "another model")
+    fluid._pairs.cache_clear()
+    assert by_fluid(program) == right
+
+
+@pytest.mark.parametrize("text", ["", "no digest", "\n[1.0]", "{digest}\n[1.0]", "{digest}\n[NaN, 1, 0, 1]", "\xff\n"])
+def test_damaged_entries_are_measured_again(pairs: Path, text: str) -> None:
+    program = gemm_beside_comm()
+    right = by_fluid(program)
+    for path in pairs.iterdir():
+        body = text.partition("\n")[2]
+        path.write_bytes(text.replace("{digest}", pair_cache._digest(body)).encode("latin-1"))
+    fluid._pairs.cache_clear()
+    assert by_fluid(program) == right
+
+
+def test_entries_that_others_could_have_written_are_not_read(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = gemm_beside_comm()
+    right = by_fluid(program)
+    poison(pairs)
+    fluid._pairs.cache_clear()
+    assert by_fluid(program) != right  # whole entries of this user are believed
+    pairs.chmod(0o777)
+    fluid._pairs.cache_clear()
+    assert by_fluid(program) == right
+    pairs.chmod(0o700)
+    uid = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    fluid._pairs.cache_clear()
+    assert by_fluid(program) == right
+
+
+def test_links_to_other_files_are_not_followed(pairs: Path, tmp_path: Path) -> None:
+    program = gemm_beside_comm()
+    right = by_fluid(program)
+    poison(pairs)
+    for path in list(pairs.iterdir()):
+        path.rename(tmp_path / path.name)
+        path.symlink_to(tmp_path / path.name)
+    fluid._pairs.cache_clear()
+    assert by_fluid(program) == right
+
+
+def test_without_a_place_for_the_cache_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    right = by_fluid(gemm_beside_comm())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    fluid._pairs.cache_clear()
+    assert by_fluid(gemm_beside_comm()) == right
+    fluid._pairs.cache_clear()
+
+
+def poison(pairs: Path) -> None:
+    """Double every number of every entry, digests included."""
+    for path in pairs.iterdir():
+        text = json.dumps([2 * number for number in json.loads(path.read_text().partition("\n")[2])])
+        path.write_text(f"{pair_cache._digest(text)}\n{text}")
+
+
+# --- against the full engine ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("preset", "device", "control"), SAMPLE)
+def test_a_sample_of_layers_meets_the_full_engine(preset: str, device: str, control: str) -> None:
+    assert deviation(preset, device, control) == pytest.approx(0.0, abs=TOLERANCE)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_all_layers_meet_the_full_engine_or_are_listed() -> None:
+    cases = [(preset, device, control) for preset in LAYERS for device in DEVICES for control in CONTROLS]
+    outside = {case: off for case in cases if abs(off := deviation(*case)) > TOLERANCE}
+    assert outside == pytest.approx(OUTSIDE, abs=1e-3)
+
+
+def test_baselines_equal_those_of_the_full_engine() -> None:
+    workload = load_preset("tp-llama-70b", H100)
+    by_pairs = simulate(workload, H100, (), Settings(engine="fluid"))
+    full = simulate(workload, H100, (), Settings(engine="class"))
+    assert (by_pairs.engine, by_pairs.fallback) == ("fluid", None)
+    for name in ("t_compute_ns", "t_comm_ns", "t_sequential_ns"):
+        assert getattr(by_pairs, name) == pytest.approx(getattr(full, name), rel=1e-6)
+
+
+def test_a_late_rank_is_met_within_the_tolerance() -> None:
+    program = compiled("tp-llama-70b", "H100-SXM5-80GB", "priority", skew_ns=30e3)
+    result, full = by_fluid(program), by_full(program)
+    assert result.fallback is None
+    assert result.end_ns == pytest.approx(full.end_ns, rel=TOLERANCE)
+    assert full.end_ns > by_full(compiled("tp-llama-70b", "H100-SXM5-80GB", "priority")).end_ns
+
+
+def test_jitter_is_met_within_the_tolerance() -> None:
+    program = compiled("gemm-ar", "H100-SXM5-80GB", "priority", jitter=0.05)
+    assert by_fluid(program).end_ns == pytest.approx(by_full(program).end_ns, rel=TOLERANCE)
+
+
+def test_copies_are_met_within_the_tolerance() -> None:
+    program = compiled("ep-moe", "A100-SXM4-80GB", "copy-engine")
+    assert by_fluid(program, "A100-SXM4-80GB").end_ns == pytest.approx(
+        by_full(program, "A100-SXM4-80GB").end_ns, rel=TOLERANCE
+    )
+
+
+# --- what pairs cannot describe ------------------------------------------------------------------
+
+
+def test_kernels_on_several_streams_fall_back_and_say_so() -> None:
+    workload = load_preset("cb-ar", H100)
+    prediction = simulate(workload, H100, (), Settings(engine="fluid"))
+    assert prediction.fallback == "kernels run at once"
+    assert prediction.engine in ("class", "block")
+    assert prediction.t_ns == simulate(workload, H100).t_ns
+
+
+def test_held_queues_with_a_late_rank_fall_back() -> None:
+    program = compiled("gemm-ar", "MI300X", skew_ns=20e3)
+    result = by_fluid(program, "MI300X")
+    assert "held-queue" in str(result.fallback)
+    assert result.end_ns == by_full(program, "MI300X").end_ns
