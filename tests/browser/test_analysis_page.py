@@ -189,11 +189,11 @@ def column(page: Page, table: str, place: int) -> list[str]:
 def test_a_click_on_a_title_sorts_and_another_turns_the_order(open_page: OpenPage) -> None:
     page = open_page()
     title = page.locator("#ranks th", has_text="exposed ms")
-    assert column(page, "ranks", 4) == ["50.00", "60.00"]
+    assert column(page, "ranks", 4) == ["50.000", "60.000"]
     title.get_by_role("button").click()
-    assert (column(page, "ranks", 4), title.get_attribute("aria-sort")) == (["60.00", "50.00"], "descending")
+    assert (column(page, "ranks", 4), title.get_attribute("aria-sort")) == (["60.000", "50.000"], "descending")
     title.get_by_role("button").press("Enter")
-    assert (column(page, "ranks", 4), title.get_attribute("aria-sort")) == (["50.00", "60.00"], "ascending")
+    assert (column(page, "ranks", 4), title.get_attribute("aria-sort")) == (["50.000", "60.000"], "ascending")
 
 
 def test_unknown_numbers_come_last_whichever_way_the_order(open_page: OpenPage) -> None:
@@ -201,7 +201,7 @@ def test_unknown_numbers_come_last_whichever_way_the_order(open_page: OpenPage) 
     title = page.locator("#ranks th", has_text="waiting ms").get_by_role("button")
     for _ in range(2):
         title.click()
-        assert column(page, "ranks", 8) == ["5.00", "–"]
+        assert column(page, "ranks", 10) == ["5.000", "–"]
 
 
 def test_the_filter_keeps_the_rows_with_all_words(open_page: OpenPage) -> None:

@@ -14,6 +14,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
 from makeway.model.presets import load_preset
@@ -117,9 +118,9 @@ def shown_in_perfetto(browser: Browser, trace: Path) -> Iterator[Shown]:
         context.close()
 
 
-def bundled() -> Analysis:
+def recorded() -> Analysis:
     """A real recording of eight GPUs."""
-    directory = files("makeway") / "data" / "traces" / "astra-megatron-tp8"
+    directory = RECORDINGS / "astra-megatron-tp8"
     return analyze([str(directory)], jobs=1, what_if=False, keep_spans=True)
 
 
@@ -152,7 +153,7 @@ def expected_rows(analysis: Analysis) -> Counter[tuple[str, str, int, int, int]]
     )
 
 
-@pytest.mark.parametrize("made", [bundled, simulated])
+@pytest.mark.parametrize("made", [pytest.param(recorded, marks=needs_recordings), simulated])
 def test_perfetto_shows_every_row_with_every_slice_to_the_nanosecond(
     browser: Browser, tmp_path: Path, made: Callable[[], Analysis]
 ) -> None:

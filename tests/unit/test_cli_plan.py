@@ -91,7 +91,10 @@ def test_what_a_trace_does_not_show_is_not_planned(capsys: pytest.CaptureFixture
 
 @needs_recordings
 def test_traces_that_make_no_workload_say_why(capsys: pytest.CaptureFixture[str]) -> None:
-    for path, why in (("mi300x_w8_rank0_rccl", "no recorded registers"), ("h100_w1_owlv2_no_nccl", "no collective")):
+    for path, why in (
+        ("mi300x_w8_rank0_rccl", "no registers and shared memory recorded"),
+        ("h100_w1_owlv2_no_nccl", "no collective"),
+    ):
         document = answer(capsys, TRACES / "tracelens" / f"{path}.json.gz")
         assert why in document["reasons"][0]
         assert document["controls"] == []

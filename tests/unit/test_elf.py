@@ -48,7 +48,7 @@ def test_an_empty_file_a_directory_and_a_missing_file_are_named(tmp_path: Path) 
     (tmp_path / "empty").touch()
     with pytest.raises(BinaryError, match="empty"):
         inspect_file(tmp_path / "empty")
-    with pytest.raises(InputError, match="Is a directory"):
+    with pytest.raises(InputError, match="it is a directory"):
         inspect_file(tmp_path)
     with pytest.raises(InputError, match="No such file"):
         inspect_file(tmp_path / "missing")

@@ -23,7 +23,7 @@ from makeway.values.errors import InputError
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
 _RECORD = struct.Struct("ii")  # the program's id and wait status; first of all its id and 0, or 0 and an errno
-_MAKEWAY_DIED = Patience(settle_s=0.0, grace_s=2.0)
+_AFTER_KILL = Patience(settle_s=0.0, grace_s=2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def _be_guard(makeway: int, pipe: int, start: _Start) -> NoReturn:
     while True:
         signal.sigwaitinfo((signal.SIGCHLD, signal.SIGTERM))
         if os.getppid() != makeway:
-            end_leftovers(_MAKEWAY_DIED)
+            end_leftovers(_AFTER_KILL)
             os._exit(0)
         for pid, status in reaped():
             if pid == program:
