@@ -50,7 +50,7 @@ def listeners(pid: int) -> list[Listener]:
 
 
 def _address(digits: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Words of 32 bits, each in the byte order of the machine."""
+    """Paragraph of 32 bits, each in the byte order of the machine."""
     packed = b"".join(int(digits[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(digits), 8))
     return ipaddress.IPv4Address(packed) if len(packed) == 4 else ipaddress.IPv6Address(packed)
 

@@ -12,7 +12,7 @@ import pytest
 from makeway.act.measure.outcome import Bench, VariantResult
 from makeway.cli.main import main
 from makeway.show.bench import bench_headline
-from makeway.show.blocks import Bar, Bars, Cell, Column, Headline, HeatMap, Part, Report, Section, Table, Words
+from makeway.show.blocks import Bar, Bars, Cell, Column, Headline, HeatMap, Paragraph, Part, Report, Section, Table
 from makeway.show.page import page
 from makeway.show.report import report_of
 from makeway.show.text import text
@@ -82,7 +82,7 @@ def test_plain_bars_carry_spread_and_samples_for_readers_without_a_script() -> N
 
 
 def test_a_page_without_charts_carries_no_plotting_library() -> None:
-    assert len(page(report(Section(name="s", title="S", blocks=(Words(text="hello"),))))) < 60_000
+    assert len(page(report(Section(name="s", title="S", blocks=(Paragraph(text="hello"),))))) < 60_000
 
 
 # --- the demo ------------------------------------------------------------------------------------

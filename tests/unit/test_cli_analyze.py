@@ -273,7 +273,7 @@ def test_every_number_of_a_block_is_in_the_data_with_the_same_digits(path: Path)
     known = set(_numbers(report.data)) | {100 * number for number in _numbers(report.data)}
     blocks = [block for section in report.sections for block in section.blocks]
     cells = [cell for block in blocks if isinstance(block, Table) for row in block.rows for cell in row]
-    shown = [cell.words.partition(" ")[0].replace(",", "") for cell in cells if cell.value is not None]
+    shown = [cell.text.partition(" ")[0].replace(",", "") for cell in cells if cell.value is not None]
     bars = [
         part.time_ns / 1e6 for block in blocks if isinstance(block, Bars) for bar in block.bars for part in bar.parts
     ]

@@ -46,7 +46,7 @@ from makeway.act.measure.experiment import Experiment
 from makeway.act.measure.outcome import VariantResult
 from makeway.decide.planning.recorded import NothingToPlan
 from makeway.model.validate.conccl import conccl_rows
-from makeway.show.blocks import Bars, Block, Cell, Column, Headline, HeatMap, Report, Section, Table, Words
+from makeway.show.blocks import Bars, Block, Cell, Column, Headline, HeatMap, Paragraph, Report, Section, Table
 from makeway.show.json import json as as_json
 from makeway.show.numbers import ms_text
 from makeway.show.page import page
@@ -147,7 +147,7 @@ def figures(shown: Report) -> Iterator[tuple[str, float, str]]:
                     for row in block.rows:
                         for column, cell in zip(block.columns, row, strict=True):
                             if cell.value is not None:
-                                yield f"{block.name}: {column.title}", cell.value, cell.words
+                                yield f"{block.name}: {column.title}", cell.value, cell.text
                 case Bars():
                     for bar in block.bars:
                         for part in bar.parts:
@@ -220,7 +220,9 @@ def small_report(*blocks: Block) -> Report:
 
 def test_text_names_an_origin_once_and_again_where_it_differs() -> None:
     lines = text(
-        small_report(Words(text="The same.", origin="predicted"), Words(text="A measurement.", origin="measured"))
+        small_report(
+            Paragraph(text="The same.", origin="predicted"), Paragraph(text="A measurement.", origin="measured")
+        )
     ).split("\n")
     assert [line for line in lines if line] == ["3 ms (predicted).", "The same.", "A measurement (measured)."]
 
@@ -233,7 +235,7 @@ def test_text_breaks_no_line_inside_a_figure_and_leaves_empty_columns_out() -> N
         columns=(Column("name", "name"), Column("gain", "number"), Column("reason", "wide")),
         rows=((Cell("a" * 12), Cell("–"), Cell("word " * 12)),),
     )
-    shown = small_report(Words(text=sentence), table)
+    shown = small_report(Paragraph(text=sentence), table)
     lines = text(shown, width=40).split("\n")
     assert "12 % here" in lines
     assert "name          reason" in lines

@@ -255,7 +255,7 @@ def test_the_parts_of_a_bar_add_up_to_the_recorded_time(spans: list[Span], data:
 
 
 def test_unknown_numbers_are_a_dash_that_sorts_last() -> None:
-    assert (number(None).words, number(None).value) == ("–", None)
+    assert (number(None).text, number(None).value) == ("–", None)
     shown = table_view(Table(name="t", caption="", columns=(Column("a", "number"),), rows=((number(None),),)))
     assert 'data-value=""' in shown
 

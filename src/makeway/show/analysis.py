@@ -16,7 +16,7 @@ from makeway.show.analysis_details import (
     timeline_sections,
     what_if_sections,
 )
-from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Go, Headline, Part, Report, Section, Table, Words
+from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Go, Headline, Paragraph, Part, Report, Section, Table
 from makeway.show.data import milliseconds, record
 from makeway.show.numbers import count, number, percent, time_text
 from makeway.show.provenance import provenance
@@ -91,7 +91,7 @@ def _headline(analysis: Analysis) -> Headline:
     return Headline(sentence=sentence, origin=analysis.origin, value=figures.exposed_ns / _MS, unit="ms")
 
 
-def _lead(analysis: Analysis) -> Words:
+def _lead(analysis: Analysis) -> Paragraph:
     several = len(analysis.ranks) > 1
     sentences = ["Exposed means that no compute runs beside it."]
     if several:
@@ -109,7 +109,7 @@ def _lead(analysis: Analysis) -> Words:
         sentences.append(
             f"The largest cause of exposed time is {largest.kind}: {time_text(largest.most_on_one_rank_ns)}{where}."
         )
-    return Words(text=" ".join(sentences), origin=analysis.origin)
+    return Paragraph(text=" ".join(sentences), origin=analysis.origin)
 
 
 # --- ranks -----------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def _rank_blocks(analysis: Analysis) -> tuple[Block, ...]:
             f"Occupancy is makeway's own: Kineto's field is wrong for {wrong:,} of {kernels:,} kernels "
             "(0 % above 48 KB of shared memory)."
         )
-    return table, *((Words(text=" ".join(sentences)),) if sentences else ())
+    return table, *((Paragraph(text=" ".join(sentences)),) if sentences else ())
 
 
 def _rank_row(rank: RankFindings) -> tuple[Cell, ...]:

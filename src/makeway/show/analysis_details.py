@@ -8,7 +8,7 @@ from makeway.decide.analysis.analyze import Analysis
 from makeway.decide.analysis.findings import Figures
 from makeway.decide.analysis.names import without_arguments
 from makeway.decide.analysis.what_if import TRUSTED_ERROR, WhatIf
-from makeway.show.blocks import Cell, Column, Lines, Notes, Section, Table, Words
+from makeway.show.blocks import Cell, Column, Lines, Notes, Paragraph, Section, Table
 from makeway.show.numbers import number, percent, time_text
 from makeway.show.tracks import RankTracks, rank_tracks
 from makeway.values.control import control_word, describe
@@ -44,9 +44,11 @@ def what_if_sections(analysis: Analysis) -> tuple[Section, ...]:
     answers = analysis.what_if
     if answers is None:
         why = (analysis.no_what_if or "").partition("\n")[0]
-        return (Section(name="what-if", title="What if", blocks=(Words(text=f"Controls are not simulated: {why}."),)),)
-    blocks = (Words(text=_replay_sentences(answers, analysis.origin)), _control_table(answers))
-    assumed = (Words(text="Assumed, since the trace does not say:"), Notes(sentences=answers.assumed))
+        return (
+            Section(name="what-if", title="What if", blocks=(Paragraph(text=f"Controls are not simulated: {why}."),)),
+        )
+    blocks = (Paragraph(text=_replay_sentences(answers, analysis.origin)), _control_table(answers))
+    assumed = (Paragraph(text="Assumed, since the trace does not say:"), Notes(sentences=answers.assumed))
     return (
         Section(name="what-if", title="What if", blocks=blocks),
         *((Section(name="assumed", title="Assumed", blocks=assumed, detail=True),) if answers.assumed else ()),
@@ -133,7 +135,7 @@ def slowdown_sections(analysis: Analysis) -> tuple[Section, ...]:
         filtered=True,
         brief_rows=5,
     )
-    return (Section(name="slowdowns", title="Slow-downs", blocks=(Words(text=summary, origin=origin), table)),)
+    return (Section(name="slowdowns", title="Slow-downs", blocks=(Paragraph(text=summary, origin=origin), table)),)
 
 
 def _sampled(median_ns: float, spread_ns: float, samples: int) -> Cell:
@@ -145,13 +147,13 @@ def timeline_sections(analysis: Analysis, name: str) -> tuple[Section, ...]:
     if not analysis.timelines:
         return ()
     ranks = rank_tracks(analysis.timelines, analysis.causes)
-    words = Words(text="Recorded spans:", origin=analysis.origin)
+    intro = Paragraph(text="Recorded spans:", origin=analysis.origin)
     answers = analysis.what_if
     if answers is not None and answers.replay.timeline is not None:
         ranks = _with_replay(ranks, answers)
         below = f"below rank {answers.rank} the same step by the simulator (predicted)"
-        words = Words(text=f"Recorded spans ({analysis.origin}), and {below}:")
-    return (Section(name="timeline", title="Timeline", blocks=(words, Lines(name=name, ranks=ranks)), detail=True),)
+        intro = Paragraph(text=f"Recorded spans ({analysis.origin}), and {below}:")
+    return (Section(name="timeline", title="Timeline", blocks=(intro, Lines(name=name, ranks=ranks)), detail=True),)
 
 
 def _with_replay(ranks: tuple[RankTracks, ...], answers: WhatIf) -> tuple[RankTracks, ...]:

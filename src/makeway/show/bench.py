@@ -14,11 +14,11 @@ from makeway.show.blocks import (
     Column,
     Headline,
     Lines,
+    Paragraph,
     Part,
     Report,
     Section,
     Table,
-    Words,
 )
 from makeway.show.data import milliseconds, record, rounded
 from makeway.show.numbers import count, number, percent, time_text
@@ -40,7 +40,7 @@ def report(bench: Bench, *, arguments: str = "") -> Report:
     ]
     if bench.timeline is not None:
         text = "The last round of each variant on the first rank, each from its own start."
-        blocks = (Words(text=text, origin=bench.origin), bench_lines(bench))
+        blocks = (Paragraph(text=text, origin=bench.origin), bench_lines(bench))
         sections.append(Section(name="timeline", title="Timeline", blocks=blocks, detail=True))
     sections.append(Section(name="controls", title="Controls", blocks=(_receipts(bench),), detail=True))
     return Report(
@@ -89,8 +89,8 @@ def baseline_text(bench: Bench) -> str:
     return defaults.get(bench.baseline.name, "plain overlap") if bench.baseline else "no baseline"
 
 
-def planned_words(bench: Bench) -> tuple[Words, ...]:
-    return (Words(text=f"Planned: {bench.choice}.", origin=bench.origin),) if bench.choice else ()
+def planned_words(bench: Bench) -> tuple[Paragraph, ...]:
+    return (Paragraph(text=f"Planned: {bench.choice}.", origin=bench.origin),) if bench.choice else ()
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -181,9 +181,9 @@ def _variant_row(bench: Bench, variant: VariantResult, *, predicted: bool) -> tu
     )
 
 
-def _parts(bench: Bench) -> Words:
+def _parts(bench: Bench) -> Paragraph:
     verified = {None: "", True: " Every result is verified.", False: " RESULTS DIFFER: see the column `results`."}
-    return Words(
+    return Paragraph(
         text=f"Alone: compute {time_text(bench.compute.median_ns)}, communication {time_text(bench.comm.median_ns)}; "
         f"ideal {time_text(bench.ideal_ns)}.{verified[bench.verified]}"
     )

@@ -19,7 +19,7 @@ ColumnStyle = Literal["", "number", "wide", "name"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class Paragraph:
     """A paragraph, and whether its numbers were measured, imported or predicted."""
 
     text: str
@@ -58,7 +58,7 @@ class Go:
 class Cell:
     """What one cell shows; `value` is what it sorts by, where that is not its text."""
 
-    words: str
+    text: str
     value: float | None = None
     hint: str | None = None
     go: Go | None = None
@@ -179,7 +179,7 @@ class Room:
     held: tuple[int, ...] = ()  # compute blocks on the SM, one text picture each
 
 
-Block = Words | Notes | Facts | Table | Bars | HeatMap | Lines | Room
+Block = Paragraph | Notes | Facts | Table | Bars | HeatMap | Lines | Room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +209,7 @@ class Report:
     result: str  # analysis, plan, prediction, bench, run ...: JSON has the schema makeway/<result>/1
     over: str  # above the headline: "makeway analyze, 8 ranks"
     headline: Headline
-    lead: tuple[Words, ...] = ()
+    lead: tuple[Paragraph, ...] = ()
     sections: tuple[Section, ...]
     data: Mapping[str, Any] = field(default_factory=dict)  # the result as plain data: the keys of --json
     notes: tuple[str, ...] = ()  # what a reader should know before trusting a figure

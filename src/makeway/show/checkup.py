@@ -12,7 +12,7 @@ from makeway.act.doctor.gpus import Gpus
 from makeway.act.doctor.self_test import SelfTest
 from makeway.act.doctor.works import PLATFORMS, ROUTES, Answer
 from makeway.act.measure.calibrate import Calibration
-from makeway.show.blocks import Cell, Column, Facts, Headline, Notes, Report, Section, Table, Words
+from makeway.show.blocks import Cell, Column, Facts, Headline, Notes, Paragraph, Report, Section, Table
 from makeway.show.data import plain, record
 from makeway.show.provenance import provenance
 from makeway.values.support import CONTROL_NAMES, Platform
@@ -91,7 +91,7 @@ def _platform_section(checkup: Checkup, platform: Platform) -> Section:
     if reason := checkup.absent[platform]:
         gpu = "" if platform == "cpu" else " (GPU controls: not yet run on hardware)"
         return Section(
-            name=name, title=title, blocks=(Words(text=f"{platform}: no control can work here: {reason}{gpu}"),)
+            name=name, title=title, blocks=(Paragraph(text=f"{platform}: no control can work here: {reason}{gpu}"),)
         )
     answers = [answer for answer in checkup.controls if answer.platform == platform]
     details = list(dict.fromkeys(answer.detail for answer in answers))

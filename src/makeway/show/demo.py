@@ -21,10 +21,10 @@ from makeway.show.blocks import (
     Headline,
     HeatMap,
     Notes,
+    Paragraph,
     Report,
     Section,
     Table,
-    Words,
 )
 from makeway.show.data import plain
 from makeway.show.experiment import grid_map
@@ -49,7 +49,7 @@ def report(demo: Demo, *, arguments: str = "") -> Report:
         result="demo",
         over="makeway demo",
         headline=bench_headline(demo.best) if demo.best else _simulated_headline(demo),
-        lead=tuple(Words(text=line) for line in story),
+        lead=tuple(Paragraph(text=line) for line in story),
         sections=(
             Section(name="ranks", title="Real ranks", blocks=_bench_blocks(demo), detail=True),
             Section(name="published", title="Published experiments", blocks=_published_blocks(demo), detail=True),
@@ -110,10 +110,14 @@ def _bench_sentence(bench: Bench) -> str:
 
 def _bench_blocks(demo: Demo) -> tuple[Block, ...]:
     if not demo.benches:
-        return (Words(text=f"Not run: {demo.no_bench}."),)
+        return (Paragraph(text=f"Not run: {demo.no_bench}."),)
     blocks: list[Block] = []
     for place, bench in enumerate(demo.benches):
-        blocks += [Words(text=_bench_sentence(bench)), bench_bars(bench, f"bench-times-{place}"), *planned_words(bench)]
+        blocks += [
+            Paragraph(text=_bench_sentence(bench)),
+            bench_bars(bench, f"bench-times-{place}"),
+            *planned_words(bench),
+        ]
         blocks += [bench_lines(bench, f"bench-spans-{place}")] if bench.timeline else []
     return tuple(blocks)
 
@@ -160,7 +164,7 @@ def _ladder_text(rows: Sequence[Row]) -> str:
 
 def _published_blocks(demo: Demo) -> tuple[Block, ...]:
     blocks: list[Block] = [
-        Words(
+        Paragraph(
             text="arXiv 2606.09200, Fig. 2: time of plain overlap over sequential, by the GEMM's grid. Two numbers of "
             "each device with a published map are fitted to it (docs/model.md).",
             origin="predicted",
@@ -222,7 +226,7 @@ def _renamed(block: Block) -> Block:
     if isinstance(block, Table):
         rows = tuple(tuple(_moved(cell) for cell in row) for row in block.rows)
         return replace(block, name=f"trace-{block.name}", rows=rows)
-    if isinstance(block, Words | Notes | Facts):
+    if isinstance(block, Paragraph | Notes | Facts):
         return block
     return replace(block, name=f"trace-{block.name}")
 

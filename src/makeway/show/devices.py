@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from makeway.show.blocks import Cell, Column, Facts, Headline, Notes, Report, Section, Table, Words
+from makeway.show.blocks import Cell, Column, Facts, Headline, Notes, Paragraph, Report, Section, Table
 from makeway.show.data import record
 from makeway.show.numbers import count
 from makeway.show.provenance import provenance
@@ -86,7 +86,7 @@ def _device(device: Device, arguments: str) -> Report:
         headline=Headline(
             sentence=f"{device.name} ({device.vendor}, {device.arch}), linked by {device.link}", origin="cited facts"
         ),
-        lead=(Words(text=f"Also known as {', '.join(device.aliases)}."),) if device.aliases else (),
+        lead=(Paragraph(text=f"Also known as {', '.join(device.aliases)}."),) if device.aliases else (),
         sections=(
             Section(name="facts", title="Facts", blocks=(table, Notes(sentences=device.notes), cited)),
             provenance(arguments, numbers="facts from device files, each with its source"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from makeway.act.measure.experiment import TITLES, Cell, Experiment, Experiments, Metric, by_sides
 from makeway.act.measure.job import Grid
-from makeway.show.blocks import Block, Column, Headline, HeatMap, Report, Section, Table, Words
+from makeway.show.blocks import Block, Column, Headline, HeatMap, Paragraph, Report, Section, Table
 from makeway.show.blocks import Cell as TableCell
 from makeway.show.data import milliseconds
 from makeway.show.numbers import count, number
@@ -55,7 +55,9 @@ def _section(experiment: Experiment) -> Section:
     tile = by_sides(experiment.tile)
     blocks: list[Block] = [_cell_table(experiment), *(_metric_map(experiment, metric) for metric in experiment.metrics)]
     if experiment.verified is not None:
-        blocks.append(Words(text="Every result is verified." if experiment.verified else "RESULTS DIFFER: see notes."))
+        blocks.append(
+            Paragraph(text="Every result is verified." if experiment.verified else "RESULTS DIFFER: see notes.")
+        )
     return Section(name=f"tile-{tile}", title=f"Tile {tile}", blocks=tuple(blocks))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from makeway.act.export.values import Entry, Export, setting_word
-from makeway.show.blocks import Cell, Column, Headline, Report, Section, Table, Words
+from makeway.show.blocks import Cell, Column, Headline, Paragraph, Report, Section, Table
 from makeway.show.provenance import provenance
 from makeway.values.control import control_word
 
@@ -22,7 +22,7 @@ def report(export: Export, *, arguments: str = "") -> Report:
         ),
         nothing="The plan has no controls: there is nothing to set.",
     )
-    seen = Words(text='"not seen": an export writes settings and cannot know whether they act.')
+    seen = Paragraph(text='"not seen": an export writes settings and cannot know whether they act.')
     return Report(
         result="export",
         over=f"makeway export, {export.target}",

@@ -8,7 +8,7 @@ from html import escape
 from importlib.resources import files
 from typing import assert_never
 
-from makeway.show.blocks import Bars, Block, Facts, HeatMap, Lines, Notes, Report, Room, Table, Words
+from makeway.show.blocks import Bars, Block, Facts, HeatMap, Lines, Notes, Paragraph, Report, Room, Table
 from makeway.show.chart_view import bars_view, heat_view, plotly_script
 from makeway.show.markup import Html, badge, joined, notes, text
 from makeway.show.room_view import room_view
@@ -30,7 +30,7 @@ def page(report: Report) -> str:
         for part in report.sections
     )
     headline = joined(text(report.headline.sentence), text(" "), badge(report.headline.origin))
-    lead = "".join(_words(words) for words in report.lead)
+    lead = "".join(_paragraph(words) for words in report.lead)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -63,8 +63,8 @@ def _asset(name: str) -> str:
 
 def _block(block: Block, views: Mapping[str, TimelineView]) -> Html:
     match block:
-        case Words():
-            return _words(block)
+        case Paragraph():
+            return _paragraph(block)
         case Notes(sentences=sentences):
             return notes(sentences)
         case Facts():
@@ -87,7 +87,7 @@ def _origins(views: Mapping[str, TimelineView]) -> dict[tuple[str, int], int]:
     return {(name, rank): origin_ns for name, view in views.items() for rank, origin_ns in view.origin_ns.items()}
 
 
-def _words(words: Words) -> Html:
+def _paragraph(words: Paragraph) -> Html:
     origin = f" {badge(words.origin)}" if words.origin else ""
     return Html(f"<p>{escape(words.text)}{origin}</p>")
 

@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from makeway.decide.planning.difference import PlanDifference
 from makeway.decide.planning.recorded import NothingToPlan
-from makeway.show.blocks import Bars, Cell, Column, Headline, Notes, Report, Section, Table, Words
+from makeway.show.blocks import Bars, Cell, Column, Headline, Notes, Paragraph, Report, Section, Table
 from makeway.show.data import plain, record
 from makeway.show.numbers import count, number, percent, time_text
 from makeway.show.prediction import ideal_bars, room_section, share_text, time_bar, timeline_section
@@ -51,7 +51,7 @@ def _plan_report(plan: Plan, arguments: str) -> Report:
             value=forecast.t_plan_ns / _MS if forecast else None,
             unit="ms" if forecast else None,
         ),
-        lead=tuple(Words(text=sentence) for sentence in (search.summary[1:] if search else ())),
+        lead=tuple(Paragraph(text=sentence) for sentence in (search.summary[1:] if search else ())),
         sections=(
             *_sections(plan, search, forecast),
             provenance(arguments, numbers=_NUMBERS, facts=tried, notes=notes),

@@ -18,12 +18,12 @@ from makeway.show.blocks import (
     Headline,
     Lines,
     Notes,
+    Paragraph,
     Part,
     Report,
     Room,
     Section,
     Table,
-    Words,
 )
 from makeway.show.data import milliseconds, record, rounded
 from makeway.show.numbers import number, percent, time_text
@@ -59,7 +59,7 @@ def _prediction_report(prediction: Prediction, arguments: str) -> Report:
             value=milliseconds(prediction.t_ns),
             unit="ms",
         ),
-        lead=(Words(text=f"With {controls}."),),
+        lead=(Paragraph(text=f"With {controls}."),),
         sections=(
             Section(name="time", title="Time", blocks=(_times(prediction),)),
             *_alternatives_section(prediction.alternatives),
@@ -222,7 +222,7 @@ def _share_cell(share: float | None) -> Cell:
 
 def timeline_section(timelines: Sequence[tuple[str, Timeline]]) -> Section:
     """Timelines below each other on one time axis."""
-    caption = Words(text="What runs when, on the first rank.", origin="predicted")
+    caption = Paragraph(text="What runs when, on the first rank.", origin="predicted")
     lines = Lines(name="spans", ranks=compared_tracks(timelines))
     return Section(name="timeline", title="Timeline", blocks=(caption, lines), detail=True)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from makeway.model.residency import Shortage
 from makeway.model.room import Fit, RoomAnswer, sentences
-from makeway.show.blocks import Cell, Column, Headline, Notes, Report, Room, Section, Table, Words
+from makeway.show.blocks import Cell, Column, Headline, Notes, Paragraph, Report, Room, Section, Table
 from makeway.show.data import plain, record
 from makeway.show.numbers import count, number
 from makeway.show.provenance import provenance
@@ -27,9 +27,9 @@ def report(answer: RoomAnswer, *, arguments: str = "") -> Report:
         result="residency",
         over=f"makeway residency, {answer.device.name}",
         headline=Headline(sentence=first, origin="predicted"),
-        lead=(Words(text=" ".join(rest)),) if rest else (),
+        lead=(Paragraph(text=" ".join(rest)),) if rest else (),
         sections=(
-            Section(name="room", title="Room on an SM", blocks=(room(answer), Words(text=alone))),
+            Section(name="room", title="Room on an SM", blocks=(room(answer), Paragraph(text=alone))),
             *_options_section(answer),
             provenance(
                 arguments,

@@ -9,7 +9,7 @@ from typing import Any
 
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import DryRun, Run
-from makeway.show.blocks import Cell, Column, Headline, Notes, Report, Section, Table, Words
+from makeway.show.blocks import Cell, Column, Headline, Notes, Paragraph, Report, Section, Table
 from makeway.show.data import plain, record
 from makeway.show.numbers import count, number
 from makeway.show.provenance import provenance
@@ -169,7 +169,7 @@ def _dry_run_report(dry: DryRun, arguments: str) -> Report:
                         nothing="The plan has no controls: nothing to set.",
                         brief_rows=24,
                     ),
-                    *([Words(text=hook)] if dry.controls else []),
+                    *([Paragraph(text=hook)] if dry.controls else []),
                 ),
             ),
             provenance(arguments, numbers="none: nothing was started"),

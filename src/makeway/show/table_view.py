@@ -50,7 +50,7 @@ def _cell(cell: Cell, column: Column, origins: Origins) -> str:
     value = ""
     if column.style == "number":
         value = f' data-value="{"" if cell.value is None else repr(cell.value)}"'
-    shown = escape(cell.words)
+    shown = escape(cell.text)
     if cell.go and (origin_ns := origins.get((cell.go.lines, cell.go.rank))) is not None:
         place = f"{cell.go.rank} {cell.go.start_ns - origin_ns} {cell.go.time_ns}"
         there = escape(cell.go.lines)

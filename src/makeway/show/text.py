@@ -12,7 +12,21 @@ from rich.console import Console, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Facts, HeatMap, Lines, Notes, Report, Room, Table, Words
+from makeway.show.blocks import (
+    Bar,
+    Bars,
+    Block,
+    Cell,
+    Column,
+    Facts,
+    HeatMap,
+    Lines,
+    Notes,
+    Paragraph,
+    Report,
+    Room,
+    Table,
+)
 from makeway.show.numbers import ms_text
 from makeway.show.sm_picture import legend, sm_picture
 from makeway.values.errors import printable
@@ -64,7 +78,7 @@ class _Options:
 def _rendered(report: Report, options: _Options) -> Iterator[RenderableType]:
     yield Text(f"{_sentence(report.headline.sentence)} ({options.origin}).", style="bold")
     for words in report.lead:
-        yield _words(words, options)
+        yield _paragraph(words, options)
     for section in report.sections:
         if section.detail and not options.verbose:
             continue
@@ -81,8 +95,8 @@ def _sentence(words: str) -> str:
 
 def _block(block: Block, options: _Options) -> Iterator[RenderableType]:
     match block:
-        case Words():
-            yield _words(block, options)
+        case Paragraph():
+            yield _paragraph(block, options)
         case Notes(sentences=sentences):
             for sentence in sentences:
                 yield _indented("- ", sentence)
@@ -110,12 +124,12 @@ def _block(block: Block, options: _Options) -> Iterator[RenderableType]:
             assert_never(block)
 
 
-def _words(words: Words, options: _Options) -> RenderableType:
-    marker = _MARKER.match(words.text)
+def _paragraph(paragraph: Paragraph, options: _Options) -> RenderableType:
+    marker = _MARKER.match(paragraph.text)
     assert marker is not None
-    before, sentence = marker.group(), words.text[marker.end() :]
-    if words.origin and words.origin != options.origin:
-        sentence = f"{sentence.removesuffix('.')} ({words.origin}){'.' if sentence.endswith('.') else ''}"
+    before, sentence = marker.group(), paragraph.text[marker.end() :]
+    if paragraph.origin and paragraph.origin != options.origin:
+        sentence = f"{sentence.removesuffix('.')} ({paragraph.origin}){'.' if sentence.endswith('.') else ''}"
     return _indented(before, sentence) if before else _text(sentence)
 
 
@@ -155,7 +169,7 @@ def _table(table: Table, options: _Options) -> Iterator[RenderableType]:
         justify: Literal["left", "right"] = "right" if table.columns[index].style == "number" else "left"
         grid.add_column(Text(table.columns[index].title), justify=justify, overflow="fold", width=width)
     for row in rows:
-        cells = [_text(row[index].words) for index in widths]
+        cells = [_text(row[index].text) for index in widths]
         grid.add_row(*[part for cell in cells for part in ("", cell)][1:])
     yield grid
     more = []
@@ -175,10 +189,10 @@ def _fitting(table: Table, rows: Sequence[Sequence[Cell]], options: _Options) ->
     wanted = [
         index
         for index, column in enumerate(table.columns)
-        if options.verbose or (column.brief and any(row[index].words not in ("", "–") for row in rows))
+        if options.verbose or (column.brief and any(row[index].text not in ("", "–") for row in rows))
     ]
     longest = {
-        index: max([len(table.columns[index].title), *(len(_safe(row[index].words)) for row in rows)])
+        index: max([len(table.columns[index].title), *(len(_safe(row[index].text)) for row in rows)])
         for index in wanted
     }
     widths: dict[int, int] = {}

@@ -108,9 +108,9 @@ def environment_receipt(control: Control, environ: Mapping[str, str], library: L
     if entry.refusal:
         status, detail = "refused", entry.refusal
     elif not wanted:
-        detail = entry.note or entry.words
+        detail = entry.note or entry.as_text
     elif all(environ.get(name) == value for name, value in wanted.items()):
-        detail = f"{entry.words} in the environment"
+        detail = f"{entry.as_text} in the environment"
     else:
-        status, detail = "refused", f"read once at start: start the program with {entry.words} (makeway run)"
+        status, detail = "refused", f"read once at start: start the program with {entry.as_text} (makeway run)"
     return Receipt(control=control, status=status, detail=detail, carrier=exported.carrier)

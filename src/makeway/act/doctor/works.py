@@ -177,7 +177,7 @@ def _exported(control: Control, library: Library) -> Finding:
     (entry,) = environment(Plan(controls=(control,)), library).entries
     if entry.refusal:
         return False, entry.refusal
-    return True, "; ".join(filter(None, (entry.words if entry.settings else "", entry.note)))
+    return True, "; ".join(filter(None, (entry.as_text if entry.settings else "", entry.note)))
 
 
 def _gpu_here(machine: Machine, platform: Platform, control: Control) -> Finding:

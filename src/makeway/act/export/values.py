@@ -31,7 +31,7 @@ class Entry:
     refusal: str = ""  # why the target cannot carry the control; "": it does
 
     @property
-    def words(self) -> str:
+    def as_text(self) -> str:
         """The settings in one line, or the refusal."""
         return self.refusal or " ".join(setting_word(*setting) for setting in self.settings) or "already the default"
 
@@ -60,7 +60,7 @@ class Export:
             Receipt(
                 control=entry.control,
                 status="refused" if entry.refusal else "not seen",
-                detail=entry.words,
+                detail=entry.as_text,
                 carrier=self.carrier,
             )
             for entry in self.entries
@@ -114,7 +114,7 @@ def _comments(plan: Plan, target: str, entries: tuple[Entry, ...], carried: tupl
     elif not carried:
         lines.append(f"# Nothing to set: {target} carries none of the plan's controls.")
     for entry in carried:
-        lines.append(f"# carried: {describe(entry.control)}: {entry.words}")
+        lines.append(f"# carried: {describe(entry.control)}: {entry.as_text}")
         if entry.note:
             lines.append(f"#   {entry.note}")
     lines += [f"# not carried: {describe(entry.control)}: {entry.refusal}" for entry in entries if entry.refusal]

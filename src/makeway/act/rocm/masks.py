@@ -36,7 +36,7 @@ def check_split(cus: int, comm_cus: int, arch: str) -> None:
 
 
 def mask_words(first: int, count: int) -> tuple[int, ...]:
-    """Words of 32 bits in which `count` bits from `first` on are set."""
+    """Paragraph of 32 bits in which `count` bits from `first` on are set."""
     if first < 0 or count < 1:
         raise InputError(f"a mask needs at least 1 CU from 0 on, got {count} from {first}")
     bits = ((1 << count) - 1) << first
@@ -57,19 +57,19 @@ def hip_library() -> Any:
 
 
 @contextmanager
-def masked_stream(torch: Any, hip: Any, device: int, words: tuple[int, ...]) -> Iterator[ConfinedStream]:
+def masked_stream(torch: Any, hip: Any, device: int, bits: tuple[int, ...]) -> Iterator[ConfinedStream]:
     """A stream whose kernels stay on the CUs of the mask, as read back from the driver; destroyed at the end."""
     stream = ctypes.c_void_p()
-    mask = (ctypes.c_uint32 * len(words))(*words)
+    mask = (ctypes.c_uint32 * len(bits))(*bits)
     with torch.cuda.device(device):
-        _check(hip.hipExtStreamCreateWithCUMask(ctypes.byref(stream), ctypes.c_uint32(len(words)), mask), "create")
+        _check(hip.hipExtStreamCreateWithCUMask(ctypes.byref(stream), ctypes.c_uint32(len(bits)), mask), "create")
     try:
-        granted = (ctypes.c_uint32 * len(words))()
-        _check(hip.hipExtStreamGetCUMask(stream, ctypes.c_uint32(len(words)), granted), "read back")
-        if tuple(granted) != words:
-            raise UnsupportedError(f"a stream requested CU mask {_hex(words)}, the driver set {_hex(tuple(granted))}.")
+        granted = (ctypes.c_uint32 * len(bits))()
+        _check(hip.hipExtStreamGetCUMask(stream, ctypes.c_uint32(len(bits)), granted), "read back")
+        if tuple(granted) != bits:
+            raise UnsupportedError(f"a stream requested CU mask {_hex(bits)}, the driver set {_hex(tuple(granted))}.")
         cus = sum(word.bit_count() for word in granted)
-        detail = f"stream on {cus} CUs, mask {_hex(words)} read back; only kernels on that stream are confined"
+        detail = f"stream on {cus} CUs, mask {_hex(bits)} read back; only kernels on that stream are confined"
         yield ConfinedStream(stream=torch.cuda.ExternalStream(stream.value, device=device), sms=cus, detail=detail)
     finally:
         torch.cuda.synchronize(device)

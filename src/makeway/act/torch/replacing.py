@@ -63,7 +63,7 @@ def stand_in(
 ) -> Function:
     """A function that calls `around` in place of the original, which `around` may run; `unless`: leave it alone now.
 
-    When `around` fails, `on_error` is told, and the program gets what the original gives.
+    When `around` fails, `on_error` gets the error, and the program what the original returns.
     """
     signature = inspect.signature(function)
 

@@ -117,7 +117,7 @@ def _ranks(path: Path, kept: Kept, header: Mapping[str, Any], notes: list[str]) 
     """The rank of each GPU that ran kernels."""
     info = _table(header.get("distributedInfo"))
     rank = _whole(info.get("rank"))
-    gpus = _gpus(kept, one=rank is not None)
+    gpus = _gpus(kept, single=rank is not None)
     if len(gpus) > MOST_GPUS:
         raise TraceError(
             f"{printable(path)} names {len(gpus):,} GPUs; the most that one process can drive is {MOST_GPUS}"
@@ -148,13 +148,13 @@ def _ranks(path: Path, kept: Kept, header: Mapping[str, Any], notes: list[str]) 
     return ranks
 
 
-def _gpus(kept: Kept, *, one: bool) -> list[int]:
-    """The GPUs that ran kernels; only its own for a process of `one` rank, if the others are almost idle."""
+def _gpus(kept: Kept, *, single: bool) -> list[int]:
+    """The GPUs that ran kernels; only its own for a process of a `single` rank, if the others are almost idle."""
     kernels: Counter[int] = Counter()
     for index, count in Counter(kept.shape_of).items():
         if (shape := kept.shapes[index]).kind in ("compute", "comm"):
             kernels[shape.device] += count
-    if one and kernels:
+    if single and kernels:
         (gpu, most), *_ = kernels.most_common(1)
         if most >= OWN_SHARE * kernels.total():
             return [gpu]
