@@ -22,6 +22,7 @@ TRITON_SCRIPT = Path(__file__).parent / "oracle" / "compile_kernels.py"
 # Folders and files whose tests compile with gcc or Triton, or drive a browser; other tests have the limit of
 # pyproject.toml, or their own mark.
 SLOW_LIMIT_S = 360
+FIRST = ("ranks", "attack", "browser", "oracle", "preload")  # long modules first: the workers end together
 SLOW = ("browser", "oracle", "preload", "test_docs_site.py", "test_reports.py", "test_torch_triton.py")
 
 
@@ -30,6 +31,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: FIRST.index(item.path.parent.name) if item.path.parent.name in FIRST else len(FIRST))
     for item in items:
         if item.get_closest_marker("timeout") is None and not set(SLOW).isdisjoint(item.path.parts):
             item.add_marker(pytest.mark.timeout(SLOW_LIMIT_S))
