@@ -26,7 +26,10 @@ from makeway.values.device import load_device
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-KINDS = ("analysis", "plan", "simulation", "bench", "experiment", "demo")
+KINDS = tuple(
+    pytest.param(kind, marks=() if kind in ("analysis", "plan", "demo") else pytest.mark.long)  # these have every block
+    for kind in ("analysis", "plan", "simulation", "bench", "experiment", "demo")
+)
 LEAST_CONTRAST = 4.5  # WCAG 2.2, success criterion 1.4.3, for text of any size
 
 
