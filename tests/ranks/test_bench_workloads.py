@@ -39,7 +39,10 @@ def bench(*arguments: str) -> dict[str, Any]:
             marks=pytest.mark.long,  # all-to-all: also in ep and mb-a2a
         ),
         ("tp", "--scale", "0.25", "--steps", "2", "--control", "chunks=2", "--control", "priority"),
-        ("ep", "--scale", "0.25", "--steps", "2", "--control", "chunks=2", "--control", "copy-engine"),
+        pytest.param(  # all-to-all: also in mb-a2a
+            ("ep", "--scale", "0.25", "--steps", "2", "--control", "chunks=2", "--control", "copy-engine"),
+            marks=pytest.mark.long,
+        ),
         pytest.param(("cb-ar", "--scale", "0.02", "--in-flight", "2"), marks=pytest.mark.long),  # as mb-a2a
         ("mb-a2a", "--scale", "0.01", "--control", "chunks=2", "--control", "partition=1"),
         pytest.param(("conccl-16", "--scale", "0.02", "--control", "copy-engine"), marks=pytest.mark.long),
