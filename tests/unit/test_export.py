@@ -205,7 +205,7 @@ def test_the_tuner_file_has_rows_for_every_collective_it_is_asked_about(path: st
     rows = [row for row in csv.reader(text.splitlines()) if not row[0].startswith("#")]
     assert {row[0] for row in rows} == set(TUNED)
     assert all(len(row) == len(COLUMNS) for row in rows)
-    assert all(row[1:3] == ["0", str(LARGEST)] and row[5:] == ["16", "-1", "-1"] for row in rows)
+    assert all(row[1:3] == [str(16 * 32 * 1024), str(LARGEST)] and row[5:] == ["16", "-1", "-1"] for row in rows)
     for collective in TUNED:
         mine = [f"{row[3]}-{row[4]}" for row in rows if row[0] == collective]
         assert mine == list(dict.fromkeys([path, "ring-simple"]))  # a ring behind what may not be there
@@ -258,6 +258,44 @@ def test_transformer_engine_gets_settings_where_its_methods_read_them() -> None:
     assert layers["qkv_wgrad"] == {"method": "bulk", "num_sm": 16, "set_sm_margin": True}
     assert layers["fc1_fprop"] == {"method": "ring_exchange", "use_ce": True}
     assert len(layers) == 10
+
+
+@pytest.mark.parametrize("control", [CommBlocks(33), SmPartition(33)])
+def test_transformer_engine_has_flags_for_32_sms(control: Control) -> None:
+    [refused] = export(plan_of(control), "transformer-engine").refused
+    assert "32 SMs (NVTE_MAX_SMS)" in refused.refusal
+
+
+def test_transformer_engine_keeps_no_sms_free_for_blocks_alone() -> None:
+    layers = python_values(export(plan_of(CommBlocks(8)), "transformer-engine").text)["ub_cfgs"]
+    assert all(keys["set_sm_margin"] is False for keys in layers.values())
+
+
+@pytest.mark.parametrize(
+    ("library", "place"),
+    [
+        ("nccl-2.27.5", "ext-tuner/example)"),
+        ("nccl-2.28.3", "ext-tuner/example before 2.29, then plugins/tuner/example)"),
+        ("nccl-2.30.4", "plugins/tuner/example)"),
+        ("nccl-2.27.3", None),
+        ("nccl-2.19.1", None),
+    ],
+)
+def test_the_tuner_file_names_the_plugin_of_its_version(library: str, place: str | None) -> None:
+    [entry] = export(plan_of(CommBlocks(8)), "nccl-tuner", library=library).entries
+    if place is None:
+        assert "needs NCCL 2.27.5 or later" in entry.refusal
+    else:
+        assert place in entry.note
+
+
+@pytest.mark.parametrize("target", ["deepep", "transformer-engine", "nccl-tuner"])
+def test_plans_for_amd_are_not_carried_by_nvidias_libraries(target: str) -> None:
+    assert not export(plan_of(*ALL, made_for=MI300X), target).carried
+
+
+def test_megatrons_groups_include_the_experts_data_parallel_group() -> None:
+    assert "ep_dp" in yaml_values(export(plan_of(CommBlocks(8)), "megatron").text)
 
 
 def test_transformer_engine_has_one_number_for_blocks_and_sms() -> None:

@@ -92,7 +92,7 @@ TORCH = Target(carrier="torch module", entry=_options, body=_module)
 
 # --- Megatron's communicator file --------------------------------------------------------------
 
-DEFAULT_GROUPS = ("dp", "dp_cp", "ep", "tp")
+DEFAULT_GROUPS = ("dp", "dp_cp", "ep", "ep_dp", "tp")
 
 
 def _group_settings(control: Control, request: Request, limits: str) -> Entry:

@@ -19,14 +19,20 @@ PIPELINE = ("proj_fprop", "fc2_fprop")
 BULK = ("qkv_dgrad", "qkv_wgrad", "fc1_dgrad", "fc1_wgrad")
 RING = ("qkv_fprop", "fc1_fprop", "proj_dgrad", "fc2_dgrad")
 _LAYERS_OF = {"num_sm": PIPELINE + BULK, "set_sm_margin": PIPELINE + BULK, "num_splits": PIPELINE, "use_ce": RING}
+MOST_SMS = 32  # NVTE_MAX_SMS of userbuffers.h: flags beyond it belong to something else, and nothing checks
 _METHOD_OF = dict.fromkeys(PIPELINE, "pipeline") | dict.fromkeys(BULK, "bulk") | dict.fromkeys(RING, "ring_exchange")
 
 
 def _userbuffers(control: Control, request: Request, limits: str) -> Entry:
     settings: tuple[tuple[str, SettingValue], ...] = ()
     match control:
+        case CommBlocks(sms) | SmPartition(sms) if sms > MOST_SMS:
+            reason = f"its buffers have flags for {MOST_SMS} SMs (NVTE_MAX_SMS), the plan asks for {sms}"
+            return Entry(control=control, refusal=reason)
         case CommBlocks(blocks):
             settings = (("num_sm", blocks),)
+            if not request.has(SmPartition):  # by default it would also keep these SMs free of GEMMs
+                settings = (*settings, ("set_sm_margin", False))
         case SmPartition(0):
             return Entry(control=control, refusal="num_sm must be at least 1; its copy engines need no partition")
         case SmPartition(comm_sms):

@@ -100,20 +100,25 @@ COLUMNS = ("collective_type", "min_bytes", "max_bytes", "algorithm", "protocol",
 TUNED = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
 LARGEST = 2**64 - 1  # the plugin reads sizes with strtoull
 _ANY = -1
+# NCCL itself gives a channel of the simple protocol at least 512 threads x 64 bytes (src/graph/tuning.cc), so smaller calls
+# never use all the channels of a plan.
+BYTES_PER_CHANNEL = 512 * 64
 _ALGORITHMS = ("ring", "tree", "nvls", "pat")
 
 
 def _rows(carried: tuple[Entry, ...], request: Request) -> str:
-    """Rows for every collective and all sizes: where no row applies, the plugin leaves the call with one channel.
+    """Rows for every collective, from the size at which all its channels have work.
 
-    A ring row follows a row whose algorithm may be unavailable.
+    Smaller calls keep NCCL's algorithm and protocol (LL, LL128). A ring row follows a row whose algorithm may be
+    unavailable.
     """
     if not carried:
         return ""
-    channels = dict(setting for entry in carried for setting in entry.settings)["channels"]
+    channels = int(dict(setting for entry in carried for setting in entry.settings)["channels"])
+    smallest = channels * BYTES_PER_CHANNEL
     paths = list(dict.fromkeys((_tuned_path(request.library), ("ring", "simple"))))
     rows = [
-        ",".join(str(part) for part in (collective, 0, LARGEST, algorithm, protocol, channels, _ANY, _ANY))
+        ",".join(str(part) for part in (collective, smallest, LARGEST, algorithm, protocol, channels, _ANY, _ANY))
         for collective in TUNED
         for algorithm, protocol in filter(None, paths)
     ]
@@ -135,7 +140,20 @@ def _channels(control: Control, request: Request, limits: str) -> Entry:
         reason = f"the plugin does not decide about {request.library.path}; try makeway export --to env"
     if reason:
         return Entry(control=control, refusal=reason)
-    return Entry(control=control, settings=(("channels", control.blocks),), note=limits)
+    smallest = control.blocks * BYTES_PER_CHANNEL // 1024
+    note = (
+        f"{_plugin_place(request.library)}; {limits}; calls below {smallest} KiB keep NCCL's algorithm and protocol, "
+        "but this plugin leaves them one channel"
+    )
+    return Entry(control=control, settings=(("channels", control.blocks),), note=note)
+
+
+def _plugin_place(library: Library) -> str:
+    """Where NCCL's sources keep the plugin."""
+    old, new = "ext-tuner/example", "plugins/tuner/example"
+    if library.version is None or library.version[:2] == (2, 28):
+        return f"needs NCCL 2.27.5 or later and its example plugin ({old} before 2.29, then {new})"
+    return f"needs NCCL's example plugin ({old if library.before(2, 28) else new})"
 
 
 NCCL_TUNER = Target(carrier="NCCL tuner file", entry=_channels, body=_rows)

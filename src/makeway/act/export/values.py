@@ -80,6 +80,10 @@ class Request:
         """The comm blocks that the plan sets, if it does."""
         return next((control.blocks for control in self.plan.controls if isinstance(control, CommBlocks)), None)
 
+    def has(self, kind: type[Control]) -> bool:
+        """Whether the plan has a control of this kind."""
+        return any(isinstance(control, kind) for control in self.plan.controls)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
