@@ -66,7 +66,7 @@ def test_text_goes_to_stdout_or_to_a_file(capsys: pytest.CaptureFixture[str], pl
 def test_a_plan_may_come_from_stdin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(PLAN))
     assert main(["export", "-", "--to", "nccl-tuner"]) == 0
-    assert "allreduce,0,18446744073709551615,ring,simple,8,-1,-1" in capsys.readouterr().out
+    assert "allreduce,262144,18446744073709551615,ring,simple,8,-1,-1" in capsys.readouterr().out
 
 
 def test_a_version_and_groups_reach_the_export(capsys: pytest.CaptureFixture[str], plan: str) -> None:

@@ -100,8 +100,8 @@ COLUMNS = ("collective_type", "min_bytes", "max_bytes", "algorithm", "protocol",
 TUNED = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
 LARGEST = 2**64 - 1  # the plugin reads sizes with strtoull
 _ANY = -1
-# NCCL itself gives a channel of the simple protocol at least 512 threads x 64 bytes (src/graph/tuning.cc), so smaller calls
-# never use all the channels of a plan.
+# NCCL itself gives a channel of the simple protocol at least 512 threads x 64 bytes (src/graph/tuning.cc), so
+# smaller calls never use all the channels of a plan.
 BYTES_PER_CHANNEL = 512 * 64
 _ALGORITHMS = ("ring", "tree", "nvls", "pat")
 
