@@ -119,7 +119,7 @@ class Setting:
             launches=tuple((line[0], line[1], int(line[2])) for line in lines),
             priorities=tuple(int(line[4]) if line[3] == "1" else None for line in lines),
             attributes=tuple(int(line[6]) for line in lines),
-            carve_outs=tuple(None if line[7] == "-1" else int(line[7]) for line in lines),
+            carve_outs=tuple(int(line[7]) if line[7:] and line[7] != "-1" else None for line in lines),  # HIP has none
             receipts=read_receipts(place / "receipts"),
             stderr=done.stderr,
         )
