@@ -202,7 +202,9 @@ def test_a_refused_carve_out_costs_the_carve_out_not_the_pad(setting: Setting) -
 
 def test_questions_about_occupancy_are_answered_with_the_pad(setting: Setting) -> None:
     program = ("via", "dlsym", "kernel", "gemm", "kernel", "copy")
-    questions = [word for at in (0, 1) for word in ("occupancy", at, 64, "potential", at, 64, "clusters", at, 64, "cluster:2")]
+    questions = [
+        word for at in (0, 1) for word in ("occupancy", at, 64, "potential", at, 64, "clusters", at, 64, "cluster:2")
+    ]
     ran = setting.run(*program, *questions, rules=pads())
     plain = setting.run(*program, *questions, rules=pads(), MAKEWAY_OCCUPANCY="driver")
     assert ran.results == (3, 3 * 132, 3 * 16 // 2 * 8, 8, 8 * 132, 8 * 16 // 2 * 8)
