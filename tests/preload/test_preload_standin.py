@@ -68,8 +68,8 @@ def runs(shim: Path, stand_in: Path, kernels: Path, tmp_path: Path) -> Runs:
 
 def as_without(launch: Launch) -> Launch:
     """A launch without what the shim may change, and without what differs from run to run."""
-    changed = {"call": "", "smem_bytes": 0, "priority": 0, "attributes": {}, "resident_blocks": 0, "carve_out": -1}
-    return replace(launch, **changed, pid=0, thread=0)
+    same = replace(launch, call="", smem_bytes=0, priority=0, attributes={}, resident_blocks=0, carve_out=-1)
+    return replace(same, pid=0, thread=0)
 
 
 @pytest.mark.parametrize("device", DEVICES)

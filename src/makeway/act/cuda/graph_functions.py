@@ -18,7 +18,6 @@ from makeway.values.control import CommPriority, Control, SmemPad
 from makeway.values.errors import UnsupportedError
 from makeway.values.plan import Plan
 
-
 ONE_WAVE = "its grid is what fits on the device at once: with the pad some blocks would wait for the others"
 
 
