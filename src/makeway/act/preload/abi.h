@@ -111,6 +111,18 @@ struct mw_hip_attributes { /* hipFuncAttributes */
     size_t static_bytes;
 };
 
+struct mw_hip_config { /* hipLaunchConfig_t; HIP_LAUNCH_CONFIG is laid out as mw_config */
+    struct mw_dim3 grid;
+    struct mw_dim3 block;
+    size_t smem_bytes;
+    void *stream;
+    struct mw_attribute *attributes;
+    uint32_t attribute_count;
+};
+
+typedef mw_result (*mw_hip_host_launch_ex)(const struct mw_hip_config *, const void *, void **);
+typedef mw_result (*mw_hip_hcc_launch)(void *, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, size_t, void *,
+                                       void **, void **, void *, void *);
 typedef const char *(*mw_hip_name)(const void *);
 typedef const char *(*mw_hip_host_name)(const void *, void *);
 typedef mw_result (*mw_hip_function_get)(int *, int, void *);
