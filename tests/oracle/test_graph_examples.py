@@ -26,7 +26,7 @@ def test_a_gemm_is_padded_and_a_collective_raised() -> None:
     receipt = shape_graph(two_nodes(driver), PADDED, driver=driver)
     gemm, reduce = receipt.nodes
     assert (gemm.before.smem_bytes, gemm.after.smem_bytes, gemm.status) == (32_768, 72_768, "applied")
-    assert gemm.detail == "32,768 to 72,768 bytes of dynamic shared memory"
+    assert gemm.detail == "32,768 to 72,768 bytes of dynamic shared memory, the largest shared memory preferred"
     assert (reduce.before.priority, reduce.after.priority, reduce.status) == (0, -5, "applied")
     assert reduce.after.smem_bytes == 82_240
     assert receipt.counts() == {"applied": 2}
@@ -77,7 +77,7 @@ def test_cooperative_launches_and_large_clusters_are_not_padded() -> None:
     receipt = shape_graph(graph_of(*nodes, driver=driver), PADDED, driver=driver)
     assert [node.status for node in receipt.nodes] == ["refused", "refused", "applied"]
     assert "cooperative" in receipt.nodes[0].detail
-    assert "cluster of 16" in receipt.nodes[1].detail
+    assert "clusters of 16" in receipt.nodes[1].detail
 
 
 def test_a_driver_that_accepts_and_does_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ from makeway.values.plan import Plan
 
 OPTIN_BYTES = 232_448  # compute capability 9.0
 GREATEST = -5
+SMS, SM_BYTES = 132, 233_472
+SMS_TO_SPARE = 4  # where clusters may be placed: a deep pad leaves no room for one of eight blocks
 GEMM, NORM, REDUCE = "_Z4gemmPKfS0_Pf", "layer_norm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
@@ -43,10 +45,11 @@ class Attribute(IntEnum):
     CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
     CU_LAUNCH_ATTRIBUTE_PRIORITY = 8
+    CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 14
 
 
 class Value:
-    """The driver's union: a priority, seen as a number or as bytes."""
+    """The driver's union: a number, seen as a priority, a carve-out, the sides of a cluster or bytes."""
 
     def __init__(self, pad: bytes = bytes(64)) -> None:
         self.pad = pad
@@ -58,6 +61,11 @@ class Value:
     @priority.setter
     def priority(self, value: int) -> None:
         self.pad = value.to_bytes(4, "little", signed=True) + bytes(60)
+
+    def _carve(self, value: int) -> None:
+        self.pad = value.to_bytes(4, "little") + bytes(60)
+
+    sharedMemCarveout = property(fset=_carve)  # noqa: N815
 
 
 @dataclass
@@ -84,6 +92,7 @@ class Func:
     name: str
     static_bytes: int = 0
     limit_bytes: int = 49_152
+    carve_out: int = -1
 
 
 class FakeDriver:
@@ -93,9 +102,19 @@ class FakeDriver:
     CUkernelNodeAttrValue = Value
     CUgraphNodeType = Kind
     CUfunction_attribute = SimpleNamespace(
-        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES=1
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
+        CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES=1,
+        CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT=9,
     )
-    CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=97)
+    CUdevice_attribute = SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=97, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=16
+    )
+    CUlaunchAttributeID = Attribute
+    CUlaunchAttribute = CUlaunchConfig = SimpleNamespace
+
+    @staticmethod
+    def CUlaunchAttributeValue() -> Any:  # noqa: N802
+        return SimpleNamespace(clusterDim=SimpleNamespace())
 
     def __init__(self) -> None:
         self.functions: dict[int, Func] = {}
@@ -217,7 +236,18 @@ class FakeDriver:
         if self._refused("cuGraphKernelNodeSetAttribute", handle, value.priority):
             return (Answer.CUDA_ERROR_INVALID_VALUE,)
         self.nodes[handle].attributes[attribute] = value.pad
+        if attribute == Attribute.CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT and not any(value.pad):
+            del self.nodes[handle].attributes[attribute]  # as if it had never been set
         return (Answer(0),)
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, func: int, threads: int, smem_bytes: int) -> Any:  # noqa: N802
+        assert smem_bytes <= self.functions[func].limit_bytes, "the driver answers for launches that it would take"
+        return Answer(0), min(SM_BYTES // (smem_bytes + self.functions[func].static_bytes + 1024), 8)
+
+    def cuOccupancyMaxActiveClusters(self, func: int, config: Any) -> Any:  # noqa: N802
+        sides = config.attrs[0].value.clusterDim
+        _, blocks = self.cuOccupancyMaxActiveBlocksPerMultiprocessor(func, config.blockDimX, config.sharedMemBytes)
+        return Answer(0), blocks * SMS_TO_SPARE // (sides.x * sides.y * sides.z)
 
     def cuFuncGetName(self, func: int) -> Any:  # noqa: N802
         self.calls.append("cuFuncGetName")
@@ -236,11 +266,11 @@ class FakeDriver:
         return Answer(0), 0
 
     def cuDeviceGetAttribute(self, attribute: int, device: int) -> Any:  # noqa: N802
-        return Answer(0), OPTIN_BYTES
+        return Answer(0), SMS if attribute == 16 else OPTIN_BYTES
 
     def cuFuncGetAttribute(self, attribute: int, func: int) -> Any:  # noqa: N802
         found = self.functions[func]
-        return Answer(0), found.limit_bytes if attribute == 8 else found.static_bytes
+        return Answer(0), {8: found.limit_bytes, 1: found.static_bytes, 9: found.carve_out}[attribute]
 
     def cuFuncSetAttribute(self, func: int, attribute: int, value: int) -> Any:  # noqa: N802
         found = self.functions[func]
@@ -363,6 +393,9 @@ def check_truth(driver: FakeDriver, receipt: GraphChanges, before: Any) -> None:
         assert (now.func, now.kern, now.arguments, now.shape) == (func, kern, arguments, shape)
         others = attributes.keys() - {Attribute.CU_LAUNCH_ATTRIBUTE_PRIORITY}
         assert all(now.attributes[which] == attributes[which] for which in others)
+        carved = Attribute.CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT in now.attributes
+        assert carved == (node.after.carve_out == 100)
+        assert not carved or node.after.smem_bytes > node.before.smem_bytes
         if node.status != "applied":
             assert now.contents == nodes[node.handle]
         assert node.status in ("applied", "untouched") or node.detail
@@ -395,6 +428,38 @@ def test_only_what_the_plan_names_changes_and_comm_is_never_padded(sketch: list[
 
 def node_priority(before: Any, node: NodeChange) -> int:
     return Value(before[0][node.handle][-1][Attribute.CU_LAUNCH_ATTRIBUTE_PRIORITY]).priority
+
+
+def gemm_node(driver: FakeDriver, **more: Any) -> tuple[int, int]:
+    func = driver.function(GEMM)
+    return graph_of(Node(func=func, **more), driver=driver), func
+
+
+def test_a_cluster_that_the_pad_leaves_no_room_for_is_refused() -> None:
+    driver = FakeDriver()
+    sides = b"".join(size.to_bytes(4, "little") for size in (8, 1, 1)) + bytes(52)
+    graph, _ = gemm_node(driver, attributes={Attribute.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: sides})
+    for pad_bytes, status in ((40_000, "applied"), (150_000, "refused")):
+        (node,) = shape_graph(graph, Plan(controls=(SmemPad(pad_bytes, "*gemm*"),)), driver=driver).nodes
+        assert node.status == status, node.detail
+        if status == "refused":
+            assert "no whole cluster of 8 blocks" in node.detail
+
+
+def test_a_grid_that_was_sized_without_the_pad_is_left_alone() -> None:
+    driver = FakeDriver()
+    graph, _ = gemm_node(driver, shape=(8 * SMS, 1, 1, 256, 1, 1))
+    (node,) = shape_graph(graph, Plan(controls=(SmemPad(40_000, "*gemm*"),)), driver=driver).nodes
+    assert node.status == "refused"
+    assert "fits on the device at once" in node.detail
+
+
+def test_a_preference_of_the_programs_own_is_kept() -> None:
+    driver = FakeDriver()
+    graph, func = gemm_node(driver)
+    driver.functions[func].carve_out = 50
+    (node,) = shape_graph(graph, Plan(controls=(SmemPad(40_000, "*gemm*"),)), driver=driver).nodes
+    assert (node.status, node.after.carve_out) == ("applied", 0)
 
 
 @given(graphs, plans, st.booleans())

@@ -33,11 +33,28 @@ SAME(MW_NOT_SUPPORTED == (int)CUDA_ERROR_NOT_SUPPORTED);
 SAME(MW_PER_THREAD_STREAM == (int)CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
 SAME(MW_ATTRIBUTE_COOPERATIVE == (int)CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
 SAME(MW_ATTRIBUTE_CLUSTER == (int)CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
-SAME(MW_ATTRIBUTE_PREFERRED_CLUSTER == (int)CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION);
+SAME(MW_ATTRIBUTE_CARVE_OUT == (int)CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT);
+SAME(offsetof(CUlaunchAttributeValue, sharedMemCarveout) == 0 && sizeof(((CUlaunchAttributeValue *)0)->sharedMemCarveout) == 4);
+SAME(offsetof(CUlaunchAttributeValue, clusterDim) == 0 && sizeof(((CUlaunchAttributeValue *)0)->clusterDim) == 12);
+#if CUDA_VERSION >= 13030 /* shared-memory modes */
+SAME(MW_ATTRIBUTE_SMEM_MODE == (int)CU_LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE);
+SAME(offsetof(CUlaunchAttributeValue, sharedMemoryMode) == 0 && sizeof(((CUlaunchAttributeValue *)0)->sharedMemoryMode) == 4);
+SAME(MW_FUNCTION_SMEM_MODE == (int)CU_FUNC_ATTRIBUTE_SHARED_MEMORY_MODE);
+SAME(MW_DEVICE_OVERSIZED_BYTES == (int)CU_DEVICE_ATTRIBUTE_MAX_OVERSIZED_SHARED_MEMORY_PER_BLOCK);
+SAME(MW_SMEM_PORTABLE == (int)CU_SHARED_MEMORY_MODE_REQUIRE_PORTABLE);
+SAME(MW_SMEM_NON_PORTABLE == (int)CU_SHARED_MEMORY_MODE_ALLOW_NON_PORTABLE);
+#endif
+SAME(MW_NO_CARVE_OUT == (int)CU_SHAREDMEM_CARVEOUT_DEFAULT);
+SAME(MW_MOST_SHARED == (int)CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
 SAME(MW_ATTRIBUTE_PRIORITY == (int)CU_LAUNCH_ATTRIBUTE_PRIORITY);
 SAME(MW_FUNCTION_STATIC_BYTES == (int)CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
 SAME(MW_FUNCTION_MAX_DYNAMIC_BYTES == (int)CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+SAME(MW_FUNCTION_CARVE_OUT == (int)CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT);
 SAME(MW_FUNCTION_CLUSTER_WIDTH == (int)CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH);
+SAME(MW_FUNCTION_CLUSTER_WIDTH + 1 == (int)CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT);
+SAME(MW_FUNCTION_CLUSTER_WIDTH + 2 == (int)CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH);
+SAME(MW_DEVICE_DEFAULT_BYTES == (int)CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
+SAME(MW_DEVICE_SMS == (int)CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 SAME(MW_DEVICE_OPT_IN_BYTES == (int)CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
 
 /* Every function, called with our idea of its arguments. */
@@ -75,4 +92,9 @@ void call_all(void) {
     cuCtxGetStreamPriorityRange((int *)P, (int *)P);
     cuOccupancyAvailableDynamicSMemPerBlock((size_t *)P, (CUfunction)P, 1, 1);
     cuOccupancyMaxActiveBlocksPerMultiprocessor((int *)P, (CUfunction)P, 1, (size_t)1);
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags((int *)P, (CUfunction)P, 1, (size_t)1, 1u);
+    cuOccupancyMaxPotentialBlockSize((int *)P, (int *)P, (CUfunction)P, (CUoccupancyB2DSize)P, (size_t)1, 1);
+    cuOccupancyMaxPotentialBlockSizeWithFlags((int *)P, (int *)P, (CUfunction)P, (CUoccupancyB2DSize)P, (size_t)1, 1, 1u);
+    cuOccupancyMaxActiveClusters((int *)P, (CUfunction)P, (const CUlaunchConfig *)P);
+    cuOccupancyMaxPotentialClusterSize((int *)P, (CUfunction)P, (const CUlaunchConfig *)P);
 }

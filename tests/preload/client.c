@@ -2,9 +2,12 @@
  *
  *   via dlsym|proc|proc-ptsz|proc-future|old-proc|old-proc-future|linked   how the launch functions are found
  *   kernel NAME | handle NAME         a new CUfunction or CUkernel; numbered from 0
- *   launch N SMEM | ex N SMEM WHAT | cooperative N SMEM      WHAT: plain, priority, cluster, cooperative
+ *   launch N SMEM | ex N SMEM WHAT | cooperative N SMEM
+ *                                     WHAT: plain, priority, cooperative, cluster:BLOCKS, carve:PERCENT, mode:MODE
  *   bad-grid N SMEM                   a launch that no driver takes
- *   limit N BYTES                     the program's own limit of dynamic shared memory
+ *   grid N SMEM BLOCKS                a launch of so many blocks
+ *   limit N BYTES | set N ATTRIBUTE VALUE      the program's own limit of dynamic shared memory, or another attribute
+ *   occupancy N SMEM | available N BLOCKS | potential N SMEM | clusters N SMEM BLOCKS     prints the driver's answer
  *   context N | unload | reopen | fork | crash
  *   threads COUNT LAUNCHES            that many threads launch kernel 0 and kernel 1 in turn, 64 bytes each
  *   churn COUNT LAUNCHES              the same while the main thread keeps unloading another module */
@@ -91,15 +94,44 @@ static mw_result plain(void *kernel, uint32_t grid, uint32_t smem) {
     return launch(kernel, grid, 1, 1, 128, 1, 1, smem, NULL, NULL, NULL);
 }
 
+static struct mw_attribute attribute_of(const char *what) {
+    struct mw_attribute attribute = {.id = MW_ATTRIBUTE_COOPERATIVE, .value.number = 1};
+    const char *number = strchr(what, ':');
+    if (strcmp(what, "priority") == 0) {
+        attribute.id = MW_ATTRIBUTE_PRIORITY;
+        attribute.value.number = -1;
+    } else if (number) {
+        attribute.id = what[0] == 'm' ? MW_ATTRIBUTE_SMEM_MODE
+                       : what[1] == 'a' ? MW_ATTRIBUTE_CARVE_OUT
+                                        : MW_ATTRIBUTE_CLUSTER;
+        attribute.value.number = atoi(number + 1);
+        attribute.value.sides[1] = attribute.value.sides[2] = 1;
+    }
+    return attribute;
+}
+
 static mw_result extended(void *kernel, uint32_t smem, const char *what) {
-    struct mw_attribute attribute = {0};
+    struct mw_attribute attribute = attribute_of(what);
     struct mw_config config = {.grid = {1, 1, 1}, .block = {128, 1, 1}, .smem_bytes = smem, .attributes = &attribute};
     config.attribute_count = strcmp(what, "plain") != 0;
-    attribute.id = strcmp(what, "priority") == 0  ? MW_ATTRIBUTE_PRIORITY
-                   : strcmp(what, "cluster") == 0 ? MW_ATTRIBUTE_CLUSTER
-                                                  : MW_ATTRIBUTE_COOPERATIVE;
-    attribute.value.number = strcmp(what, "priority") == 0 ? -1 : 1;
     return launch_ex(&config, kernel, NULL, NULL);
+}
+
+static int answered(const char *what, void *kernel, char **word) {
+    int answer = -1, block = 0;
+    size_t bytes = 0;
+    if (strcmp(what, "available") == 0)
+        CALL(mw_available, "cuOccupancyAvailableDynamicSMemPerBlock")(&bytes, kernel, atoi(word[1]), 128), answer = (int)bytes;
+    else if (strcmp(what, "potential") == 0)
+        CALL(mw_potential, "cuOccupancyMaxPotentialBlockSize")(&answer, &block, kernel, NULL, (size_t)atoi(word[1]), 128);
+    else if (strcmp(what, "clusters") == 0) {
+        struct mw_attribute attribute = attribute_of(word[2]);
+        struct mw_config config = {.grid = {8, 1, 1}, .block = {128, 1, 1}, .attributes = &attribute, .attribute_count = 1};
+        config.smem_bytes = (uint32_t)atoi(word[1]);
+        CALL(mw_clusters, "cuOccupancyMaxActiveClusters")(&answer, kernel, &config);
+    } else
+        CALL(mw_active, "cuOccupancyMaxActiveBlocksPerMultiprocessor")(&answer, kernel, 128, (size_t)atoi(word[1]));
+    return answer;
 }
 
 static mw_result set_limit(void *kernel, int bytes) {
@@ -144,6 +176,14 @@ static char **step(char **word) {
     else if (strcmp(what, "cooperative") == 0)
         printf("%d\n", launch_cooperative(kernels[atoi(word[0])], 1, 1, 1, 128, 1, 1, (uint32_t)atoi(word[1]), NULL, NULL)),
             word += 2;
+    else if (strcmp(what, "grid") == 0)
+        printf("%d\n", plain(kernels[atoi(word[0])], (uint32_t)atoi(word[2]), (uint32_t)atoi(word[1]))), word += 3;
+    else if (strcmp(what, "set") == 0)
+        printf("%d\n", CALL(mw_function_set, "cuFuncSetAttribute")(kernels[atoi(word[0])], atoi(word[1]), atoi(word[2]))),
+            word += 3;
+    else if (strcmp(what, "occupancy") == 0 || strcmp(what, "available") == 0 || strcmp(what, "potential") == 0 ||
+             strcmp(what, "clusters") == 0)
+        printf("%d\n", answered(what, kernels[atoi(word[0])], word)), word += 2 + (what[0] == 'c');
     else if (strcmp(what, "limit") == 0)
         printf("%d\n", set_limit(kernels[atoi(word[0])], atoi(word[1]))), word += 2;
     else if (strcmp(what, "context") == 0)

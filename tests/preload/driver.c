@@ -4,7 +4,11 @@
  * DRIVER_REFUSE=pad:N     every N-th launch with more than DRIVER_ASKED bytes of shared memory fails with DRIVER_ERROR
  * DRIVER_REFUSE=limit     the limit of dynamic shared memory cannot be raised
  * DRIVER_REFUSE=priority  launches with a priority fail with DRIVER_ERROR
- * Compiled with NO_NAMES it is older than CUDA 12.3, with NO_EX older than 11.6. */
+ * DRIVER_REFUSE=carve     launches with a carve-out fail with DRIVER_ERROR, as in drivers older than CUDA 12.4
+ * Compiled with NO_NAMES it is older than CUDA 12.3, with NO_EX older than 11.6.
+ *
+ * A mode of shared memory makes the limit of dynamic shared memory count for nothing (cuda.h of CUDA 13.3,
+ * CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES). A cluster needs room for all its blocks at once. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,13 +21,15 @@
 
 #include "abi.h"
 
-enum { FUNCTIONS = 512, OPT_IN = 232448, STATIC = 1024, REGISTERS_ALLOW = 8, SM_BYTES = 233472 };
+enum { FUNCTIONS = 512, OPT_IN = 232448, STATIC = 1024, REGISTERS_ALLOW = 8, SM_BYTES = 233472, SMS = 132, GPC = 16 };
+enum { DEFAULT_BYTES = 49152, SETTINGS = 32 };
 
 struct function {
     char name[128];
     bool is_kernel, used;
     void *module;
     _Atomic int limit[2]; /* a CUkernel has one per device */
+    _Atomic int settings[SETTINGS]; /* the other attributes that were set */
 };
 
 static struct function functions[FUNCTIONS];
@@ -47,32 +53,53 @@ static void record(const char *line) {
         abort();
 }
 
-static bool refuses(uint32_t smem, bool priority) {
+/* A refused launch stays refused, however it is repeated, until one that asks for less. */
+static bool refuses_pad(uint32_t smem, int every) {
+    static _Atomic bool refusing;
+    if (smem <= (uint32_t)atoi(setting("DRIVER_ASKED")))
+        refusing = false;
+    else if (!refusing)
+        refusing = atomic_fetch_add(&padded_launches, 1) % every == every - 1;
+    return refusing;
+}
+
+static bool refuses(uint32_t smem, bool priority, bool carve) {
     const char *refuse = setting("DRIVER_REFUSE");
-    if (strncmp(refuse, "pad:", 4) == 0 && smem > (uint32_t)atoi(setting("DRIVER_ASKED")))
-        return atomic_fetch_add(&padded_launches, 1) % atoi(refuse + 4) == atoi(refuse + 4) - 1;
-    return strcmp(refuse, "priority") == 0 && priority;
+    if (strncmp(refuse, "pad:", 4) == 0)
+        return refuses_pad(smem, atoi(refuse + 4));
+    return (strcmp(refuse, "priority") == 0 && priority) || (strcmp(refuse, "carve") == 0 && carve);
+}
+
+static int limit_of(const struct function *function, int device, int mode) {
+    if (!mode)
+        mode = function->settings[MW_FUNCTION_SMEM_MODE];
+    return mode == 0 ? function->limit[device] : (mode == MW_SMEM_PORTABLE ? DEFAULT_BYTES : OPT_IN) - STATIC;
 }
 
 static mw_result launch(const char *through, struct function *function, const struct mw_config *config) {
     char line[512];
-    int priority = 0, cluster = 0;
+    int priority = 0, cluster = 0, carve = MW_NO_CARVE_OUT, mode = 0;
     bool has_priority = false;
     for (uint32_t at = 0; at < config->attribute_count; at++) {
-        has_priority |= config->attributes[at].id == MW_ATTRIBUTE_PRIORITY;
-        priority = config->attributes[at].id == MW_ATTRIBUTE_PRIORITY ? config->attributes[at].value.number : priority;
-        cluster |= config->attributes[at].id == MW_ATTRIBUTE_CLUSTER;
+        int number = config->attributes[at].value.number;
+        switch (config->attributes[at].id) {
+        case MW_ATTRIBUTE_PRIORITY: has_priority = true, priority = number; break;
+        case MW_ATTRIBUTE_CLUSTER: cluster = 1; break;
+        case MW_ATTRIBUTE_CARVE_OUT: carve = number; break;
+        case MW_ATTRIBUTE_SMEM_MODE: mode = number; break;
+        }
     }
     if (function < functions || function >= functions + FUNCTIONS || !function->used)
         return 400;
-    if (config->grid[0] == 0 || config->smem_bytes > (uint32_t)function->limit[function->is_kernel ? context - 1 : 0])
+    int limit = limit_of(function, function->is_kernel ? context - 1 : 0, mode);
+    if (config->grid[0] == 0 || config->smem_bytes > (uint32_t)limit)
         return MW_INVALID_VALUE;
-    if (refuses(config->smem_bytes, has_priority))
+    if (refuses(config->smem_bytes, has_priority, carve != MW_NO_CARVE_OUT))
         return atoi(setting("DRIVER_ERROR"));
     atomic_fetch_add(&launches, 1);
     if (getenv("DRIVER_RECORD")) {
-        snprintf(line, sizeof line, "%s %s %u %d %d %d %u\n", through, function->name, config->smem_bytes, has_priority,
-                 priority, cluster, config->attribute_count);
+        snprintf(line, sizeof line, "%s %s %u %d %d %d %u %d\n", through, function->name, config->smem_bytes,
+                 has_priority, priority, cluster, config->attribute_count, carve);
         record(line);
     }
     return MW_SUCCESS;
@@ -124,7 +151,14 @@ static mw_result new_function(void **out, void *module, const char *name, bool i
         functions[at].used = true;
         functions[at].is_kernel = is_kernel;
         functions[at].module = module;
-        functions[at].limit[0] = functions[at].limit[1] = 49152 - STATIC;
+        functions[at].limit[0] = functions[at].limit[1] = DEFAULT_BYTES - STATIC;
+        memset(functions[at].settings, 0, sizeof functions[at].settings);
+        functions[at].settings[MW_FUNCTION_CARVE_OUT] = MW_NO_CARVE_OUT;
+        int blocks = 0; /* "gemm_in_4" is built for clusters of 4 */
+        const char *built = strstr(name, "_in_");
+        if (built && sscanf(built, "_in_%d", &blocks) == 1)
+            for (int side = 0; side < 3; side++)
+                functions[at].settings[MW_FUNCTION_CLUSTER_WIDTH + side] = side ? 1 : blocks;
         snprintf(functions[at].name, sizeof functions[at].name, "%s", name);
         *out = &functions[at];
     }
@@ -169,7 +203,11 @@ mw_result cuFuncGetModule(void **module, struct function *function) {
 }
 
 static mw_result get(int *value, int id, struct function *function, int device) {
-    *value = id == MW_FUNCTION_STATIC_BYTES ? STATIC : id == MW_FUNCTION_MAX_DYNAMIC_BYTES ? function->limit[device] : 0;
+    if (id < 0 || id >= SETTINGS)
+        return MW_INVALID_VALUE;
+    *value = id == MW_FUNCTION_STATIC_BYTES        ? STATIC
+             : id == MW_FUNCTION_MAX_DYNAMIC_BYTES ? function->limit[device]
+                                                   : function->settings[id];
     return MW_SUCCESS;
 }
 
@@ -178,7 +216,10 @@ static mw_result set(struct function *function, int id, int value, int device) {
         return MW_INVALID_VALUE;
     if (id == MW_FUNCTION_MAX_DYNAMIC_BYTES && (value < 0 || value > OPT_IN - STATIC))
         return MW_INVALID_VALUE;
-    function->limit[device] = value;
+    if (id == MW_FUNCTION_MAX_DYNAMIC_BYTES)
+        function->limit[device] = value;
+    else if (id >= 0 && id < SETTINGS)
+        function->settings[id] = value;
     return MW_SUCCESS;
 }
 
@@ -203,17 +244,42 @@ mw_result cuKernelGetFunction(void **out, void *kernel) {
     return MW_SUCCESS;
 }
 
-mw_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int threads, size_t dynamic) {
-    (void)function, (void)threads;
+mw_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, struct function *function, int threads,
+                                                      size_t dynamic) {
+    (void)threads;
     int by_smem = (int)(SM_BYTES / (dynamic + STATIC + 1024));
     *blocks = by_smem < REGISTERS_ALLOW ? by_smem : REGISTERS_ALLOW;
+    if (dynamic > (size_t)limit_of(function, function->is_kernel ? context - 1 : 0, 0))
+        *blocks = 0;
+    return MW_SUCCESS;
+}
+
+/* Clusters are placed inside one GPC. */
+mw_result cuOccupancyMaxActiveClusters(int *clusters, struct function *function, const struct mw_config *config) {
+    int cluster = function->settings[MW_FUNCTION_CLUSTER_WIDTH], blocks = 0;
+    for (uint32_t at = 0; at < config->attribute_count; at++)
+        if (config->attributes[at].id == MW_ATTRIBUTE_CLUSTER)
+            cluster = (int)config->attributes[at].value.sides[0];
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)config->block[0], config->smem_bytes);
+    /* "tight" kernels find two free SMs in a GPC, whatever the device has */
+    int sms = strncmp(function->name, "tight", 5) == 0 ? 2 : GPC;
+    *clusters = cluster > 0 ? blocks * sms / cluster * (SMS / GPC) : 0;
+    return cluster > 0 ? MW_SUCCESS : MW_INVALID_VALUE;
+}
+
+mw_result cuOccupancyMaxPotentialBlockSize(int *grid, int *block, struct function *function, mw_bytes_of smem_of,
+                                           size_t smem, int most) {
+    int blocks = 0;
+    *block = most > 0 && most < 1024 ? most : 1024;
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, *block, smem_of ? smem_of(*block) : smem);
+    *grid = blocks * SMS;
     return MW_SUCCESS;
 }
 
 mw_result cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, struct function *function, int blocks, int threads) {
     (void)threads;
     size_t most = SM_BYTES / (size_t)blocks / 128 * 128 - 1024 - STATIC;
-    size_t allowed = (size_t)function->limit[function->is_kernel ? context - 1 : 0];
+    size_t allowed = (size_t)limit_of(function, function->is_kernel ? context - 1 : 0, 0);
     *bytes = most < allowed ? most : allowed;
     return MW_SUCCESS;
 }
@@ -235,7 +301,10 @@ mw_result cuCtxGetDevice(int *device) {
 
 mw_result cuDeviceGetAttribute(int *value, int id, int device) {
     (void)device;
-    *value = id == MW_DEVICE_OPT_IN_BYTES ? OPT_IN : 0;
+    *value = id == MW_DEVICE_OPT_IN_BYTES    ? OPT_IN
+             : id == MW_DEVICE_DEFAULT_BYTES ? DEFAULT_BYTES
+             : id == MW_DEVICE_SMS           ? SMS
+                                             : 0;
     return MW_SUCCESS;
 }
 

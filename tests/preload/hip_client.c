@@ -1,5 +1,6 @@
 /* A HIP program as the compiler leaves it, linked to the runtime: pairs of LAUNCH NAME. Prints each result.
- * LAUNCH: module, ext-module, host, host-ext, cooperative, looked-up. All ask for 16 bytes of LDS. */
+ * LAUNCH: module, ext-module, host, host-ext, host-spt, hcc, ex, host-ex, cooperative, ex-cooperative, looked-up.
+ * All ask for 16 bytes of LDS. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,8 +15,26 @@ mw_result hipExtLaunchKernel(const void *, struct mw_dim3, struct mw_dim3, void 
 mw_result hipModuleLaunchCooperativeKernel(void *, DIMENSIONS, uint32_t, void *, void **);
 mw_result hipGetProcAddress(const char *, void **, int, uint64_t, int *);
 
+mw_result hipLaunchKernel_spt(const void *, struct mw_dim3, struct mw_dim3, void **, size_t, void *);
+mw_result hipHccModuleLaunchKernel(void *, DIMENSIONS, size_t, void *, void **, void **, void *, void *);
+mw_result hipDrvLaunchKernelEx(const struct mw_config *, void *, void **, void **);
+mw_result hipLaunchKernelExC(const struct mw_hip_config *, const void *, void **);
+
 static mw_result launch(const char *how, char *kernel) {
     struct mw_dim3 grid = {1, 2, 3}, block = {64, 1, 1};
+    struct mw_attribute together = {.id = MW_ATTRIBUTE_COOPERATIVE, .value.number = 1};
+    struct mw_config config = {.grid = {1, 1, 1}, .block = {64, 1, 1}, .smem_bytes = 16, .stream = (void *)7};
+    struct mw_hip_config host = {.grid = grid, .block = block, .smem_bytes = 16, .stream = (void *)7};
+    if (strcmp(how, "ex-cooperative") == 0)
+        config.attributes = &together, config.attribute_count = 1;
+    if (strncmp(how, "ex", 2) == 0 && strcmp(how, "ext-module") != 0)
+        return hipDrvLaunchKernelEx(&config, kernel, NULL, NULL);
+    if (strcmp(how, "host-ex") == 0)
+        return hipLaunchKernelExC(&host, kernel, NULL);
+    if (strcmp(how, "host-spt") == 0)
+        return hipLaunchKernel_spt(kernel, grid, block, NULL, 16, NULL);
+    if (strcmp(how, "hcc") == 0)
+        return hipHccModuleLaunchKernel(kernel, 64, 1, 1, 64, 1, 1, 16, NULL, NULL, NULL, NULL, (void *)7);
     if (strcmp(how, "module") == 0)
         return hipModuleLaunchKernel(kernel, 1, 1, 1, 64, 1, 1, 16, NULL, NULL, NULL);
     if (strcmp(how, "ext-module") == 0)

@@ -55,6 +55,28 @@ mw_result hipExtLaunchKernel(const void *function, struct mw_dim3 grid, struct m
     return flags == 7 ? launch("hipExtLaunchKernel", function, smem) : 400;
 }
 
+mw_result hipLaunchKernel_spt(const void *function, struct mw_dim3 grid, struct mw_dim3 block, void **arguments,
+                              size_t smem, void *stream) {
+    (void)arguments, (void)stream;
+    return grid.z == 3 && block.x == 64 ? launch("hipLaunchKernel_spt", function, smem) : 400;
+}
+
+mw_result hipHccModuleLaunchKernel(void *function, DIMENSIONS, size_t smem, void *stream, void **parameters, void **extra,
+                                   void *start, void *stop) {
+    UNUSED, (void)parameters, (void)extra, (void)start;
+    return stop == (void *)7 ? launch("hipHccModuleLaunchKernel", function, smem) : 400;
+}
+
+mw_result hipDrvLaunchKernelEx(const struct mw_config *config, void *function, void **parameters, void **extra) {
+    (void)parameters, (void)extra;
+    return config->stream == (void *)7 ? launch("hipDrvLaunchKernelEx", function, config->smem_bytes) : 400;
+}
+
+mw_result hipLaunchKernelExC(const struct mw_hip_config *config, const void *function, void **arguments) {
+    (void)arguments;
+    return config->stream == (void *)7 ? launch("hipLaunchKernelExC", function, config->smem_bytes) : 400;
+}
+
 mw_result hipModuleLaunchCooperativeKernel(void *function, DIMENSIONS, uint32_t smem, void *stream, void **parameters) {
     UNUSED, (void)parameters;
     return launch("hipModuleLaunchCooperativeKernel", function, smem);

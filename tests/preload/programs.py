@@ -60,6 +60,7 @@ class Ran:
     launches: tuple[tuple[str, str, int], ...]  # function, kernel, bytes: those the driver accepted
     priorities: tuple[int | None, ...]
     attributes: tuple[int, ...]  # number of launch attributes
+    carve_outs: tuple[int | None, ...]  # in percent, None: the launch says nothing
     receipts: tuple[LaunchReceipts, ...]
     stderr: str
 
@@ -118,6 +119,7 @@ class Setting:
             launches=tuple((line[0], line[1], int(line[2])) for line in lines),
             priorities=tuple(int(line[4]) if line[3] == "1" else None for line in lines),
             attributes=tuple(int(line[6]) for line in lines),
+            carve_outs=tuple(int(line[7]) if line[7:] and line[7] != "-1" else None for line in lines),  # HIP has none
             receipts=read_receipts(place / "receipts"),
             stderr=done.stderr,
         )

@@ -9,12 +9,16 @@ from tests.preload.programs import COMM, HERE, Setting, compile_program, pads, r
 
 from makeway.act.preload.rules import LaunchRule
 
-WAYS = ("module", "ext-module", "host", "host-ext", "looked-up")
+WAYS = ("module", "ext-module", "host", "host-ext", "host-spt", "hcc", "ex", "host-ex", "looked-up")
 FUNCTIONS = {
     "module": "hipModuleLaunchKernel",
     "ext-module": "hipExtModuleLaunchKernel",
     "host": "hipLaunchKernel",
     "host-ext": "hipExtLaunchKernel",
+    "host-spt": "hipLaunchKernel_spt",
+    "hcc": "hipHccModuleLaunchKernel",
+    "ex": "hipDrvLaunchKernelEx",
+    "host-ex": "hipLaunchKernelExC",
     "looked-up": "hipModuleLaunchKernel",
 }
 PADS = pads(pad_bytes=20_000)
@@ -49,8 +53,9 @@ def test_a_target_residency_is_reached(on_hip: Setting, way: str) -> None:
     assert sent(ran) == [65_536 // 3 // 512 * 512 - 512]
 
 
-def test_cooperative_launches_pass_through(on_hip: Setting) -> None:
-    ran = on_hip.run("cooperative", "gemm", rules=PADS)
+@pytest.mark.parametrize("way", ["cooperative", "ex-cooperative"])
+def test_cooperative_launches_pass_through(on_hip: Setting, way: str) -> None:
+    ran = on_hip.run(way, "gemm", rules=PADS)
     assert sent(ran) == [16]
     assert "cooperative" in ran.kernel("gemm").reason
 

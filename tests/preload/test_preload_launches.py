@@ -19,7 +19,8 @@ WAYS = ("dlsym", "proc", "proc-ptsz", "old-proc")
 def test_kernels_that_match_are_padded_and_others_are_not(setting: Setting, way: str) -> None:
     ran = setting.run("via", way, "kernel", "gemm", "kernel", "copy", "launch", 0, 100, "launch", 1, 100, rules=pads())
     suffix = "_ptsz" if way == "proc-ptsz" else ""
-    assert ran.launches == ((f"cuLaunchKernel{suffix}", "gemm", 60_100), (f"cuLaunchKernel{suffix}", "copy", 100))
+    assert ran.launches == ((f"cuLaunchKernelEx{suffix}", "gemm", 60_100), (f"cuLaunchKernel{suffix}", "copy", 100))
+    assert ran.carve_outs == (100, None)
     padded, left = ran.kernel("gemm"), ran.kernel("copy")
     assert (padded.padded, padded.asked_bytes, padded.given_bytes, padded.reason) == (1, 100, 60_100, "")
     assert (left.seen, left.padded, left.skipped) == (1, 0, 0)
@@ -88,7 +89,7 @@ def test_communication_is_raised_to_the_greatest_priority(setting: Setting) -> N
         "ex",
         0,
         64,
-        "cluster",
+        "cluster:4",
         "launch",
         1,
         64,
@@ -111,7 +112,7 @@ def test_a_priority_the_program_set_is_kept(setting: Setting) -> None:
     [
         (("ex", 0, 64, "cooperative"), "cooperative"),
         (("cooperative", 0, 64), "cooperative"),
-        (("ex", 0, 64, "cluster"), "clusters"),
+        (("ex", 0, 64, "cluster:16"), "clusters of more than 8 blocks"),
     ],
 )
 def test_launches_whose_blocks_must_fit_together_are_left_alone(
@@ -121,6 +122,111 @@ def test_launches_whose_blocks_must_fit_together_are_left_alone(
     assert sent(ran) == [64]
     assert ran.kernel("gemm").skipped == 1
     assert why in ran.kernel("gemm").reason
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 8])
+def test_a_cluster_that_still_fits_is_padded(setting: Setting, blocks: int) -> None:
+    """CUTLASS gives every launch a cluster, of one block where it wants none."""
+    ran = setting.run("via", "dlsym", "kernel", "gemm", "ex", 0, 64, f"cluster:{blocks}", rules=pads())
+    assert sent(ran) == [60_064]
+    assert ran.attributes == (2,)
+    assert ran.carve_outs == (100,)
+
+
+def test_a_kernel_built_for_clusters_is_padded_while_they_fit(setting: Setting) -> None:
+    steps_of = ("via", "dlsym", "kernel", "gemm_in_4", "kernel", "gemm_in_16", "launch", 0, 64, "launch", 1, 64)
+    ran = setting.run(*steps_of, rules=pads())
+    assert sent(ran) == [60_064, 64]
+
+
+def test_a_cluster_that_no_longer_fits_is_left_alone(setting: Setting) -> None:
+    steps_of = ("via", "dlsym", "kernel", "tight", "ex", 0, 64, "cluster:4", "ex", 0, 64, "cluster:8", "launch", 0, 64)
+    ran = setting.run(*steps_of, rules=pads("*", 100_000))
+    assert sent(ran) == [100_064, 64, 100_064]  # two SMs of two blocks each hold four, not eight
+    assert "no whole cluster" in ran.kernel("tight").reason
+
+
+def test_communication_launched_cooperatively_is_raised_too(setting: Setting) -> None:
+    ran = setting.run("via", "dlsym", "kernel", COMM, "cooperative", 0, 64, rules=rules(raise_comm_priority=True))
+    assert ran.launches == (("cuLaunchKernelEx", COMM, 64),)
+    assert ran.priorities == (-5,)
+    assert ran.attributes == (2,)  # cooperative still
+
+
+# --- modes of shared memory and carve-outs --------------------------------------------------------
+
+MODE, CARVE_OUT = 17, 9  # function attributes of cuda.h
+
+
+def test_a_mode_of_shared_memory_replaces_the_limit(setting: Setting) -> None:
+    """As Triton does: the mode first, and no limit at all."""
+    program = ("via", "dlsym", "kernel", "gemm", "set", 0, MODE, 3, "launch", 0, 100_000, "launch", 0, 200_000)
+    ran = setting.run(*program, rules=pads())
+    assert ran.results == (0, 0, 0)
+    assert sent(ran) == [160_000, 200_000]
+    assert "above the limit of 231424" in ran.kernel("gemm").reason
+
+
+def test_a_mode_of_portable_sizes_bounds_the_pad(setting: Setting) -> None:
+    ran = setting.run("via", "dlsym", "kernel", "gemm", "set", 0, MODE, 1, "launch", 0, 0, rules=pads())
+    assert sent(ran) == [0]
+    assert "that the program's mode sets" in ran.kernel("gemm").reason
+
+
+def test_a_mode_of_one_launch_counts_for_that_launch(setting: Setting) -> None:
+    program = ("via", "dlsym", "kernel", "gemm", "ex", 0, 100_000, "mode:2", "launch", 0, 100_000)
+    ran = setting.run(*program, rules=pads())
+    assert ran.results == (0, 1)  # the second asks for more than the program allowed, and hears so
+    assert sent(ran) == [160_000]
+
+
+@pytest.mark.parametrize("step", [("ex", 0, 64, "carve:50"), ("set", 0, CARVE_OUT, 50, "launch", 0, 64)])
+def test_a_carve_out_of_the_programs_own_is_kept(setting: Setting, step: tuple[str | int, ...]) -> None:
+    ran = setting.run("via", "dlsym", "kernel", "gemm", *step, rules=pads())
+    assert sent(ran) == [60_064]
+    assert ran.carve_outs == (50 if step[0] == "ex" else None,)
+
+
+def test_a_refused_carve_out_costs_the_carve_out_not_the_pad(setting: Setting) -> None:
+    ran = setting.run(
+        *("via", "dlsym", "kernel", "gemm", *steps(0, (0, 0))), rules=pads(), DRIVER_REFUSE="carve", DRIVER_ERROR="1"
+    )
+    assert sent(ran) == [60_000, 60_000]
+    assert ran.carve_outs == (None, None)
+    assert (ran.kernel("gemm").padded, ran.kernel("gemm").refused) == (2, 0)
+    assert "refused a carve-out" in ran.notes[0]
+
+
+# --- occupancy -----------------------------------------------------------------------------------
+
+
+def test_questions_about_occupancy_are_answered_with_the_pad(setting: Setting) -> None:
+    program = ("via", "dlsym", "kernel", "gemm", "kernel", "copy")
+    questions = [
+        word for at in (0, 1) for word in ("occupancy", at, 64, "potential", at, 64, "clusters", at, 64, "cluster:2")
+    ]
+    ran = setting.run(*program, *questions, rules=pads())
+    plain = setting.run(*program, *questions, rules=pads(), MAKEWAY_OCCUPANCY="driver")
+    assert ran.results == (3, 3 * 132, 3 * 16 // 2 * 8, 8, 8 * 132, 8 * 16 // 2 * 8)
+    assert plain.results == (8, 8 * 132, 8 * 16 // 2 * 8) * 2
+
+
+def test_what_is_left_for_the_program_is_less_by_the_pad(setting: Setting) -> None:
+    program = ("via", "dlsym", "kernel", "gemm", "limit", 0, 100_000, "available", 0, 3)
+    padded, plain = (setting.run(*program, rules=given).results[1] for given in (pads(pad_bytes=10_000), None))
+    assert padded == plain - 10_000
+
+
+@pytest.mark.parametrize(("blocks", "bytes_sent"), [(8 * 132, 0), (8 * 132 - 1, 60_000), (3 * 132, 60_000)])
+def test_a_grid_that_was_sized_without_the_pad_is_left_alone(setting: Setting, blocks: int, bytes_sent: int) -> None:
+    ran = setting.run("via", "dlsym", "kernel", "gemm", "grid", 0, 0, blocks, rules=pads())
+    assert sent(ran) == [bytes_sent]
+    assert ("fits on the device at once" in ran.kernel("gemm").reason) == (bytes_sent == 0)
+
+
+def test_a_pad_that_takes_no_block_off_an_sm_leaves_such_grids_padded(setting: Setting) -> None:
+    ran = setting.run("via", "dlsym", "kernel", "gemm", "grid", 0, 0, 8 * 132, rules=pads(pad_bytes=128))
+    assert sent(ran) == [128]
 
 
 # --- refusals ------------------------------------------------------------------------------------

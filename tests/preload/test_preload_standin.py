@@ -68,7 +68,8 @@ def runs(shim: Path, stand_in: Path, kernels: Path, tmp_path: Path) -> Runs:
 
 def as_without(launch: Launch) -> Launch:
     """A launch without what the shim may change, and without what differs from run to run."""
-    return replace(launch, call="", smem_bytes=0, priority=0, attributes={}, resident_blocks=0, pid=0, thread=0)
+    same = replace(launch, call="", smem_bytes=0, priority=0, attributes={}, resident_blocks=0, carve_out=-1)
+    return replace(same, pid=0, thread=0)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -89,6 +90,7 @@ def test_compute_is_padded_to_the_planned_residency_and_comm_is_raised(runs: Run
         if launch.kernel == "gemm":
             assert launch.smem_bytes == gemm.smem_bytes + pad.smallest_bytes
             assert launch.resident_blocks == blocks
+            assert launch.carve_out == 100
         else:
             assert launch.priority < 0
             assert launch.smem_bytes == 0

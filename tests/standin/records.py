@@ -29,6 +29,7 @@ class Launch:
     thread: int
     error: int
     refused: bool  # because the test asked for it
+    carve_out: int = -1  # percent of the memory that is shared memory; -1: the driver's choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,6 +146,14 @@ def test_without_a_compiler_the_program_runs_and_the_refusal_is_reported(tmp_pat
     assert strict.returncode == 1
 
 
+@pytest.mark.parametrize(("kernel", "warned"), [("*", True), ("*gemm*", False)])
+def test_a_pad_that_names_no_kernel_is_warned_about(tmp_path: Path, kernel: str, warned: bool) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(f'{PAD}kernel = "{kernel}"\n')
+    done = makeway("--plan", str(file), "--", sys.executable, "-c", "pass")
+    assert ("pads every compute kernel" in unwrapped(done.stderr)) == warned
+
+
 def test_a_plan_with_a_pad_preloads_the_shim_behind_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "pad.toml").write_text(PAD)
     done = makeway(

@@ -49,8 +49,21 @@ CUresult function_get(const struct function *function, CUfunction_attribute attr
     case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
         *value = atomic_load(&function->scheduling);
         return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_SHARED_MEMORY_MODE:
+        *value = atomic_load(&function->smem_mode);
+        return standin_number("smem_modes", 1) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
+}
+
+int function_most_bytes(const struct function *function, int launch_mode)
+{
+    const struct device *device = standin_device();
+    int mode = launch_mode ? launch_mode : atomic_load_explicit(&function->smem_mode, memory_order_relaxed);
+    if (mode == CU_SHARED_MEMORY_MODE_DEFAULT)
+        return atomic_load_explicit(&function->max_dynamic_bytes, memory_order_relaxed);
+    bool portable = mode == CU_SHARED_MEMORY_MODE_REQUIRE_PORTABLE;  // no device here has oversized shared memory
+    return (portable ? device->smem_default_block_bytes : device->smem_block_bytes) - function->code->static_bytes;
 }
 
 static CUresult set(struct function *function, CUfunction_attribute attribute, int value)
@@ -83,8 +96,11 @@ static CUresult set(struct function *function, CUfunction_attribute attribute, i
     case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
         atomic_store(&function->scheduling, value);
         return CUDA_SUCCESS;
-    case CU_FUNC_ATTRIBUTE_SHARED_MEMORY_MODE:
-        return CUDA_ERROR_NOT_SUPPORTED;  // none of the devices here has oversized shared memory
+    case CU_FUNC_ATTRIBUTE_SHARED_MEMORY_MODE:  // since CUDA 13.3; older drivers do not know the number
+        if (!standin_number("smem_modes", 1) || value < 0 || value > CU_SHARED_MEMORY_MODE_PREFER_OVERSIZED_SHARED_MEMORY)
+            return CUDA_ERROR_INVALID_VALUE;
+        atomic_store(&function->smem_mode, value);
+        return CUDA_SUCCESS;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
 }

@@ -53,6 +53,12 @@ static CUresult check_cluster(const struct launch *launch)
     return CUDA_SUCCESS;
 }
 
+static int attribute_number(const struct launch *launch, CUlaunchAttributeID id, int otherwise)
+{
+    bool given = launch->attributes && launch->attributes->given >> id & 1;
+    return given ? launch->attributes->values[id].cooperative : otherwise;  // the numbers share a place in the union
+}
+
 static bool is_cooperative(const struct launch *launch)
 {
     return launch->attributes && launch->attributes->given >> CU_LAUNCH_ATTRIBUTE_COOPERATIVE & 1
@@ -75,7 +81,7 @@ CUresult launch_check(const struct launch *launch)
     CUresult result = check_shape(launch);
     if (result != CUDA_SUCCESS)
         return result;
-    int most = atomic_load_explicit(&launch->function->max_dynamic_bytes, memory_order_relaxed);
+    int most = function_most_bytes(launch->function, attribute_number(launch, CU_LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE, 0));
     if (launch->smem_bytes > (unsigned)most)
         return CUDA_ERROR_INVALID_VALUE;
     if ((result = check_cluster(launch)) != CUDA_SUCCESS)
@@ -152,6 +158,8 @@ void launch_record(const struct launch *launch, const struct stream *stream, con
              via, grid[0], grid[1], grid[2], block[0], block[1], block[2]);
     text_add(&text, ", \"smem_bytes\": %u, \"static_bytes\": %d, \"stream\": %u, \"priority\": %d", launch->smem_bytes,
              launch->function->code->static_bytes, stream->id, priority_of(launch, stream));
+    text_add(&text, ", \"carve_out\": %d", attribute_number(launch, CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                                                           atomic_load(&launch->function->carveout)));
     text_add(&text, ", \"attributes\": ");
     attributes_text(&text, launch->attributes);
     text_add(&text, ", \"parameters\": \"%016llx\"", (unsigned long long)digest_of(launch));

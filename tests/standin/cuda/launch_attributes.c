@@ -18,6 +18,7 @@ static const char *const names[CU_LAUNCH_ATTRIBUTE_MAX] = {
     [CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE] = "device_updatable_kernel_node",
     [CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT] = "preferred_shared_memory_carveout",
     [CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING] = "nvlink_util_centric_scheduling",
+    [CU_LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE] = "shared_memory_mode",
 };
 
 void attributes_add(struct attribute_set *set, CUlaunchAttributeID id, const CUlaunchAttributeValue *value)

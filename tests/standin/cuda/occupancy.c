@@ -32,7 +32,7 @@ static struct inputs inputs_of(const struct function *function)
     inputs.function.sharedSizeBytes = (size_t)function->code->static_bytes;
     inputs.function.partitionedGCConfig = PARTITIONED_GC_OFF;
     inputs.function.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
-    inputs.function.maxDynamicSharedSizeBytes = (size_t)atomic_load(&function->max_dynamic_bytes);
+    inputs.function.maxDynamicSharedSizeBytes = (size_t)function_most_bytes(function, 0);
     inputs.function.numBlockBarriers = function->code->barriers;
     return inputs;
 }
@@ -100,4 +100,31 @@ CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction hand
                                           size_t smem_bytes, int limit)
 {
     return cuOccupancyMaxPotentialBlockSizeWithFlags(grid, block, handle, smem_of, smem_bytes, limit, 0);
+}
+
+// Clusters are placed inside one GPC: 16 neighbouring SMs here, as for the model of this device.
+CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction handle, const CUlaunchConfig *config)
+{
+    struct function *function;
+    struct attribute_set set;
+    if (!clusters || !config)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = function_of(handle, &function);
+    if (result == CUDA_SUCCESS)
+        result = attributes_read(&set, config->attrs, config->numAttrs);
+    if (result != CUDA_SUCCESS)
+        return result;
+    int size = 1;
+    for (int i = 0; i < 3; i++)
+        size *= atomic_load(&function->cluster[i]);
+    if (set.given >> CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION & 1) {
+        const CUlaunchAttributeValue *value = &set.values[CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION];
+        size = (int)(value->clusterDim.x * value->clusterDim.y * value->clusterDim.z);
+    }
+    if (size < 1 || size > standin_device()->max_cluster)
+        return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    int threads = (int)(config->blockDimX * config->blockDimY * config->blockDimZ);
+    int blocks = occupancy_blocks(function, threads, config->sharedMemBytes), gpc = 16;
+    *clusters = blocks < 0 ? 0 : blocks * gpc / size * (standin_device()->sms / gpc);
+    return CUDA_SUCCESS;
 }

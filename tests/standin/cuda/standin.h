@@ -85,6 +85,7 @@ struct function {
     struct kernel *kernel;  // null for a function of a plain module
     int bound_threads, register_threads;  // most threads of a block: by launch bound and device, by registers
     atomic_int max_dynamic_bytes, carveout, non_portable_cluster, cluster[3], must_set_cluster, scheduling, cache;
+    atomic_int smem_mode;
 };
 
 struct module {
@@ -117,6 +118,9 @@ CUresult function_of(CUfunction handle, struct function **out);
 CUresult function_get(const struct function *function, CUfunction_attribute attribute, int *value);
 CUresult function_set(struct function *function, CUfunction_attribute attribute, int value);
 int occupancy_blocks(const struct function *function, int threads, size_t smem_bytes);
+// The most dynamic shared memory of a launch; with a mode (of the launch, or of the function) its limit does not count:
+// cuda.h, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
+int function_most_bytes(const struct function *function, int launch_mode);
 
 // --- streams and events ---------------------------------------------------------------------------
 

@@ -42,11 +42,17 @@ static void read_rules(void)
     free(copy);
 }
 
+// What was refused stays refused, however this thread repeats it, until it asks for less.
 static bool above(struct rule *rule, unsigned smem_bytes)
 {
-    if (rule->smem_above < 0 || (long)smem_bytes <= rule->smem_above)
-        return false;
-    return rule->every <= 0 || (atomic_fetch_add(&rule->seen, 1) + 1) % rule->every == 0;
+    static _Thread_local const struct rule *refusing;
+    bool asks_for_more = rule->smem_above >= 0 && (long)smem_bytes > rule->smem_above;
+    if (refusing == rule && asks_for_more)
+        return true;
+    bool refuses = asks_for_more && (rule->every <= 0 || (atomic_fetch_add(&rule->seen, 1) + 1) % rule->every == 0);
+    if (refuses || refusing == rule)
+        refusing = refuses ? rule : NULL;
+    return refuses;
 }
 
 bool standin_refuses_launch(unsigned smem_bytes)

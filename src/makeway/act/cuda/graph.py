@@ -12,7 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from makeway.act.cuda.graph_functions import Functions, LimitChange, lowered
-from makeway.act.cuda.graph_nodes import GraphDriver, GraphNodes, KernelNode, NodeState, load_driver
+from makeway.act.cuda.graph_nodes import (
+    MOST_SHARED,
+    NO_CARVE_OUTS,
+    GraphDriver,
+    GraphNodes,
+    KernelNode,
+    NodeState,
+    load_driver,
+)
 from makeway.values.control import CommPriority, Control, SmemPad
 from makeway.values.errors import InputError, UnsupportedError
 from makeway.values.plan import Plan
@@ -183,6 +191,10 @@ def _request(calls: GraphDriver, functions: Functions, node: KernelNode, *, inst
                     raise UnsupportedError(reason)
                 request.wanted = replace(before, smem_bytes=before.smem_bytes + pad_bytes)
                 functions.permit(function, params, request.wanted.smem_bytes)
+                functions.stands(function, params, before, request.wanted.smem_bytes)
+                free = before.carve_out in NO_CARVE_OUTS and before.carve_out is not None
+                if free and not instantiated and functions.may_carve(function, params):
+                    request.wanted = replace(request.wanted, carve_out=MOST_SHARED)
             case CommPriority():
                 if instantiated:
                     raise UnsupportedError(KEPT_PRIORITY)
@@ -204,7 +216,9 @@ def _fragile(node: NodeState) -> str | None:
     if node.cooperative:
         return "a cooperative launch must have all its blocks resident; a pad could keep it from running"
     if node.cluster > PORTABLE_CLUSTER:
-        return f"a cluster of {node.cluster} blocks (over {PORTABLE_CLUSTER}) may find no room when padded"
+        return (
+            f"in clusters of {node.cluster} blocks, more than {PORTABLE_CLUSTER}, which not every device places at once"
+        )
     return None
 
 
@@ -287,6 +301,12 @@ def _set(calls: GraphDriver, request: _Request, to: NodeState, params: Any) -> N
         calls.set_smem(node, params, to.smem_bytes)
     if to.priority is not None and to.priority != request.before.priority:
         calls.set_priority(node, to.priority)
+    if to.carve_out is not None and to.carve_out != request.before.carve_out:
+        try:
+            calls.set_carve_out(node, to.carve_out)
+        except UnsupportedError as error:  # the pad stands without it
+            request.wanted = replace(request.wanted, carve_out=request.before.carve_out)
+            request.note = f"; no carve-out: {error}"
 
 
 def _give_up(calls: GraphDriver, request: _Request, reason: str) -> None:
@@ -299,6 +319,8 @@ def _give_up(calls: GraphDriver, request: _Request, reason: str) -> None:
             calls.set_smem(node, params, before.smem_bytes)
         if request.wanted.priority != before.priority and before.priority is not None:
             calls.set_priority(node, before.priority)
+        if request.wanted.carve_out != before.carve_out and before.carve_out is not None:
+            calls.set_carve_out(node, before.carve_out)
     except UnsupportedError as error:
         request.refusal = f"{reason}; it could not be restored: {error}"
 
@@ -332,11 +354,13 @@ def _difference(before: NodeState, after: NodeState) -> str:
         parts.append(f"{before.smem_bytes:,} to {after.smem_bytes:,} bytes of dynamic shared memory")
     if before.priority != after.priority:
         parts.append(f"priority {before.priority} to {after.priority}")
+    if before.carve_out != after.carve_out:
+        parts.append("the largest shared memory preferred" if after.carve_out == MOST_SHARED else "its carve-out back")
     return ", ".join(parts) or f"already at priority {after.priority}"
 
 
 def _changed_fields(before: NodeState, after: NodeState) -> str:
-    names = ("smem_bytes", "priority", "shape", "function", "attributes")
+    names = ("smem_bytes", "priority", "carve_out", "shape", "function", "attributes")
     return ", ".join(name for name in names if getattr(before, name) != getattr(after, name))
 
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from makeway.act.cuda.graph_nodes import LARGEST_SMEM_BYTES, GraphDriver
+from makeway.act.cuda.graph_nodes import LARGEST_SMEM_BYTES, GraphDriver, NodeState
 from makeway.act.preload.rules import rules_of
 from makeway.read.traces.classify import load_comm_names
 from makeway.values.control import CommPriority, Control, SmemPad
 from makeway.values.errors import UnsupportedError
 from makeway.values.plan import Plan
+
+ONE_WAVE = "its grid is what fits on the device at once: with the pad some blocks would wait for the others"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,8 @@ class Functions:
         self._loaded: dict[tuple[int, int], int] = {}
         self._limits: dict[int, _Limit] = {}
         self._greatest: int | None = None
+        self._preferring: dict[int, bool] = {}
+        self._crowds: dict[tuple[object, ...], int] = {}  # grids that exactly fill the device without the pad
 
     def of(self, params: Any) -> Function:
         """The function of a node with these parameters."""
@@ -101,11 +105,36 @@ class Functions:
 
     # --- limits --------------------------------------------------------------------------------
 
-    def permit(self, function: Function, params: Any, smem_bytes: int) -> None:
-        """Raise the function's limit to that size if needed, or say why it cannot be raised."""
+    def _function(self, function: Function, params: Any) -> int:
         func = self._loaded.get(function.key)
         if func is None:
             func = self._loaded[function.key] = self._calls.loaded(function.key, int(params.ctx))
+        return func
+
+    def may_carve(self, function: Function, params: Any) -> bool:
+        """Whether the largest shared memory may be asked for: not where the program has a preference of its own."""
+        func = self._function(function, params)
+        if func not in self._preferring:
+            self._preferring[func] = self._calls.prefers_carve_out(func)
+        return not self._preferring[func]
+
+    def stands(self, function: Function, params: Any, before: NodeState, smem_bytes: int) -> None:
+        """Refuse a pad that would keep blocks from running together which the program launches together."""
+        func, threads = self._function(function, params), params.blockDimX * params.blockDimY * params.blockDimZ
+        shape = (func, threads, before.smem_bytes, smem_bytes, before.cluster_sides)
+        if shape not in self._crowds:
+            if before.cluster > 1 and not self._calls.clusters(func, params, smem_bytes, before.cluster_sides):
+                raise UnsupportedError(f"with the pad no whole cluster of {before.cluster} blocks would fit")
+            plain, padded = (
+                self._calls.resident_blocks(func, threads, each) for each in (before.smem_bytes, smem_bytes)
+            )
+            self._crowds[shape] = plain * self._calls.sms() if padded < plain else 0
+        if params.gridDimX * params.gridDimY * params.gridDimZ == self._crowds[shape]:
+            raise UnsupportedError(ONE_WAVE)
+
+    def permit(self, function: Function, params: Any, smem_bytes: int) -> None:
+        """Raise the function's limit to that size if needed, or say why it cannot be raised."""
+        func = self._function(function, params)
         limit = self._limits.get(func)
         if limit is None:
             now = self._calls.limit_bytes(func)

@@ -20,12 +20,21 @@ from makeway.values.errors import MissingExtraError, UnsupportedError
 
 # What a node carries besides its parameters, read before and after to prove that nothing else changed.
 # The rest of a programmatic launch is in the graph's edges, which nothing here touches.
-ATTRIBUTES = ("PRIORITY", "COOPERATIVE", "CLUSTER_DIMENSION", "PROGRAMMATIC_STREAM_SERIALIZATION")
+ATTRIBUTES = (
+    "PRIORITY",
+    "PREFERRED_SHARED_MEMORY_CARVEOUT",
+    "COOPERATIVE",
+    "CLUSTER_DIMENSION",
+    "PROGRAMMATIC_STREAM_SERIALIZATION",
+)
 ATTRIBUTE_BYTES = 64  # cuda.h, CUlaunchAttributeValue
 LARGEST_SMEM_BYTES = 2**31 - 1  # function attributes are signed 32-bit numbers
 
-# A node's priority (None where the driver does not report it), and the bytes of the other ATTRIBUTES.
-ReadAttributes = Callable[[Any], tuple[int | None, bytes]]
+NO_CARVE_OUTS = (None, 0, -1)  # not reported, not set, and cuda.h's "no preference"
+MOST_SHARED = 100  # cuda.h, CU_SHAREDMEM_CARVEOUT_MAX_SHARED
+
+# A node's priority and carve-out (None where the driver does not report it), and the bytes of the other ATTRIBUTES.
+ReadAttributes = Callable[[Any], tuple[int | None, int | None, bytes]]
 
 _shape = attrgetter("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ")
 
@@ -47,19 +56,25 @@ class NodeState:
 
     smem_bytes: int  # dynamic, per block
     priority: int | None = None  # lower goes first
+    carve_out: int | None = None  # percent of an SM's memory that is shared memory; 0 or -1: the driver's choice
     shape: tuple[int, ...] = field(repr=False)  # grid and block
     function: tuple[int, int] = field(repr=False)  # handles: (CUfunction, CUkernel), one of which may be 0
-    attributes: bytes | None = field(default=None, repr=False)  # ATTRIBUTES after the priority, concatenated
+    attributes: bytes | None = field(default=None, repr=False)  # ATTRIBUTES after the carve-out, concatenated
 
     @property
     def cooperative(self) -> bool:
         return any((self.attributes or b"")[:ATTRIBUTE_BYTES])
 
     @property
-    def cluster(self) -> int:
-        """Blocks in a cluster; 1 without clusters."""
+    def cluster_sides(self) -> tuple[int, ...]:
+        """Width, height and depth of a cluster; all 1 without clusters."""
         sides = (self.attributes or b"")[ATTRIBUTE_BYTES : ATTRIBUTE_BYTES + 12]
-        return prod(max(int.from_bytes(sides[at : at + 4], "little"), 1) for at in range(0, 12, 4))
+        return tuple(max(int.from_bytes(sides[at : at + 4], "little"), 1) for at in range(0, 12, 4))
+
+    @property
+    def cluster(self) -> int:
+        """Blocks in a cluster."""
+        return prod(self.cluster_sides)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +101,11 @@ class GraphDriver:
     def __init__(self, driver: Any) -> None:
         self.driver = driver
         ids = [getattr(driver.CUkernelNodeAttrID, f"CU_LAUNCH_ATTRIBUTE_{name}") for name in ATTRIBUTES]
-        self._priority = ids[0]
+        self._priority, self._carve_out = ids[:2]
         self._read_attributes = _attribute_reader(driver, ids)
         self._limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._static = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+        self._preferred = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 
     def _ask(self, call: str, *arguments: Any) -> Any:
         try:
@@ -143,10 +159,11 @@ class GraphDriver:
 
     def state(self, node: Any, params: Any, *, attributes: bool) -> NodeState:
         """The node as it is now; `params` were just read."""
-        priority, others = self._read_attributes(node) if attributes else (None, None)
+        priority, carve_out, others = self._read_attributes(node) if attributes else (None, None, None)
         return NodeState(
             smem_bytes=params.sharedMemBytes,
             priority=priority,
+            carve_out=carve_out,
             shape=_shape(params),
             function=(int(params.func), int(params.kern)),
             attributes=others,
@@ -163,6 +180,11 @@ class GraphDriver:
         value = self.driver.CUkernelNodeAttrValue()
         value.priority = priority
         self._ask_nothing("cuGraphKernelNodeSetAttribute", node, self._priority, value)
+
+    def set_carve_out(self, node: Any, percent: int) -> None:
+        value = self.driver.CUkernelNodeAttrValue()
+        value.sharedMemCarveout = percent % 2**32  # -1 is written as an unsigned number
+        self._ask_nothing("cuGraphKernelNodeSetAttribute", node, self._carve_out, value)
 
     def set_executable_node(self, executable: Any, node: Any, params: Any) -> None:
         self._ask_nothing("cuGraphExecKernelNodeSetParams", executable, node, params)
@@ -203,6 +225,35 @@ class GraphDriver:
     def set_limit(self, func: int, limit_bytes: int) -> None:
         self._ask_nothing("cuFuncSetAttribute", func, self._limit, limit_bytes)
 
+    def prefers_carve_out(self, func: int) -> bool:
+        """Whether the program has a preference for the function; a driver that does not say has none."""
+        try:
+            return int(self._ask("cuFuncGetAttribute", self._preferred, func)) not in NO_CARVE_OUTS
+        except UnsupportedError:
+            return False
+
+    def resident_blocks(self, func: int, threads: int, smem_bytes: int) -> int:
+        """Blocks on an SM at once."""
+        return int(self._ask("cuOccupancyMaxActiveBlocksPerMultiprocessor", func, threads, smem_bytes))
+
+    def clusters(self, func: int, params: Any, smem_bytes: int, sides: Sequence[int]) -> int:
+        """Clusters on the device at once, with so much dynamic shared memory."""
+        config = self.driver.CUlaunchConfig()
+        for name in ("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ"):
+            setattr(config, name, getattr(params, name))
+        config.sharedMemBytes = smem_bytes
+        attribute = self.driver.CUlaunchAttribute()
+        attribute.id = self.driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        value = self.driver.CUlaunchAttributeValue()
+        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = sides
+        attribute.value = value
+        config.attrs, config.numAttrs = [attribute], 1
+        return int(self._ask("cuOccupancyMaxActiveClusters", func, config))
+
+    def sms(self) -> int:
+        count = self.driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        return int(self._ask("cuDeviceGetAttribute", count, self._ask("cuCtxGetDevice")))
+
     def static_bytes(self, func: int) -> int:
         return int(self._ask("cuFuncGetAttribute", self._static, func))
 
@@ -221,7 +272,7 @@ class GraphDriver:
 
 
 def _attribute_reader(driver: Any, ids: Sequence[Any]) -> ReadAttributes:
-    """A reader of a node's ATTRIBUTES, priority first; an attribute that this driver lacks reads as zero.
+    """A reader of a node's ATTRIBUTES, priority and carve-out first; an attribute that this driver lacks reads as zero.
 
     cuda-bindings builds an object of twenty views for every value, which takes longer than all the rest. So we call
     the driver's entry point directly and let it fill a buffer.
@@ -235,25 +286,29 @@ def _attribute_reader(driver: Any, ids: Sequence[Any]) -> ReadAttributes:
     # Each attribute has its own slot: the driver writes one member of the union, and the rest stays zero.
     buffer = ctypes.create_string_buffer(ATTRIBUTE_BYTES * len(ids))
     start = ctypes.addressof(buffer)
-    priority, *others = [(int(attribute), start + ATTRIBUTE_BYTES * at) for at, attribute in enumerate(ids)]
+    priority, carve_out, *others = [(int(attribute), start + ATTRIBUTE_BYTES * at) for at, attribute in enumerate(ids)]
 
-    def read(node: Any) -> tuple[int | None, bytes]:
+    def read(node: Any) -> tuple[int | None, int | None, bytes]:
         handle = int(node)
-        missing = call(handle, *priority)
+        unranked, uncarved = call(handle, *priority), call(handle, *carve_out)
         for attribute, slot in others:
             call(handle, attribute, slot)
         content = buffer.raw
-        return None if missing else _number(content), content[ATTRIBUTE_BYTES:]
+        return (
+            None if unranked else _number(content),
+            None if uncarved else _number(content[ATTRIBUTE_BYTES:]),
+            content[2 * ATTRIBUTE_BYTES :],
+        )
 
     return read
 
 
 def _slow_reader(driver: Any, ids: Sequence[Any]) -> ReadAttributes:
-    def read(node: Any) -> tuple[int | None, bytes]:
+    def read(node: Any) -> tuple[int | None, int | None, bytes]:
         answers = [driver.cuGraphKernelNodeGetAttribute(node, attribute) for attribute in ids]
-        priority, *others = [None if status else value.pad for status, value in answers]
-        known = None if priority is None else _number(priority)
-        return known, b"".join([value or bytes(ATTRIBUTE_BYTES) for value in others])
+        values = [None if status else value.pad for status, value in answers]
+        priority, carve_out = [None if value is None else _number(value) for value in values[:2]]
+        return priority, carve_out, b"".join([value or bytes(ATTRIBUTE_BYTES) for value in values[2:]])
 
     return read
 

@@ -19,7 +19,7 @@ from makeway.act.plans import PlanLike, plan_of
 from makeway.act.preload.receipts import read_receipts
 from makeway.act.private import TemporaryPlace
 from makeway.read.plan_file import dump_plan
-from makeway.values.control import Control
+from makeway.values.control import Control, SmemPad, control_word
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.plan import Plan
 
@@ -83,8 +83,8 @@ def run(
         route, no_shim = _route(plan, needs, directory, warn)
         settings = needs.settings | route.variables(environ)
         launched = with_exports(command, settings, environ, _version)
-        if launched.note:
-            warn(launched.note)
+        for note in filter(None, (launched.note, _pads_all(plan))):
+            warn(note)
         ended = supervise(launched.arguments, {**environ, **settings}, stdout=stdout)
         launches = read_receipts(directory)
         at_start = receipts_at_start(plan, needs, no_shim=no_shim)
@@ -116,6 +116,17 @@ def dry_run(
 
 
 NO_PROGRAM = "no program to run; give it and its arguments after --"
+
+
+def _pads_all(plan: Plan) -> str:
+    """A warning for a pad that names no kernel: some kernels cannot bear one, and not all of them can be recognised."""
+    pads = [control for control in plan.controls if isinstance(control, SmemPad) and control.kernel == "*"]
+    if not pads:
+        return ""
+    return (
+        f"{control_word(pads[0])} pads every compute kernel; one whose blocks wait for each other could hang. "
+        f"Name the kernels, such as {control_word(pads[0])}:*gemm*"
+    )
 
 
 def _check_program(command: Sequence[str], environ: Mapping[str, str]) -> None:

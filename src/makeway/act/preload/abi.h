@@ -20,11 +20,21 @@ enum {
     MW_ATTRIBUTE_COOPERATIVE = 2,
     MW_ATTRIBUTE_CLUSTER = 4,
     MW_ATTRIBUTE_PRIORITY = 8,
-    MW_ATTRIBUTE_PREFERRED_CLUSTER = 11,
+    MW_ATTRIBUTE_CARVE_OUT = 14,
+    MW_ATTRIBUTE_SMEM_MODE = 18,
     MW_FUNCTION_STATIC_BYTES = 1,
     MW_FUNCTION_MAX_DYNAMIC_BYTES = 8,
-    MW_FUNCTION_CLUSTER_WIDTH = 11,
+    MW_FUNCTION_CARVE_OUT = 9,
+    MW_FUNCTION_CLUSTER_WIDTH = 11, /* height and depth follow */
+    MW_FUNCTION_SMEM_MODE = 17,
+    MW_DEVICE_DEFAULT_BYTES = 8,
+    MW_DEVICE_SMS = 16,
     MW_DEVICE_OPT_IN_BYTES = 97,
+    MW_DEVICE_OVERSIZED_BYTES = 150,
+    MW_SMEM_PORTABLE = 1, /* shared-memory modes; 0: the function's limit counts */
+    MW_SMEM_NON_PORTABLE = 2,
+    MW_NO_CARVE_OUT = -1,
+    MW_MOST_SHARED = 100,
     MW_HIP_MAX_DYNAMIC_BYTES = 8,
 };
 
@@ -33,6 +43,7 @@ struct mw_attribute { /* CUlaunchAttribute */
     uint32_t gap;
     union {
         int32_t number;
+        uint32_t sides[3]; /* of a cluster */
         char bytes[64];
         uint64_t aligned;
     } value;
@@ -71,6 +82,11 @@ typedef mw_result (*mw_kernel_get)(int *, int, void *, int);
 typedef mw_result (*mw_kernel_set)(int, int, void *, int);
 typedef mw_result (*mw_available)(size_t *, void *, int, int);
 typedef mw_result (*mw_active)(int *, void *, int, size_t);
+typedef mw_result (*mw_active_flags)(int *, void *, int, size_t, uint32_t);
+typedef size_t (*mw_bytes_of)(int);
+typedef mw_result (*mw_potential)(int *, int *, void *, mw_bytes_of, size_t, int);
+typedef mw_result (*mw_potential_flags)(int *, int *, void *, mw_bytes_of, size_t, int, uint32_t);
+typedef mw_result (*mw_clusters)(int *, void *, const struct mw_config *);
 typedef mw_result (*mw_load)(void **, const void *);
 typedef mw_result (*mw_load_ex)(void **, const void *, uint32_t, void *, void **);
 typedef mw_result (*mw_load_library)(void **, const void *, void *, void **, uint32_t, void *, void **, uint32_t);
@@ -95,6 +111,18 @@ struct mw_hip_attributes { /* hipFuncAttributes */
     size_t static_bytes;
 };
 
+struct mw_hip_config { /* hipLaunchConfig_t; HIP_LAUNCH_CONFIG is laid out as mw_config */
+    struct mw_dim3 grid;
+    struct mw_dim3 block;
+    size_t smem_bytes;
+    void *stream;
+    struct mw_attribute *attributes;
+    uint32_t attribute_count;
+};
+
+typedef mw_result (*mw_hip_host_launch_ex)(const struct mw_hip_config *, const void *, void **);
+typedef mw_result (*mw_hip_hcc_launch)(void *, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, size_t, void *,
+                                       void **, void **, void *, void *);
 typedef const char *(*mw_hip_name)(const void *);
 typedef const char *(*mw_hip_host_name)(const void *, void *);
 typedef mw_result (*mw_hip_function_get)(int *, int, void *);

@@ -9,8 +9,6 @@
 
 enum { MOST_ATTRIBUTES = 32 };
 
-static const char SAYS_COOPERATIVE[] = "a cooperative launch: with a pad its blocks might not all fit at once";
-static const char SAYS_CLUSTER[] = "launched in clusters: padding could keep a whole cluster from fitting";
 static const char SAYS_OWN_PRIORITY[] = "the program set a priority itself";
 static const char SAYS_ATTRIBUTES[] = "too many launch attributes to add one";
 
@@ -37,40 +35,68 @@ static const struct mw_attribute *attribute(const struct mw_config *config, uint
     return NULL;
 }
 
+/* `config` with one attribute more. */
+static void extend(struct mw_config *longer, struct mw_attribute *attributes, const struct mw_config *config, uint32_t id,
+                   int number) {
+    uint32_t count = config->attribute_count;
+    *longer = *config;
+    memset(&attributes[count], 0, sizeof *attributes);
+    if (count)
+        memcpy(attributes, config->attributes, count * sizeof *attributes);
+    attributes[count].id = id;
+    attributes[count].value.number = number;
+    longer->attributes = attributes;
+    longer->attribute_count++;
+}
+
 APART mw_result raise_ex(struct kernel *kernel, mw_launch_ex real, const struct mw_config *config, void *function,
                          void **parameters, void **extra, mw_result *refusal) {
     struct mw_attribute attributes[MOST_ATTRIBUTES];
-    struct mw_config raised = *config;
-    memset(&attributes[config->attribute_count], 0, sizeof *attributes);
-    if (config->attribute_count)
-        memcpy(attributes, config->attributes, config->attribute_count * sizeof *attributes);
-    attributes[config->attribute_count].id = MW_ATTRIBUTE_PRIORITY;
-    attributes[config->attribute_count].value.number = kernel->priority;
-    raised.attributes = attributes;
-    raised.attribute_count++;
+    struct mw_config raised;
+    extend(&raised, attributes, config, MW_ATTRIBUTE_PRIORITY, kernel->priority);
     *refusal = real(&raised, function, parameters, extra);
     if (!refused(*refusal))
         receipts_count(kernel->slot, PRIORITISED);
     return *refusal;
 }
 
+/* By default the driver need not configure all the shared memory that an SM has, so the room that a pad leaves may not
+ * exist. A padded launch asks for all of it, unless the program has a preference. */
+APART mw_result launch_carved(struct kernel *kernel, mw_launch_ex real, const struct mw_config *padded, void *function,
+                              void **parameters, void **extra) {
+    static struct mw_attribute alone = {.id = MW_ATTRIBUTE_CARVE_OUT, .value.number = MW_MOST_SHARED};
+    struct mw_attribute attributes[MOST_ATTRIBUTES];
+    struct mw_config carved = *padded;
+    if (padded->attribute_count) {
+        extend(&carved, attributes, padded, MW_ATTRIBUTE_CARVE_OUT, MW_MOST_SHARED);
+    } else {
+        carved.attributes = &alone;
+        carved.attribute_count = 1;
+    }
+    mw_result result = real(&carved, function, parameters, extra);
+    if (!UNLIKELY(refused(result)))
+        return result;
+    mw_result without = real(padded, function, parameters, extra);
+    if (without == MW_SUCCESS) {
+        atomic_store(&kernel->carves, false);
+        receipts_note("the driver refused a carve-out (error %d): beside padded blocks there may be less room than planned",
+                      result);
+    }
+    return without;
+}
+
 APART mw_result pad_ex(struct kernel *kernel, mw_launch_ex real, const struct mw_config *config, void *function,
                        void **parameters, void **extra) {
-    uint32_t threads = config->block[0] * config->block[1] * config->block[2];
     uint32_t epoch = atomic_load(&shim_epoch);
     struct mw_config padded = *config;
-    const struct mw_attribute *cooperative = attribute(config, MW_ATTRIBUTE_COOPERATIVE);
-    if (cooperative && cooperative->value.number) {
-        kernels_skip(kernel, SAID_COOPERATIVE, SAYS_COOPERATIVE);
+    struct wishes wishes = wishes_of(config);
+    if (!cuda_pad(kernel, config, wishes, &padded.smem_bytes))
         return real(config, function, parameters, extra);
-    }
-    if (attribute(config, MW_ATTRIBUTE_CLUSTER) || attribute(config, MW_ATTRIBUTE_PREFERRED_CLUSTER)) {
-        kernels_skip(kernel, SAID_CLUSTER, SAYS_CLUSTER);
-        return real(config, function, parameters, extra);
-    }
-    if (!cuda_pad(kernel, threads, config->smem_bytes, &padded.smem_bytes))
-        return real(config, function, parameters, extra);
-    mw_result result = real(&padded, function, parameters, extra);
+    bool carve = !wishes.carved && config->attribute_count < MOST_ATTRIBUTES &&
+                 (config->attributes || !config->attribute_count) &&
+                 atomic_load_explicit(&kernel->carves, memory_order_relaxed);
+    mw_result result = carve ? launch_carved(kernel, real, &padded, function, parameters, extra)
+                             : real(&padded, function, parameters, extra);
     if (UNLIKELY(refused(result)))
         return settled(kernel, "a padded launch", epoch, result, real(config, function, parameters, extra));
     receipts_bytes(kernel->slot, config->smem_bytes, padded.smem_bytes);
@@ -129,12 +155,23 @@ mw_result cuLaunchKernelEx_ptsz(const struct mw_config *config, void *function, 
 
 #define AS_ASKED function, gx, gy, gz, bx, by, bz, smem, stream, parameters, extra
 
-HOT mw_result pad(struct kernel *kernel, mw_launch real, void *function, DIMENSIONS, uint32_t smem, void *stream,
-                    void **parameters, void **extra) {
+#define AS_CONFIG {.grid = {gx, gy, gz}, .block = {bx, by, bz}, .smem_bytes = smem, .stream = stream}
+
+/* A carve-out is an attribute, which only cuLaunchKernelEx takes. */
+HOT mw_result pad(struct kernel *kernel, mw_launch real, int ex_symbol, void *function, DIMENSIONS, uint32_t smem,
+                  void *stream, void **parameters, void **extra) {
+    struct mw_config config = AS_CONFIG;
     uint32_t epoch = atomic_load_explicit(&shim_epoch, memory_order_relaxed), given = smem;
-    if (!cuda_pad(kernel, bx * by * bz, smem, &given))
+    if (!cuda_pad(kernel, &config, (struct wishes){0}, &given))
         return real(AS_ASKED);
-    mw_result result = real(function, gx, gy, gz, bx, by, bz, given, stream, parameters, extra);
+    mw_launch_ex ex = REAL(mw_launch_ex, ex_symbol);
+    mw_result result;
+    if (ex && atomic_load_explicit(&kernel->carves, memory_order_relaxed)) {
+        config.smem_bytes = given;
+        result = launch_carved(kernel, ex, &config, function, parameters, extra);
+    } else {
+        result = real(function, gx, gy, gz, bx, by, bz, given, stream, parameters, extra);
+    }
     if (UNLIKELY(refused(result)))
         return settled(kernel, "a padded launch", epoch, result, real(AS_ASKED));
     receipts_bytes(kernel->slot, smem, given);
@@ -144,7 +181,7 @@ HOT mw_result pad(struct kernel *kernel, mw_launch real, void *function, DIMENSI
 
 APART mw_result raise_plain(struct kernel *kernel, mw_launch real, int ex_symbol, void *function, DIMENSIONS,
                             uint32_t smem, void *stream, void **parameters, void **extra) {
-    struct mw_config config = {.grid = {gx, gy, gz}, .block = {bx, by, bz}, .smem_bytes = smem, .stream = stream};
+    struct mw_config config = AS_CONFIG;
     uint32_t epoch = atomic_load(&shim_epoch);
     mw_launch_ex ex = REAL(mw_launch_ex, ex_symbol);
     mw_result refusal;
@@ -170,7 +207,7 @@ HOT mw_result launch(int symbol, int ex_symbol, void *function, DIMENSIONS, uint
         break;
     case PAD:
     case FIT:
-        return pad(kernel, real, AS_ASKED);
+        return pad(kernel, real, ex_symbol, AS_ASKED);
     case RAISE:
         return raise_plain(kernel, real, ex_symbol, AS_ASKED);
     case SKIP:
@@ -190,13 +227,27 @@ mw_result cuLaunchKernel_ptsz(void *function, DIMENSIONS, uint32_t smem, void *s
     return launch(LAUNCH_PTSZ, EX_PTSZ, AS_ASKED);
 }
 
-static mw_result launch_cooperative(int symbol, void *function, DIMENSIONS, uint32_t smem, void *stream,
+static mw_result launch_cooperative(int symbol, int ex_symbol, void *function, DIMENSIONS, uint32_t smem, void *stream,
                                     void **parameters) {
     mw_launch_cooperative real = REAL(mw_launch_cooperative, symbol);
     if (!real)
         return MW_NOT_FOUND;
     struct kernel *kernel = cuda_kernel(function);
-    if (kernel && atomic_load(&kernel->action) == LEAVE)
+    enum action action = kernel ? atomic_load(&kernel->action) : LEAVE;
+    mw_launch_ex ex = action == RAISE ? REAL(mw_launch_ex, ex_symbol) : NULL;
+    if (ex) { /* the same launch, written so that it can carry a priority */
+        struct mw_attribute together = {.id = MW_ATTRIBUTE_COOPERATIVE, .value.number = 1};
+        struct mw_config config = AS_CONFIG;
+        config.attributes = &together;
+        config.attribute_count = 1;
+        uint32_t epoch = atomic_load(&shim_epoch);
+        mw_result refusal, result = raise_ex(kernel, ex, &config, function, parameters, NULL, &refusal);
+        if (!refused(result))
+            return result;
+        return settled(kernel, "a priority", epoch, refusal,
+                       real(function, gx, gy, gz, bx, by, bz, smem, stream, parameters));
+    }
+    if (kernel && action == LEAVE)
         receipts_count(kernel->slot, PLAIN);
     else if (kernel)
         kernels_skip(kernel, SAID_COOPERATIVE, SAYS_COOPERATIVE);
@@ -204,19 +255,23 @@ static mw_result launch_cooperative(int symbol, void *function, DIMENSIONS, uint
 }
 
 mw_result cuLaunchCooperativeKernel(void *function, DIMENSIONS, uint32_t smem, void *stream, void **parameters) {
-    return launch_cooperative(COOPERATIVE, function, gx, gy, gz, bx, by, bz, smem, stream, parameters);
+    return launch_cooperative(COOPERATIVE, EX, function, gx, gy, gz, bx, by, bz, smem, stream, parameters);
 }
 
 mw_result cuLaunchCooperativeKernel_ptsz(void *function, DIMENSIONS, uint32_t smem, void *stream,
                                                 void **parameters) {
-    return launch_cooperative(COOPERATIVE_PTSZ, function, gx, gy, gz, bx, by, bz, smem, stream, parameters);
+    return launch_cooperative(COOPERATIVE_PTSZ, EX_PTSZ, function, gx, gy, gz, bx, by, bz, smem, stream, parameters);
 }
 
 /* --- what invalidates a decision ----------------------------------------------------------- */
 
+static bool matters(int id) {
+    return id == MW_FUNCTION_MAX_DYNAMIC_BYTES || id == MW_FUNCTION_SMEM_MODE || id == MW_FUNCTION_CARVE_OUT;
+}
+
 mw_result cuFuncSetAttribute(void *function, int id, int value) {
     mw_function_set real = REAL(mw_function_set, FUNCTION_SET);
-    if (!real || id != MW_FUNCTION_MAX_DYNAMIC_BYTES)
+    if (!real || !matters(id))
         return real ? real(function, id, value) : MW_NOT_FOUND;
     pthread_mutex_lock(&shim_limits);
     mw_result result = real(function, id, value);
@@ -227,7 +282,7 @@ mw_result cuFuncSetAttribute(void *function, int id, int value) {
 
 mw_result cuKernelSetAttribute(int id, int value, void *kernel, int device) {
     mw_kernel_set real = REAL(mw_kernel_set, KERNEL_SET);
-    if (!real || id != MW_FUNCTION_MAX_DYNAMIC_BYTES)
+    if (!real || !matters(id))
         return real ? real(id, value, kernel, device) : MW_NOT_FOUND;
     pthread_mutex_lock(&shim_limits);
     mw_result result = real(id, value, kernel, device);
@@ -242,14 +297,14 @@ static mw_result unload(int symbol, void *handle) {
         return MW_NOT_FOUND;
     code_forget(handle);
     mw_result result = real(handle);
-    atomic_fetch_add(&shim_generation, 1);
+    kernels_unloaded();
     return result;
 }
 
 static mw_result unload_device(int symbol, int device) {
     mw_one_number real = REAL(mw_one_number, symbol);
     mw_result result = real ? real(device) : MW_NOT_FOUND;
-    atomic_fetch_add(&shim_generation, 1);
+    kernels_unloaded();
     return result;
 }
 

@@ -1,4 +1,4 @@
-/* The CUDA driver functions that the shim replaces (up to LIBRARY_KERNELS) or calls. */
+/* The CUDA driver functions that the shim replaces (up to POTENTIAL_CLUSTER) or calls. */
 #ifndef MAKEWAY_CUDA_DRIVER_H
 #define MAKEWAY_CUDA_DRIVER_H
 
@@ -30,6 +30,13 @@ enum cuda_symbol {
     LIBRARY_LOAD_FILE,
     LIBRARY_KERNEL,
     LIBRARY_KERNELS,
+    ACTIVE,
+    ACTIVE_FLAGS,
+    AVAILABLE,
+    POTENTIAL,
+    POTENTIAL_FLAGS,
+    ACTIVE_CLUSTERS,
+    POTENTIAL_CLUSTER,
     FUNCTION_NAME,
     KERNEL_NAME,
     FUNCTION_GET,
@@ -41,8 +48,6 @@ enum cuda_symbol {
     CURRENT_DEVICE,
     DEVICE_GET,
     PRIORITY_RANGE,
-    AVAILABLE,
-    ACTIVE,
     CUDA_SYMBOLS
 };
 
@@ -60,8 +65,37 @@ static inline struct kernel *cuda_kernel(void *function) {
     return kernel;
 }
 
+#define SAYS_COOPERATIVE "a cooperative launch: with a pad its blocks might not all fit at once"
+
+/* What the attributes of a launch say about shared memory and about blocks that must run together. */
+struct wishes {
+    uint32_t cluster; /* blocks; 0: nothing said */
+    uint32_t mode;    /* of shared memory; 0: nothing said */
+    bool cooperative;
+    bool carved;
+};
+
+static inline struct wishes wishes_of(const struct mw_config *config) {
+    struct wishes wishes = {0};
+    for (uint32_t at = 0; config->attributes && at < config->attribute_count; at++) {
+        const struct mw_attribute *attribute = &config->attributes[at];
+        const uint32_t *sides = attribute->value.sides;
+        switch (attribute->id) {
+        case MW_ATTRIBUTE_COOPERATIVE: wishes.cooperative = attribute->value.number != 0; break;
+        case MW_ATTRIBUTE_CLUSTER: wishes.cluster = sides[0] * sides[1] * sides[2]; break;
+        case MW_ATTRIBUTE_CARVE_OUT: wishes.carved = true; break;
+        case MW_ATTRIBUTE_SMEM_MODE: wishes.mode = (uint32_t)attribute->value.number; break;
+        }
+    }
+    return wishes;
+}
+
 /* Whether to launch with `given` bytes of dynamic shared memory. If not, the launch is already counted. */
-bool cuda_pad(struct kernel *kernel, uint32_t threads, uint32_t asked, uint32_t *given);
+bool cuda_pad(struct kernel *kernel, const struct mw_config *config, struct wishes wishes, uint32_t *given);
+
+/* How many bytes a launch of so many threads with `asked` bytes would get, for the program's own questions; false: as
+ * many as it asks for. Nothing is counted. */
+bool cuda_would_pad(struct kernel *kernel, uint32_t threads, uint32_t asked, uint32_t *given);
 
 /* --- what programs call ----------------------------------------------------------------------- */
 
@@ -97,5 +131,15 @@ EXPORT mw_result cuLibraryLoadFromFile(void **library, const char *path, void *j
                                        void *options, void **values, uint32_t count);
 EXPORT mw_result cuLibraryGetKernel(void **kernel, void *library, const char *name);
 EXPORT mw_result cuLibraryEnumerateKernels(void **kernels, uint32_t count, void *library);
+EXPORT mw_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int threads, size_t smem);
+EXPORT mw_result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, void *function, int threads,
+                                                                      size_t smem, uint32_t flags);
+EXPORT mw_result cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, void *function, int blocks, int threads);
+EXPORT mw_result cuOccupancyMaxPotentialBlockSize(int *grid, int *block, void *function, mw_bytes_of smem_of,
+                                                  size_t smem, int most);
+EXPORT mw_result cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, void *function, mw_bytes_of smem_of,
+                                                           size_t smem, int most, uint32_t flags);
+EXPORT mw_result cuOccupancyMaxActiveClusters(int *clusters, void *function, const struct mw_config *config);
+EXPORT mw_result cuOccupancyMaxPotentialClusterSize(int *blocks, void *function, const struct mw_config *config);
 
 #endif

@@ -40,22 +40,45 @@ static void refuse(struct kernel *made, const char *words) {
     receipts_reason(made->slot, "%s", words);
 }
 
+static int device_number(const struct kernel *made, int attribute) {
+    mw_device_attribute get = REAL(mw_device_attribute, DEVICE_GET);
+    int value = 0;
+    return get && get(&value, attribute, made->device) == MW_SUCCESS ? value : 0;
+}
+
+static uint32_t left_of(int bytes, int fixed) {
+    return bytes > fixed ? (uint32_t)(bytes - fixed) : 0;
+}
+
+/* What only newer drivers know: a driver that does not has no clusters, modes or carve-out to respect. */
+static int number_or(const struct kernel *made, int attribute, int otherwise) {
+    int value = 0;
+    return function_number(made, attribute, &value) == MW_SUCCESS ? value : otherwise;
+}
+
+static void read_preferences(struct kernel *made) {
+    atomic_store(&made->mode, (uint32_t)number_or(made, MW_FUNCTION_SMEM_MODE, 0));
+    atomic_store(&made->carves, number_or(made, MW_FUNCTION_CARVE_OUT, MW_NO_CARVE_OUT) == MW_NO_CARVE_OUT);
+}
+
 static void measure(struct kernel *made) {
-    mw_device_attribute device_get = REAL(mw_device_attribute, DEVICE_GET);
-    int fixed = 0, opt_in = 0, now = 0, cluster = 0;
-    if (!device_get || device_get(&opt_in, MW_DEVICE_OPT_IN_BYTES, made->device) != MW_SUCCESS ||
-        function_number(made, MW_FUNCTION_STATIC_BYTES, &fixed) != MW_SUCCESS ||
+    int fixed = 0, now = 0, opt_in = device_number(made, MW_DEVICE_OPT_IN_BYTES), sides[3];
+    if (!opt_in || function_number(made, MW_FUNCTION_STATIC_BYTES, &fixed) != MW_SUCCESS ||
         function_number(made, MW_FUNCTION_MAX_DYNAMIC_BYTES, &now) != MW_SUCCESS || fixed < 0 || now < 0) {
         refuse(made, "the driver does not say how much shared memory this kernel may have");
         return;
     }
-    if (function_number(made, MW_FUNCTION_CLUSTER_WIDTH, &cluster) == MW_SUCCESS && cluster > 0) {
-        refuse(made, "built for clusters: padding could keep a whole cluster from fitting");
-        return;
-    }
-    atomic_store(&made->limit, opt_in > fixed ? (uint32_t)(opt_in - fixed) : 0);
+    for (int at = 0; at < 3; at++)
+        sides[at] = number_or(made, MW_FUNCTION_CLUSTER_WIDTH + at, 0);
+    made->cluster = sides[0] > 0 && sides[1] > 0 && sides[2] > 0 ? (uint32_t)(sides[0] * sides[1] * sides[2]) : 0;
+    made->sms = (uint32_t)device_number(made, MW_DEVICE_SMS);
+    made->portable = left_of(device_number(made, MW_DEVICE_DEFAULT_BYTES), fixed);
+    int oversized = device_number(made, MW_DEVICE_OVERSIZED_BYTES);
+    made->largest = left_of(oversized > opt_in ? oversized : opt_in, fixed);
+    atomic_store(&made->limit, left_of(opt_in, fixed));
     atomic_store(&made->own, (uint32_t)now);
     atomic_store(&made->raised, (uint32_t)now);
+    read_preferences(made);
 }
 
 static void rank(struct kernel *made) {
@@ -167,19 +190,29 @@ static int set_limit(struct kernel *kernel, uint32_t bytes) {
     return result;
 }
 
-static int allow_locked(struct kernel *kernel, uint32_t asked, uint32_t wanted) {
-    uint32_t epoch = atomic_load(&shim_epoch);
+/* The program changed a limit, a mode or a carve-out, of this kernel or of another. */
+static int read_again(struct kernel *kernel, uint32_t epoch) {
     int now = 0;
-    if (atomic_load(&kernel->epoch) != epoch) {
-        int result = function_number(kernel, MW_FUNCTION_MAX_DYNAMIC_BYTES, &now);
-        if (result != MW_SUCCESS)
-            return result;
-        if ((uint32_t)now != atomic_load(&kernel->raised)) { /* set by the program, not by us */
-            atomic_store(&kernel->own, (uint32_t)now);
-            atomic_store(&kernel->raised, (uint32_t)now);
-        }
-        atomic_store(&kernel->epoch, epoch);
+    int result = function_number(kernel, MW_FUNCTION_MAX_DYNAMIC_BYTES, &now);
+    if (result != MW_SUCCESS)
+        return result;
+    if ((uint32_t)now != atomic_load(&kernel->raised)) { /* set by the program, not by us */
+        atomic_store(&kernel->own, (uint32_t)now);
+        atomic_store(&kernel->raised, (uint32_t)now);
     }
+    read_preferences(kernel);
+    for (int at = 0; at < SHAPES; at++)
+        atomic_store(&kernel->shapes[at], 0);
+    atomic_store(&kernel->epoch, epoch);
+    return MW_SUCCESS;
+}
+
+static bool current(const struct kernel *kernel) {
+    return atomic_load_explicit(&kernel->epoch, memory_order_acquire) ==
+           atomic_load_explicit(&shim_epoch, memory_order_relaxed);
+}
+
+static int allow_locked(struct kernel *kernel, uint32_t asked, uint32_t wanted) {
     if (asked > atomic_load(&kernel->own)) {
         /* The program must see its own launch refused, as without the shim. */
         if (atomic_load(&kernel->raised) != atomic_load(&kernel->own))
@@ -189,15 +222,30 @@ static int allow_locked(struct kernel *kernel, uint32_t asked, uint32_t wanted) 
     return wanted > atomic_load(&kernel->raised) ? set_limit(kernel, wanted) : ALLOWED;
 }
 
-static bool allowed(struct kernel *kernel, uint32_t asked, uint32_t wanted) {
-    if (atomic_load_explicit(&kernel->epoch, memory_order_acquire) ==
-            atomic_load_explicit(&shim_epoch, memory_order_relaxed) &&
-        wanted <= atomic_load_explicit(&kernel->raised, memory_order_relaxed) &&
-        asked <= atomic_load_explicit(&kernel->own, memory_order_relaxed))
+static bool refresh(struct kernel *kernel) {
+    if (current(kernel))
         return true;
+    pthread_mutex_lock(&shim_limits);
+    int result = current(kernel) ? MW_SUCCESS : read_again(kernel, atomic_load(&shim_epoch));
+    pthread_mutex_unlock(&shim_limits);
+    if (result != MW_SUCCESS)
+        kernels_drop(kernel, "to say how much shared memory this kernel may have", result);
+    return result == MW_SUCCESS;
+}
+
+/* Raises the limit to `wanted` bytes where the limit counts. Call refresh() first. */
+static int allow(struct kernel *kernel, uint32_t mode, uint32_t asked, uint32_t wanted) {
+    if (mode || (wanted <= atomic_load_explicit(&kernel->raised, memory_order_relaxed) &&
+                 asked <= atomic_load_explicit(&kernel->own, memory_order_relaxed)))
+        return ALLOWED;
     pthread_mutex_lock(&shim_limits);
     int result = allow_locked(kernel, asked, wanted);
     pthread_mutex_unlock(&shim_limits);
+    return result;
+}
+
+static bool allowed(struct kernel *kernel, uint32_t mode, uint32_t asked, uint32_t wanted) {
+    int result = allow(kernel, mode, asked, wanted);
     if (result == OVER_ITS_OWN)
         kernels_skip(kernel, SAID_OWN_LIMIT, "a launch asked for more than the program allowed this kernel");
     else if (result != ALLOWED)
@@ -205,29 +253,112 @@ static bool allowed(struct kernel *kernel, uint32_t asked, uint32_t wanted) {
     return result == ALLOWED;
 }
 
-static uint32_t fitting(const struct kernel *kernel, uint32_t threads) {
-    mw_active active = REAL(mw_active, ACTIVE);
-    mw_available available = REAL(mw_available, AVAILABLE);
+/* The most dynamic shared memory in a mode: with a mode the function's own limit does not count. */
+static uint32_t limit_in(const struct kernel *kernel, uint32_t mode) {
+    if (mode == MW_SMEM_PORTABLE)
+        return kernel->portable;
+    return mode > MW_SMEM_NON_PORTABLE ? kernel->largest : atomic_load_explicit(&kernel->limit, memory_order_relaxed);
+}
+
+/* --- residency ----------------------------------------------------------------------------- */
+
+/* The driver answers questions about occupancy for a CUfunction only. */
+static void *asked_about(const struct kernel *kernel) {
     void *function = kernel->function;
     mw_handle_of function_of = REAL(mw_handle_of, KERNEL_FUNCTION);
     if (kernel->handle && (!function_of || function_of(&function, kernel->function) != MW_SUCCESS))
-        return 0;
-    int blocks = 0;
-    size_t bytes = 0;
-    if (!active || !available || active(&blocks, function, (int)threads, 0) != MW_SUCCESS ||
-        blocks <= (int)kernel->value || available(&bytes, function, (int)kernel->value, (int)threads) != MW_SUCCESS)
-        return 0;
-    uint32_t limit = atomic_load(&kernel->limit);
-    return bytes > limit ? limit : (uint32_t)bytes;
+        return NULL;
+    return function;
 }
 
-static bool fit(struct kernel *kernel, uint32_t threads, uint32_t asked, uint32_t *given) {
+static int resident(void *function, uint32_t threads, uint32_t bytes) {
+    mw_active active = REAL(mw_active, ACTIVE);
+    int blocks = 0;
+    return active && function && active(&blocks, function, (int)threads, bytes) == MW_SUCCESS ? blocks : 0;
+}
+
+static uint32_t fitting(const struct kernel *kernel, uint32_t threads, uint32_t most) {
+    mw_available available = REAL(mw_available, AVAILABLE);
+    void *function = asked_about(kernel);
+    size_t bytes = 0;
+    if (!available || resident(function, threads, 0) <= (int)kernel->value ||
+        available(&bytes, function, (int)kernel->value, (int)threads) != MW_SUCCESS)
+        return 0;
+    return bytes > most ? most : (uint32_t)bytes;
+}
+
+/* A cached answer to "what would a pad do to launches of this shape?": the shape, whether whole clusters still fit, and the
+ * grid that fills the device exactly without the pad (0: the pad takes no block off an SM). */
+enum { BYTES_BITS = 18, CLUSTER_BITS = 4, GRID_BITS = 24, MOST_THREADS = 2048 };
+static const uint64_t KNOWN = 1, WHOLE = 2;
+
+static uint64_t shape_of(uint32_t threads, uint32_t asked, uint32_t cluster) {
+    uint64_t shape = (uint64_t)threads << BYTES_BITS | asked;
+    return (shape << CLUSTER_BITS | cluster) << (GRID_BITS + 2) | KNOWN;
+}
+
+static uint64_t ask_shape(const struct kernel *kernel, const struct mw_config *config, uint32_t threads, uint32_t given,
+                          uint32_t cluster) {
+    mw_clusters clusters = REAL(mw_clusters, ACTIVE_CLUSTERS);
+    void *function = asked_about(kernel);
+    struct mw_config padded = *config;
+    padded.smem_bytes = given;
+    int whole = 1;
+    if (cluster > 1 && (!clusters || !function || clusters(&whole, function, &padded) != MW_SUCCESS))
+        whole = 0;
+    int plain = resident(function, threads, config->smem_bytes), crowd = 0;
+    if (resident(function, threads, given) < plain)
+        crowd = plain * (int)kernel->sms;
+    return shape_of(threads, config->smem_bytes, cluster) | (whole > 0 ? WHOLE : 0) | (uint64_t)crowd << 2;
+}
+
+static uint64_t know_shape(struct kernel *kernel, const struct mw_config *config, uint32_t threads, uint32_t given,
+                           uint32_t cluster) {
+    uint64_t shape = shape_of(threads, config->smem_bytes, cluster);
+    uint64_t other = ~(((1ull << GRID_BITS) - 1) << 2 | WHOLE);
+    _Atomic uint64_t *place = &kernel->shapes[(threads / 32 + config->smem_bytes / 128 + cluster) % SHAPES];
+    uint64_t known = atomic_load_explicit(place, memory_order_relaxed);
+    if (UNLIKELY((known & other) != shape)) {
+        known = ask_shape(kernel, config, threads, given, cluster);
+        atomic_store_explicit(place, known, memory_order_relaxed);
+    }
+    return known;
+}
+
+static bool stands(struct kernel *kernel, const struct mw_config *config, struct wishes wishes, uint32_t threads,
+                   uint32_t given) {
+    enum { PORTABLE_CLUSTER = 8 };
+    uint32_t cluster = wishes.cluster ? wishes.cluster : kernel->cluster;
+    if (UNLIKELY(cluster > PORTABLE_CLUSTER)) {
+        kernels_skip(kernel, SAID_CLUSTER, "in clusters of more than 8 blocks, which not every device places at once");
+        return false;
+    }
+    if (UNLIKELY(threads >= MOST_THREADS || config->smem_bytes >> BYTES_BITS))
+        return true; /* no driver takes such a launch */
+    uint64_t known = know_shape(kernel, config, threads, given, cluster);
+    uint64_t crowd = known >> 2 & ((1u << GRID_BITS) - 1);
+    if (UNLIKELY(!(known & WHOLE))) {
+        kernels_skip(kernel, SAID_CLUSTER, "with the pad no whole cluster would fit");
+        return false;
+    }
+    if (UNLIKELY(crowd && (uint64_t)config->grid[0] * config->grid[1] * config->grid[2] == crowd)) {
+        kernels_skip(kernel, SAID_ONE_WAVE,
+                     "its grid is what fits on the device at once: with the pad some blocks would wait for the others");
+        return false;
+    }
+    return true;
+}
+
+/* --- the pad ------------------------------------------------------------------------------- */
+
+static bool fit(struct kernel *kernel, uint32_t mode, uint32_t threads, uint32_t asked, uint32_t *given) {
     uint64_t fitted = atomic_load_explicit(&kernel->fitted, memory_order_relaxed);
     if (UNLIKELY(fitted >> 32 != threads)) {
         /* The driver caps its answer at the kernel's current limit, so raise that first. */
-        if (!allowed(kernel, asked, atomic_load(&kernel->limit)))
+        uint32_t most = limit_in(kernel, mode);
+        if (!allowed(kernel, mode, asked, most))
             return false;
-        fitted = (uint64_t)threads << 32 | fitting(kernel, threads);
+        fitted = (uint64_t)threads << 32 | fitting(kernel, threads, most);
         atomic_store_explicit(&kernel->fitted, fitted, memory_order_relaxed);
     }
     *given = (uint32_t)fitted;
@@ -235,21 +366,43 @@ static bool fit(struct kernel *kernel, uint32_t threads, uint32_t asked, uint32_
         kernels_skip(kernel, SAID_RESIDENT, "no more blocks than asked for reside on an SM already");
         return false;
     }
-    return allowed(kernel, asked, *given);
+    return allowed(kernel, mode, asked, *given);
 }
 
-bool cuda_pad(struct kernel *kernel, uint32_t threads, uint32_t asked, uint32_t *given) {
+bool cuda_pad(struct kernel *kernel, const struct mw_config *config, struct wishes wishes, uint32_t *given) {
+    uint32_t threads = config->block[0] * config->block[1] * config->block[2], asked = config->smem_bytes;
+    if (UNLIKELY(wishes.cooperative)) {
+        kernels_skip(kernel, SAID_COOPERATIVE, SAYS_COOPERATIVE);
+        return false;
+    }
+    if (UNLIKELY(!refresh(kernel)))
+        return false;
+    uint32_t mode = wishes.mode ? wishes.mode : atomic_load_explicit(&kernel->mode, memory_order_relaxed);
     if (atomic_load_explicit(&kernel->action, memory_order_relaxed) == FIT)
-        return fit(kernel, threads, asked, given);
+        return fit(kernel, mode, threads, asked, given) && stands(kernel, config, wishes, threads, *given);
     uint64_t wanted = (uint64_t)asked + kernel->value;
-    uint32_t limit = atomic_load_explicit(&kernel->limit, memory_order_relaxed);
-    if (wanted > limit) {
+    uint32_t limit = limit_in(kernel, mode);
+    if (UNLIKELY(wanted > limit)) {
         char words[128];
-        snprintf(words, sizeof words, "%u + %u bytes of dynamic shared memory are above the limit of %u", asked,
-                 kernel->value, limit);
+        snprintf(words, sizeof words, "%u + %u bytes of dynamic shared memory are above the limit of %u%s", asked,
+                 kernel->value, limit, mode == MW_SMEM_PORTABLE ? " that the program's mode sets" : "");
         kernels_skip(kernel, SAID_LIMIT, words);
         return false;
     }
     *given = (uint32_t)wanted;
-    return allowed(kernel, asked, *given);
+    return allowed(kernel, mode, asked, *given) && stands(kernel, config, wishes, threads, *given);
+}
+
+bool cuda_would_pad(struct kernel *kernel, uint32_t threads, uint32_t asked, uint32_t *given) {
+    enum action action = atomic_load(&kernel->action);
+    if ((action != PAD && action != FIT) || !refresh(kernel))
+        return false;
+    uint32_t mode = atomic_load(&kernel->mode), limit = limit_in(kernel, mode);
+    if (asked > limit || allow(kernel, mode, asked, action == FIT ? limit : 0) != ALLOWED)
+        return false;
+    uint64_t wanted = action == FIT ? fitting(kernel, threads, limit) : (uint64_t)asked + kernel->value;
+    if (wanted <= asked || wanted > limit || allow(kernel, mode, asked, (uint32_t)wanted) != ALLOWED)
+        return false;
+    *given = (uint32_t)wanted;
+    return true;
 }

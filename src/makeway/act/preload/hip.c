@@ -9,6 +9,10 @@ enum hip_symbol {
     EXT_MODULE_LAUNCH,
     HOST_LAUNCH,
     HOST_EXT_LAUNCH,
+    HOST_LAUNCH_SPT,
+    HCC_LAUNCH,
+    EX_LAUNCH,
+    HOST_EX_LAUNCH,
     MODULE_COOPERATIVE,
     HOST_COOPERATIVE,
     MODULE_UNLOAD,
@@ -200,6 +204,22 @@ EXPORT mw_result hipExtLaunchKernel(const void *function, struct mw_dim3 grid, s
 #undef CALL
 }
 
+/* With a stream per thread instead of the default one. */
+EXPORT mw_result hipLaunchKernel_spt(const void *function, struct mw_dim3 grid, struct mw_dim3 block, void **arguments,
+                                     size_t smem, void *stream) {
+#define CALL(bytes) real(function, grid, block, arguments, bytes, stream)
+    LAUNCH(mw_hip_host_launch, HOST_LAUNCH_SPT, (uint64_t)block.x * block.y * block.z, true);
+#undef CALL
+}
+
+/* The older name of hipExtModuleLaunchKernel: gx to gz count threads. */
+EXPORT mw_result hipHccModuleLaunchKernel(void *function, DIMENSIONS, size_t smem, void *stream, void **parameters,
+                                          void **extra, void *start, void *stop) {
+#define CALL(bytes) real(function, gx, gy, gz, bx, by, bz, bytes, stream, parameters, extra, start, stop)
+    LAUNCH(mw_hip_hcc_launch, HCC_LAUNCH, (uint64_t)bx * by * bz, false);
+#undef CALL
+}
+
 static void count_cooperative(struct kernel *kernel) {
     if (kernel && atomic_load(&kernel->action) == LEAVE)
         receipts_count(kernel->slot, PLAIN);
@@ -227,10 +247,47 @@ EXPORT mw_result hipLaunchCooperativeKernel(const void *function, struct mw_dim3
     return real(function, grid, block, arguments, smem, stream);
 }
 
+static bool together(const struct mw_attribute *attributes, uint32_t count) {
+    for (uint32_t at = 0; attributes && at < count; at++)
+        if (attributes[at].id == MW_ATTRIBUTE_COOPERATIVE && attributes[at].value.number)
+            return true;
+    return false;
+}
+
+EXPORT mw_result hipDrvLaunchKernelEx(const struct mw_config *config, void *function, void **parameters, void **extra) {
+    mw_launch_ex plain = REAL(mw_launch_ex, EX_LAUNCH);
+    if (!plain || !config)
+        return plain ? plain(config, function, parameters, extra) : MW_NOT_FOUND;
+    if (together(config->attributes, config->attribute_count)) {
+        count_cooperative(kernel_of(function, false));
+        return plain(config, function, parameters, extra);
+    }
+    struct mw_config changed = *config;
+    size_t smem = config->smem_bytes;
+#define CALL(bytes) (changed.smem_bytes = (uint32_t)(bytes), real(&changed, function, parameters, extra))
+    LAUNCH(mw_launch_ex, EX_LAUNCH, (uint64_t)config->block[0] * config->block[1] * config->block[2], false);
+#undef CALL
+}
+
+EXPORT mw_result hipLaunchKernelExC(const struct mw_hip_config *config, const void *function, void **arguments) {
+    mw_hip_host_launch_ex plain = REAL(mw_hip_host_launch_ex, HOST_EX_LAUNCH);
+    if (!plain || !config)
+        return plain ? plain(config, function, arguments) : MW_NOT_FOUND;
+    if (together(config->attributes, config->attribute_count)) {
+        count_cooperative(kernel_of(function, true));
+        return plain(config, function, arguments);
+    }
+    struct mw_hip_config changed = *config;
+    size_t smem = config->smem_bytes;
+#define CALL(bytes) (changed.smem_bytes = (bytes), real(&changed, function, arguments))
+    LAUNCH(mw_hip_host_launch_ex, HOST_EX_LAUNCH, (uint64_t)config->block.x * config->block.y * config->block.z, true);
+#undef CALL
+}
+
 EXPORT mw_result hipModuleUnload(void *module) {
     mw_one_handle real = REAL(mw_one_handle, MODULE_UNLOAD);
     mw_result result = real ? real(module) : MW_NOT_FOUND;
-    atomic_fetch_add(&shim_generation, 1);
+    kernels_unloaded();
     return result;
 }
 
@@ -253,6 +310,10 @@ static const struct symbol symbols[HIP_SYMBOLS] = {
     REPLACED(EXT_MODULE_LAUNCH, hipExtModuleLaunchKernel),
     REPLACED(HOST_LAUNCH, hipLaunchKernel),
     REPLACED(HOST_EXT_LAUNCH, hipExtLaunchKernel),
+    REPLACED(HOST_LAUNCH_SPT, hipLaunchKernel_spt),
+    REPLACED(HCC_LAUNCH, hipHccModuleLaunchKernel),
+    REPLACED(EX_LAUNCH, hipDrvLaunchKernelEx),
+    REPLACED(HOST_EX_LAUNCH, hipLaunchKernelExC),
     REPLACED(MODULE_COOPERATIVE, hipModuleLaunchCooperativeKernel),
     REPLACED(HOST_COOPERATIVE, hipLaunchCooperativeKernel),
     REPLACED(MODULE_UNLOAD, hipModuleUnload),

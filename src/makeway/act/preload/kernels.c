@@ -44,7 +44,7 @@ static struct kernel *copy_of(const struct kernel *made) {
 static bool renew(struct kernel *kernel, const struct kernel *made) {
     if (kernel->slot != made->slot || kernel->decided != made->decided || kernel->value != made->value ||
         kernel->by_context != made->by_context || kernel->handle != made->handle ||
-        kernel->priority != made->priority || kernel->device != made->device)
+        kernel->priority != made->priority || kernel->device != made->device || kernel->cluster != made->cluster)
         return false;
     if (atomic_load(&kernel->raised) != atomic_load(&made->raised)) { /* otherwise it is still the limit that we set */
         atomic_store(&kernel->own, atomic_load(&made->own));
@@ -52,25 +52,35 @@ static bool renew(struct kernel *kernel, const struct kernel *made) {
     }
     atomic_store(&kernel->limit, atomic_load(&made->limit));
     atomic_store(&kernel->epoch, atomic_load(&made->epoch));
+    atomic_store(&kernel->mode, atomic_load(&made->mode));
     atomic_store(&kernel->fitted, 0);
+    for (int at = 0; at < SHAPES; at++)
+        atomic_store(&kernel->shapes[at], 0);
     atomic_store_explicit(&kernel->generation, atomic_load(&made->generation), memory_order_release);
     return true;
 }
 
 static struct kernel *add_locked(const struct kernel *made) {
-    uint32_t at = place_of(made->function, made->context);
+    uint32_t at = place_of(made->function, made->context), stale = TABLE;
+    uint32_t generation = atomic_load(&made->generation);
     struct kernel *there;
     while ((there = atomic_load_explicit(&table[at], memory_order_relaxed)) &&
-           (there->function != made->function || there->context != made->context))
+           (there->function != made->function || there->context != made->context)) {
+        if (stale == TABLE && atomic_load(&there->generation) != generation)
+            stale = at;
         at = (at + 1) & (TABLE - 1);
-    if (there && (atomic_load(&there->generation) == atomic_load(&made->generation) || renew(there, made)))
+    }
+    if (there && (atomic_load(&there->generation) == generation || renew(there, made)))
         return there; /* another thread may have been faster */
-    if (!there && used >= MOST)
+    if (!there && used >= MOST && stale == TABLE)
         return NULL;
     struct kernel *kernel = copy_of(made);
     if (!kernel)
         return NULL;
-    used += !there;
+    if (!there && used >= MOST)
+        at = stale; /* its kernel was unloaded, or will be met again */
+    else
+        used += !there;
     atomic_store_explicit(&table[at], kernel, memory_order_release);
     return kernel;
 }
@@ -87,6 +97,7 @@ struct kernel *kernels_add(const struct kernel *made) {
 /* --- CUkernel handles -------------------------------------------------------------------- */
 
 static _Atomic(void *) handles[TABLE];
+static _Atomic uint32_t marked;
 
 static _Atomic(void *) *handle_place(void *handle) {
     uint32_t at = place_of(handle, NULL);
@@ -103,6 +114,17 @@ void kernels_mark_handle(void *handle) {
     _Atomic(void *) *place;
     while ((place = handle_place(handle)) && !atomic_compare_exchange_strong(place, &none, handle) && none != handle)
         none = NULL; /* another thread took the slot for another handle */
+    if (place && !none)
+        atomic_fetch_add_explicit(&marked, 1, memory_order_relaxed);
+}
+
+void kernels_unloaded(void) {
+    atomic_fetch_add(&shim_generation, 1);
+    if (atomic_load(&marked) < TABLE / 2)
+        return;
+    for (int at = 0; at < TABLE; at++) /* a live handle without its mark is asked about in both ways */
+        atomic_store_explicit(&handles[at], NULL, memory_order_relaxed);
+    atomic_store(&marked, 0);
 }
 
 bool kernels_is_handle(void *handle) {

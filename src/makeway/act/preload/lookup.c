@@ -120,6 +120,13 @@ static const struct symbol symbols[CUDA_SYMBOLS] = {
     REPLACED(LIBRARY_LOAD_FILE, cuLibraryLoadFromFile),
     REPLACED(LIBRARY_KERNEL, cuLibraryGetKernel),
     REPLACED(LIBRARY_KERNELS, cuLibraryEnumerateKernels),
+    REPLACED(ACTIVE, cuOccupancyMaxActiveBlocksPerMultiprocessor),
+    REPLACED(ACTIVE_FLAGS, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags),
+    REPLACED(AVAILABLE, cuOccupancyAvailableDynamicSMemPerBlock),
+    REPLACED(POTENTIAL, cuOccupancyMaxPotentialBlockSize),
+    REPLACED(POTENTIAL_FLAGS, cuOccupancyMaxPotentialBlockSizeWithFlags),
+    REPLACED(ACTIVE_CLUSTERS, cuOccupancyMaxActiveClusters),
+    REPLACED(POTENTIAL_CLUSTER, cuOccupancyMaxPotentialClusterSize),
     CALLED(FUNCTION_NAME, "cuFuncGetName"),
     CALLED(KERNEL_NAME, "cuKernelGetName"),
     CALLED(FUNCTION_GET, "cuFuncGetAttribute"),
@@ -131,8 +138,6 @@ static const struct symbol symbols[CUDA_SYMBOLS] = {
     CALLED(CURRENT_DEVICE, "cuCtxGetDevice"),
     CALLED(DEVICE_GET, "cuDeviceGetAttribute"),
     CALLED(PRIORITY_RANGE, "cuCtxGetStreamPriorityRange"),
-    CALLED(AVAILABLE, "cuOccupancyAvailableDynamicSMemPerBlock"),
-    CALLED(ACTIVE, "cuOccupancyMaxActiveBlocksPerMultiprocessor"),
 };
 
 struct api cuda = {.library = "libcuda.so.1", .stem = "libcuda.so", .symbols = symbols, .count = CUDA_SYMBOLS};

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 struct rules shim_rules;
-bool shim_logs;
+bool shim_logs, shim_plain_occupancy;
 
 static char rules_path[4096];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -80,13 +80,14 @@ static void after_fork_child(void) {
 }
 
 __attribute__((constructor)) static void capture(void) {
-    const char *path = getenv("MAKEWAY_RULES"), *logs = getenv("MAKEWAY_LOG");
+    const char *path = getenv("MAKEWAY_RULES"), *logs = getenv("MAKEWAY_LOG"), *whose = getenv("MAKEWAY_OCCUPANCY");
     if (!path || strlen(path) >= sizeof rules_path)
         return;
     static const char *const ranks[] = {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
     const char *rank = NULL;
     for (int at = 0; at < 4 && !rank; at++)
         rank = getenv(ranks[at]);
+    shim_plain_occupancy = whose && strcmp(whose, "driver") == 0;
     shim_logs = logs && strcmp(logs, "1") == 0;
     receipts_capture(getenv("MAKEWAY_RECEIPTS"), rank);
     strcpy(rules_path, path);

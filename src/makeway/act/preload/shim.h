@@ -18,6 +18,7 @@
 
 extern struct rules shim_rules;
 extern bool shim_logs;
+extern bool shim_plain_occupancy; /* the program's questions about occupancy are answered without the pad */
 bool shim_on(void); /* there is a usable rules file */
 
 /* --- real functions (symbols.c) ------------------------------------------------------------ */
@@ -57,6 +58,7 @@ void symbols_after_fork(void);
 /* --- kernels (kernels.c) ------------------------------------------------------------------- */
 
 enum action { LEAVE, PAD, FIT, RAISE, SKIP };
+enum { SHAPES = 4 };
 
 /* One kernel handle, decided once. Entries are never freed: a launch may be reading one at any time. */
 struct kernel {
@@ -69,6 +71,10 @@ struct kernel {
     uint32_t value;
     int priority;
     int device;
+    uint32_t cluster;  /* blocks of a cluster that the kernel was built for; 0: any */
+    uint32_t sms;      /* of its device */
+    uint32_t portable; /* dynamic shared memory that every device of this kind allows */
+    uint32_t largest;  /* the same in the modes of oversized shared memory */
     char name[64]; /* its first characters, for messages */
     _Atomic enum action action;
     _Atomic uint32_t generation; /* shim_generation at the decision */
@@ -77,7 +83,10 @@ struct kernel {
     _Atomic uint32_t limit;      /* the most dynamic shared memory the device allows this kernel */
     _Atomic uint32_t own;        /* the most the program allows */
     _Atomic uint32_t raised;     /* the current limit */
+    _Atomic uint32_t mode;       /* of shared memory, as the program set it; 0: `raised` counts */
+    _Atomic bool carves;         /* padded launches ask for the largest shared memory */
     _Atomic uint64_t fitted;     /* threads << 32 | dynamic bytes that keep the wanted residency */
+    _Atomic uint64_t shapes[SHAPES]; /* what a pad does to launches of these shapes (decide.c) */
 };
 
 extern _Atomic uint32_t shim_generation; /* counts unloads: a handle may name another kernel afterwards */
@@ -93,6 +102,9 @@ struct kernel *kernels_add(const struct kernel *made);
 void kernels_mark_handle(void *handle);
 bool kernels_is_handle(void *handle);
 
+/* After an unload: the table of handles starts anew when it is half full, since nobody says which ones are gone. */
+void kernels_unloaded(void);
+
 void kernels_before_fork(void);
 void kernels_after_fork(bool child);
 
@@ -103,7 +115,16 @@ void kernels_skip(struct kernel *kernel, int reason, const char *words);
 void kernels_drop(struct kernel *kernel, const char *what, mw_result result);
 
 /* Bits of `said`. */
-enum { SAID_COOPERATIVE, SAID_CLUSTER, SAID_LIMIT, SAID_RESIDENT, SAID_OWN_LIMIT, SAID_PRIORITY, SAID_EX };
+enum {
+    SAID_COOPERATIVE,
+    SAID_CLUSTER,
+    SAID_LIMIT,
+    SAID_RESIDENT,
+    SAID_OWN_LIMIT,
+    SAID_PRIORITY,
+    SAID_EX,
+    SAID_ONE_WAVE
+};
 
 static inline bool refused(mw_result result) {
     return result == MW_INVALID_VALUE || result == MW_LAUNCH_OUT_OF_RESOURCES || result == MW_OUT_OF_MEMORY ||
