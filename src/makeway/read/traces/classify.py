@@ -22,6 +22,7 @@ from makeway.values.timeline import CommRule
 
 OWN_FAMILY = "own"  # of patterns given on the command line
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommName:
     """What a kernel's name says about its communication."""

@@ -20,10 +20,13 @@ from typing import Any
 
 from makeway.read.traces.classify import CommNames
 from makeway.read.traces.launch import recorded_launch
+from makeway.read.traces.nvtx import COLLECTIVE_CALLS, CallRanges
+from makeway.values.collective import CollectiveKind
 from makeway.values.errors import TraceError, printable
 from makeway.values.facts import open_regular
 from makeway.values.kernel import Launch
-from makeway.values.timeline import Exchange, Rank, Span, SpanKind, Step, Timeline, Wait
+from makeway.values.recorded_device import RecordedLimits
+from makeway.values.timeline import CommRule, Exchange, Rank, Span, SpanKind, Step, Timeline, Wait
 
 _KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 _MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -32,6 +35,8 @@ _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 _EVENT = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 
+_PEER_COPY = CommRule(by="peer-copy")
+_NVTX = CommRule(by="nvtx-range", library="nccl")
 _HEADER_BYTES = 100
 _PEER_TO_PEER = 10  # CUpti_ActivityMemcpyKind
 _STREAM_WAIT_EVENT = 2  # CUpti_ActivitySynchronizationType
@@ -44,6 +49,10 @@ _STEP = re.compile(r"(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|ite
 # chose for the SM: 32 KiB for a kernel that uses none.
 _RESOURCES = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "clusterX", "clusterY", "clusterZ")
 _SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+_LIMITS = (
+    "smCount", "computeMajor", "computeMinor", "totalMemory", "maxRegistersPerSm", "maxThreadsPerSm",
+    "maxThreadsPerBlock", "threadsPerWarp", "maxShmemPerSm", "maxShmemPerBlockOptin", "maxShmemPerBlock",
+)  # fmt: skip
 _PLACE = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 
 
@@ -87,6 +96,15 @@ class _Place:
 
 
 @dataclass(slots=True)
+class _Calls:
+    """The calls of one process, in the order of their correlation ids."""
+
+    correlations: array[int] = field(default_factory=lambda: array("q"))
+    times: array[int] = field(default_factory=lambda: array("q"))
+    threads: array[int] = field(default_factory=lambda: array("q"))
+
+
+@dataclass(slots=True)
 class _Reader:
     """One open export, and what has been left out so far."""
 
@@ -95,7 +113,8 @@ class _Reader:
     comm: CommNames
     columns: dict[str, frozenset[str]] = field(default_factory=dict)  # by table
     ranks: dict[_Place, Rank] = field(default_factory=dict)
-    asked: dict[int, tuple[array[int], array[int]]] = field(default_factory=dict)  # by process: correlations and times
+    asked: dict[int, _Calls] = field(default_factory=dict)  # by process
+    ranges: CallRanges = field(default_factory=CallRanges)
     launches: dict[tuple[Any, ...], Launch | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     untimed: int = 0
@@ -108,6 +127,7 @@ class _Reader:
         self._check()
         self.ranks = self._read_ranks()
         self.asked = self._read_calls()
+        self.ranges = self._read_ranges()
         spans = [*self._kernels(), *self._copies(), *self._fills()]
         if not spans:
             raise TraceError(f"{printable(self.path)}: no kernel has a start, an end, a GPU and a stream; export again")
@@ -175,7 +195,7 @@ class _Reader:
             for pid, device, gpu in self._rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
             if type(gpu) is int
         }
-        kinds = {gpu: (name, sms) for gpu, name, sms in self._rows("TARGET_INFO_GPU", ("id", "name", "smCount"))}
+        kinds = {row[0]: (row[1], _limits(row[2:])) for row in self._rows("TARGET_INFO_GPU", ("id", "name", *_LIMITS))}
         if not kinds:
             self.notes.append("the GPU is not named: the export has no TARGET_INFO_GPU")
         gpu_of = {
@@ -190,34 +210,55 @@ class _Reader:
         )
         ranks = {}
         for number, place in enumerate(ordered):
-            name, sms = kinds.get(gpu_of[place], (None, None))
+            name, limits = kinds.get(gpu_of[place], (None, None))
             ranks[place] = Rank(
                 rank=number if shared else gpu_of[place],
                 device=name if isinstance(name, str) and name else None,
-                sms=sms if type(sms) is int and sms > 0 else None,
+                sms=limits.sms if limits else None,
                 source=str(self.path),
+                limits=limits,
             )
         return ranks
 
-    def _read_calls(self) -> dict[int, tuple[array[int], array[int]]]:
-        calls: dict[int, tuple[array[int], array[int]]] = {}
+    def _read_calls(self) -> dict[int, _Calls]:
+        calls: dict[int, _Calls] = {}
         if not self._has(_CALLS, "start", "correlationId", "globalTid"):
             return calls
         # Ordered by correlation id for searching; the outermost call of an id starts first.
         order = "WHERE typeof(start) = 'integer' AND typeof(correlationId) = 'integer' ORDER BY correlationId, start"
         for start, correlation, thread in self._rows(_CALLS, ("start", "correlationId", "globalTid"), order):
-            correlations, times = calls.setdefault(_process(thread), (array("q"), array("q")))
-            correlations.append(correlation)
-            times.append(start)
+            own = calls.setdefault(_process(thread), _Calls())
+            own.correlations.append(correlation)
+            own.times.append(start)
+            own.threads.append(thread if type(thread) is int else 0)
         return calls
 
-    def _asked_ns(self, process: int, correlation: object) -> int | None:
+    def _call(self, process: int, correlation: object) -> tuple[int, int] | None:
+        """The time and the thread of a call."""
         if type(correlation) is int and process in self.asked:
-            correlations, times = self.asked[process]
-            at = bisect_left(correlations, correlation)
-            if at < len(correlations) and correlations[at] == correlation:
-                return times[at]
+            own = self.asked[process]
+            at = bisect_left(own.correlations, correlation)
+            if at < len(own.correlations) and own.correlations[at] == correlation:
+                return own.times[at], own.threads[at]
         return None
+
+    def _asked_ns(self, process: int, correlation: object) -> int | None:
+        call = self._call(process, correlation)
+        return None if call is None else call[0]
+
+    def _read_ranges(self) -> CallRanges:
+        """The collective calls that NCCL marks with NVTX."""
+        ranges = CallRanges()
+        if not self._has("NVTX_EVENTS", "start", "end", "eventType", "text", "globalTid"):
+            return ranges
+        strings = dict(self._rows("StringIds", ("id", "value"), "WHERE value LIKE 'nccl%'"))
+        columns = ("start", "end", "globalTid", "text", "textId")
+        for start, end, thread, text, key in self._rows(
+            "NVTX_EVENTS", columns, f"WHERE eventType IN {_RANGES} AND (text LIKE 'nccl%' OR text IS NULL)"
+        ):
+            if (name := str(text or strings.get(key) or "")) in COLLECTIVE_CALLS and type(thread) is int:
+                ranges.add(thread, start, end, name)
+        return ranges.ordered()
 
     def _priorities(self) -> dict[tuple[int, int, int], int]:
         columns = ("processId", "contextId", "streamId", "priority")
@@ -244,24 +285,36 @@ class _Reader:
             name = next(
                 (strings[key] for key in row[width + len(shape) :] if strings.get(key)), "kernel without a name"
             )
-            comm = self.comm.find(name)
+            kind, rule = self._comm(name, row)
             span = self._span(
                 row[:width],
                 name=name,
-                kind="comm" if comm else "compute",
+                kind="comm" if rule else "compute",
                 launch=launch,
-                exchange=Exchange(kind=comm.kind) if comm and comm.kind else None,
+                exchange=Exchange(kind=kind) if kind else None,
                 priority=priorities.get((_process(row[6]) & _PROCESS_MASK, row[3], row[4])),
+                rule=rule,
             )
             if span is not None:
                 yield span
+
+    def _comm(self, name: str, row: Sequence[Any]) -> tuple[CollectiveKind | None, CommRule | None]:
+        """The kind of a kernel's communication, and why it is communication; None: it is not."""
+        if (comm := self.comm.find(name)) is not None:
+            return comm.kind, comm.rule
+        if self.ranges and not self.comm.is_compute(name) and (call := self._call(_process(row[6]), row[5])):
+            time, thread = call
+            if (marked := self.ranges.around(thread, time)) is not None:
+                return COLLECTIVE_CALLS[marked], _NVTX
+        return None, None
 
     def _copies(self) -> Iterator[Span]:
         labels = dict(self._rows("ENUM_CUDA_MEMCPY_OPER", ("id", "label")))
         for *place, kind, source, target in self._rows(_MEMCPY, (*_PLACE, "copyKind", "srcDeviceId", "dstDeviceId")):
             between = kind == _PEER_TO_PEER or (source is not None and target is not None and source != target)
             name = f"Memcpy {labels.get(kind, 'Peer-to-Peer' if between else kind)}"
-            span = self._span(place, name=name, kind="copy" if between else "memory")
+            rule = _PEER_COPY if between else None
+            span = self._span(place, name=name, kind="copy" if between else "memory", rule=rule)
             if span is not None:
                 yield span
 
@@ -280,6 +333,7 @@ class _Reader:
         launch: Launch | None = None,
         exchange: Exchange | None = None,
         priority: int | None = None,
+        rule: CommRule | None = None,
     ) -> Span | None:
         start, end, device, _, stream, correlation, pid = row
         process = _process(pid)
@@ -300,6 +354,7 @@ class _Reader:
             launched_ns=asked_ns,
             exchange=exchange,
             priority=priority,
+            rule=rule,
         )
 
     # --- steps and waits ---
@@ -369,6 +424,24 @@ class _Reader:
 def _process(thread: object) -> int:
     """Machine and process of a serialised process or thread id; 0 if the export has none."""
     return thread >> _THREAD_BITS if isinstance(thread, int) else 0
+
+
+def _limits(row: Sequence[Any]) -> RecordedLimits:
+    sms, major, minor, *rest = (value if type(value) is int and value >= 0 else None for value in row)
+    memory, registers, threads, block_threads, warp, smem, smem_block, smem_default = (value or None for value in rest)
+    return RecordedLimits(
+        vendor="nvidia",
+        arch=None if major is None or minor is None else f"sm_{major}{minor}",
+        sms=sms or None,
+        memory_bytes=memory,
+        registers=registers,
+        threads=threads,
+        max_threads_per_block=block_threads,
+        warp_threads=warp,
+        smem_bytes=smem,
+        smem_block_bytes=smem_block,
+        smem_default_block_bytes=smem_default,
+    )
 
 
 def _launch(shape: Sequence[Any]) -> Launch | None:
