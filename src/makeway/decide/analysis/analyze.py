@@ -10,7 +10,7 @@ from pathlib import Path
 
 from makeway.decide.analysis.advice import advice
 from makeway.decide.analysis.causes import cause_groups, with_waiting
-from makeway.decide.analysis.evidence import MOST_SUGGESTED, NO_COMMUNICATION, Communication, communication
+from makeway.decide.analysis.evidence import NO_COMMUNICATION, Communication, communication
 from makeway.decide.analysis.findings import (
     NO_MATCHING,
     NO_SLOWDOWNS,
@@ -94,9 +94,10 @@ def analyze(
 ) -> Analysis:
     """Analyse the traces of a run: files, or directories with one file per rank.
 
-    `device` replaces what the traces name. `step` picks one profiler step. `comm_names` is a TOML file
-    of patterns for communication kernels of your own, or one regular expression. `hta_compatible` computes figures by HolisticTraceAnalysis' rules. `what_if`
-    simulates controls on the recorded step. `keep_spans` keeps the timelines, which pages and Perfetto files need.
+    `device` replaces what the traces name. `step` picks one profiler step. `comm_names` names communication kernels of
+    your own: a TOML file of patterns, or one regular expression. `hta_compatible` computes figures by
+    HolisticTraceAnalysis' rules. `what_if` simulates controls on the recorded step. `keep_spans` keeps the timelines,
+    which pages and Perfetto files need.
     """
     traces = find_traces([Path(path) for path in paths])
     read = map_traces(
@@ -254,7 +255,7 @@ def _first_notes(evidence: Communication, groups: Sequence[Sequence[RunStamp]]) 
     """What a reader must know before any figure: communication that is not recognised, and several runs."""
     notes = [note] if (note := runs_note(groups)) else []
     if evidence.missing:
-        likely = ", ".join(f"{item.name} ({item.kernels:,} kernels)" for item in evidence.unclaimed[:MOST_SUGGESTED])
+        likely = ", ".join(f"{item.name} ({item.kernels:,} kernels)" for item in evidence.suggested)
         hint = (
             f"likeliest: {likely}; to count them, add {evidence.suggestion}"
             if evidence.suggestion

@@ -69,9 +69,14 @@ class Communication:
         return not self.matched and (self.world or 1) > 1
 
     @property
+    def suggested(self) -> tuple[Candidate, ...]:
+        """The likeliest candidates whose names can be typed; names in traces are hostile."""
+        return tuple(item for item in self.unclaimed if _PLAIN.fullmatch(item.name))[:MOST_SUGGESTED]
+
+    @property
     def suggestion(self) -> str | None:
-        """The option that counts the likeliest candidates; None without a candidate whose name can be typed."""
-        names = [item.name for item in self.unclaimed if _PLAIN.fullmatch(item.name)][:MOST_SUGGESTED]
+        """The option that counts the suggested candidates."""
+        names = [item.name for item in self.suggested]
         return f"--comm-names '{'|'.join(names)}'" if names else None
 
 

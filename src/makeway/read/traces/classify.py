@@ -125,7 +125,7 @@ def load_comm_names(own: Path | str | None = None) -> CommNames:
     """The bundled patterns, preceded by the user's: a TOML file, or one regular expression for kernel names."""
     if own is None:
         return CommNames(patterns=_bundled())
-    if isinstance(own, str) and not own.endswith(".toml"):
+    if isinstance(own, str) and not own.endswith(".toml") and (Path(own).is_dir() or not Path(own).exists()):
         match = _regex({"match": own}, "--comm-names")
         means = CommName(kind=None, family=OWN_FAMILY, own=True)
         return CommNames(patterns=(NamePattern(match=match, means=means), *_bundled()))
