@@ -113,6 +113,18 @@ def test_a_trace_of_an_unknown_gpu_is_judged_by_the_limits_it_carries(tmp_path: 
     assert any("Built from the trace, which carries the limits of 'NVIDIA X900'" in note for note in analysis.notes)
 
 
+def test_a_part_of_a_known_gpu_has_the_sms_that_the_trace_counts(tmp_path: Path) -> None:
+    events = [kernel(GEMM, DATE_US, 100, blocks=10_000)]
+    whole = analysed(write_kineto(tmp_path / "a.json", events))
+    part = analysed(write_kineto(tmp_path / "b.json", events, gpus=[gpu(numSms=60)]))
+    assert not any("SMs where" in note for note in whole.notes)
+    assert any("The trace counts 60 SMs where H100-SXM5-80GB has 132" in note for note in part.notes)
+
+
+def test_a_gpu_of_a_billion_sms_is_not_believed() -> None:
+    assert device_from_recording("Hostile", RecordedLimits(vendor="nvidia", arch="sm_90", sms=10**9)) is None
+
+
 # --- ROCm's node numbers ---------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from makeway.values.device import Device, Vendor, architecture_names, built_device, known_devices
 from makeway.values.errors import DataFileError
@@ -21,6 +21,8 @@ _BORROWED = (
     "pcie_bytes_per_s", "copy_engines",
 )  # fmt: skip
 _SOURCE = "the recording's own device properties"
+MOST_SMS = 1_024  # of one GPU; the largest have 304
+_MOST_OF_AN_SM = 1 << 20  # registers, threads or bytes of shared memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +41,16 @@ class RecordedLimits:
     smem_block_bytes: int | None = None  # with opt-in
     smem_default_block_bytes: int | None = None
 
+    @property
+    def plausible(self) -> bool:
+        """Whether a GPU could have these limits: numbers in recordings are hostile."""
+        of_an_sm = (self.registers, self.threads, self.smem_bytes, self.smem_block_bytes, self.smem_default_block_bytes)
+        return (self.sms or 0) <= MOST_SMS and all(number is None or number <= _MOST_OF_AN_SM for number in of_an_sm)
+
 
 def device_from_recording(name: str, limits: RecordedLimits) -> Device | None:
     """The device that the recording describes; None where it does not say enough or contradicts itself."""
-    if not limits.sms or limits.arch is None:
+    if not limits.sms or limits.arch is None or not limits.plausible:
         return None
     arch = nearest_architecture(limits.arch)
     if arch is None:
@@ -65,6 +73,15 @@ def device_from_recording(name: str, limits: RecordedLimits) -> Device | None:
         )
     except DataFileError:
         return None
+
+
+def with_recorded_sms(device: Device, limits: RecordedLimits) -> Device:
+    """The device with as many SMs as the recording counts: a partition of it, or another board of that name."""
+    if not limits.sms or limits.sms == device.sms or not limits.plausible:
+        return device
+    facts = {**device.facts, "sms": Fact(value=limits.sms, source=_SOURCE)}
+    note = f"The trace counts {limits.sms} SMs where {device.name} has {device.sms}: the trace's number is used."
+    return replace(device, sms=limits.sms, facts=facts, notes=(note, *device.notes))
 
 
 def nearest_architecture(arch: str) -> str | None:

@@ -19,7 +19,7 @@ from makeway.decide.analysis.runs import RunStamp
 from makeway.decide.analysis.slowdown import slowdowns
 from makeway.values.device import Device, load_device
 from makeway.values.errors import MakewayError, TraceError, UnknownNameError
-from makeway.values.recorded_device import RecordedLimits, device_from_recording
+from makeway.values.recorded_device import RecordedLimits, device_from_recording, with_recorded_sms
 from makeway.values.timeline import Rank, Span, Step, Timeline, Wait
 
 MOST_RANKS = 4_096  # of one recording: a node has a few GPUs
@@ -140,7 +140,8 @@ def _recorded_device(name: str | None, limits: RecordedLimits | None) -> tuple[D
         )
     if not device.limits:
         return None, f"{device.name} has no SM limits: room and occupancy are not judged"
-    return device, None
+    counted = device if limits is None else with_recorded_sms(device, limits)
+    return counted, None if counted is device else counted.notes[0]
 
 
 def _workload(
