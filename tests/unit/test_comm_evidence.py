@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from tests.kineto_files import DATE_US, collective_call, gpu, kernel, write_kineto
@@ -13,11 +14,11 @@ from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.cli.main import main
 from makeway.decide.analysis.analyze import Analysis, analyze
-from makeway.read.traces.classify import CommNames
+from makeway.read.traces.classify import CommNames, load_comm_names
 from makeway.read.traces.kineto import read_kineto
 from makeway.read.traces.nsys import read_nsys
 from makeway.show.analysis import report
-from makeway.values.timeline import CommRule
+from makeway.values.timeline import CommRule, Evidence
 
 GEMM = "void cutlass::Kernel2<cutlass_80_wmma_tensorop_f16_128x128>(int)"
 DISPATCH = "void dpsk::ep::internode::dispatch<false, 8, true, 8>(int4*, float*)"
@@ -150,6 +151,12 @@ def test_a_hostile_name_never_reaches_the_suggested_command(tmp_path: Path) -> N
 def test_kernels_of_one_gpu_are_no_candidates(tmp_path: Path, name: str) -> None:
     analysis = analysed(write_kineto(tmp_path / "t.json", [kernel(name, DATE_US, 5)]))
     assert analysis.communication.unclaimed == ()
+
+
+def test_the_page_on_what_counts_names_every_rule_and_library() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "communication.md").read_text()
+    libraries = {pattern.means.family for pattern in load_comm_names().patterns if pattern.means}
+    assert [name for name in (*get_args(Evidence), *libraries) if f"`{name}`" not in page] == []
 
 
 # --- Nsight: ranges that NCCL marks --------------------------------------------------------------
