@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections import Counter
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from tests.kineto_files import DATE_US, collective_call, gpu, kernel, write_kineto
@@ -81,7 +81,12 @@ def test_a_single_rank_without_communication_is_no_cause_for_alarm(tmp_path: Pat
 
 
 def test_collective_arguments_recorded_with_a_kernel_are_evidence(tmp_path: Path) -> None:
-    args = {"Collective name": "allreduce", "In msg nelems": 1024, "dtype": "Float", "Process Group Name": "0"}
+    args: dict[str, Any] = {
+        "Collective name": "allreduce",
+        "In msg nelems": 1024,
+        "dtype": "Float",
+        "Process Group Name": "0",
+    }
     events = [kernel(GEMM, DATE_US, 10), kernel("vendor_reduction_17", DATE_US + 10, 5, **args)]
     timeline = read_kineto(write_kineto(tmp_path / "t.json", events), comm=CommNames(patterns=()))
     (span,) = timeline.of("comm")
@@ -107,10 +112,11 @@ def test_a_kernel_that_a_collective_call_launched_is_communication(tmp_path: Pat
 def test_what_the_user_says_wins_over_all_evidence(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text("[[compute]]\nmatch = '^vendor_'\n")
+    metadata: dict[str, Any] = {"Collective name": "allreduce"}
     events = [
         collective_call(42, DATE_US),
         kernel("vendor_a", DATE_US, 5, **{"External id": 42}),
-        kernel("vendor_b", DATE_US + 10, 5, **{"Collective name": "allreduce"}),
+        kernel("vendor_b", DATE_US + 10, 5, **metadata),
     ]
     file = write_kineto(tmp_path / "t.json", events)
     assert rules(analysed(file)) == {"record_param_comms": 1, "metadata": 1}
