@@ -30,7 +30,7 @@ _ASKS = re.compile(rb"Launch|Memcpy|Memset|EventRecord|StreamWaitEvent")
 _GRID_IN_ITEMS = (b'"hipExtModuleLaunchKernel"', b'"hipHccModuleLaunchKernel"')
 _STEP = re.compile(rb'"ProfilerStep#(\d{1,15})"')
 _STREAM_WAIT = b'"Stream Wait Event"'
-_PARAM_COMMS = b'"record_param_comms"'  # PyTorch's name of any collective call
+_PARAM_COMMS = msgspec.Raw(b'"record_param_comms"')  # PyTorch's name of any collective call
 NO_CORRELATION = 0  # as the profiler records it
 _LATEST_NS = 2**62
 
@@ -134,11 +134,14 @@ class Kept:
                 use = uses[event.cat]
             except KeyError:
                 use = uses[event.cat] = self._use(event.cat)
-            if use is not None:
-                try:
-                    use(event)
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
-                    self.odd += 1
+            if use is None:
+                if event.name != _PARAM_COMMS:  # most events end here
+                    continue
+                use = self._add_call
+            try:
+                use(event)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
+                self.odd += 1
 
     def _use(self, category: str) -> Callable[[Event], None] | None:
         """How events of a category are added; None: they are ignored."""
@@ -147,8 +150,6 @@ class Kept:
             return self._add_host
         if lower in ("user_annotation", "operator"):
             return self._add_annotation
-        if lower == "cpu_op":
-            return self._add_operator
         if lower == "cuda_sync":
             return self._add_sync
         return partial(self._add_gpu, _GPU[lower]) if lower in _GPU else None
@@ -213,7 +214,8 @@ class Kept:
                 self.in_items.append(args.correlation)
 
     def _add_annotation(self, event: Event) -> None:
-        self._add_operator(event)  # "operator" is what Kineto called it before 2022
+        if event.name == _PARAM_COMMS:  # "operator" is what Kineto called "cpu_op" before 2022
+            self._add_call(event)
         if match := _STEP.fullmatch(bytes(event.name)):
             start, duration = _ns(event.ts), _ns(event.dur)
             if start is None or duration is None or duration < 0:
@@ -221,11 +223,13 @@ class Kept:
             else:
                 self.steps.append((int(match[1]), start, start + duration))
 
-    def _add_operator(self, event: Event) -> None:
-        if bytes(event.name) == _PARAM_COMMS:
+    def _add_call(self, event: Event) -> None:
+        try:
             args = _GPU_ARGS.decode(event.args)
-            if number := _operator(args.external):
-                self.calls[number] = args
+        except msgspec.DecodeError:  # it is no kernel or copy: nothing is lost but evidence
+            return
+        if number := _operator(args.external):
+            self.calls[number] = args
 
     def _add_sync(self, event: Event) -> None:
         self.synchronised = True
