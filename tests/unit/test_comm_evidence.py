@@ -231,3 +231,13 @@ def test_recorded_arguments_find_nccl_kernels_and_no_others(file: str, kernels: 
     spans = read_kineto(RECORDINGS / file, comm=CommNames(patterns=())).spans
     matched = Counter(span.name.startswith("nccl") for span in spans if span.kind == "comm")
     assert matched == {True: kernels}
+
+
+@needs_recordings
+@pytest.mark.parametrize(
+    "file",
+    ["hta/a100_w8_rank3.json.gz", "tracelens/b200_w8_rank0_vllm.json.gz", "hta/v100_w1_ns_resolution_no_nccl.json.gz"],
+)
+def test_no_compute_kernel_of_these_recordings_is_a_candidate(file: str) -> None:
+    """Recommender, inference and vision kernels, tensor library and compiler output: thousands of real names."""
+    assert analysed(RECORDINGS / file).communication.unclaimed == ()

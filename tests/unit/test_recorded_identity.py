@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.kineto_files import DATE_US, gpu, kernel, write_kineto
+from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.decide.analysis.analyze import Analysis, analyze
 from makeway.decide.analysis.runs import EARLIEST_DATE_NS, MOST_SKEW_NS, RunStamp, runs, runs_note
@@ -203,6 +204,15 @@ def test_the_same_rank_of_two_runs_is_refused_with_the_reason(tmp_path: Path) ->
     later.mkdir()
     with pytest.raises(TraceError, match=r"both say they are rank 0; they are of 2 different runs"):
         analysed(rank_file(tmp_path, 0), rank_file(later, 0, later_us=406_000_000))
+
+
+@needs_recordings
+def test_two_real_runs_of_one_program_are_told_apart() -> None:
+    earlier, later = (RECORDINGS / "torchrec" / name for name in ("a2a_opt4_w4", "a2a_opt5_w4"))
+    mixed = analysed(earlier / "rank1.json.gz", later / "rank0.json.gz")
+    assert mixed.matching.matched == ()
+    assert any("run 2 (160 s later)" in note for note in mixed.notes)
+    assert analysed(later / "rank0.json.gz", later / "rank1.json.gz").matching.matched
 
 
 stamps = st.lists(
