@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from array import array
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from makeway.read.traces.classify import CommNames
-from makeway.read.traces.launch import recorded_launch
+from makeway.read.traces.nsys_rows import LIMITS, Calls, launch_of, limits_of, process_of
 from makeway.read.traces.nvtx import COLLECTIVE_CALLS, CallRanges
 from makeway.values.collective import CollectiveKind
 from makeway.values.errors import TraceError, printable
 from makeway.values.facts import open_regular
 from makeway.values.kernel import Launch
-from makeway.values.recorded_device import RecordedLimits
 from makeway.values.timeline import CommRule, Exchange, Rank, Span, SpanKind, Step, Timeline, Wait
 
 _KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -41,7 +37,6 @@ _HEADER_BYTES = 100
 _PEER_TO_PEER = 10  # CUpti_ActivityMemcpyKind
 _STREAM_WAIT_EVENT = 2  # CUpti_ActivitySynchronizationType
 _RANGES = (59, 60)  # NVTX push/pop and start/end
-_THREAD_BITS = 24  # a global thread id is machine, process (24 bits), thread (24 bits)
 _PROCESS_MASK = (1 << 24) - 1
 _STEP = re.compile(r"(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|iter))[ _:#]*(\d{1,15})", re.IGNORECASE)
 
@@ -49,10 +44,6 @@ _STEP = re.compile(r"(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|ite
 # chose for the SM: 32 KiB for a kernel that uses none.
 _RESOURCES = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "clusterX", "clusterY", "clusterZ")
 _SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-_LIMITS = (
-    "smCount", "computeMajor", "computeMinor", "totalMemory", "maxRegistersPerSm", "maxThreadsPerSm",
-    "maxThreadsPerBlock", "threadsPerWarp", "maxShmemPerSm", "maxShmemPerBlockOptin", "maxShmemPerBlock",
-)  # fmt: skip
 _PLACE = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 
 
@@ -96,15 +87,6 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Calls:
-    """The calls of one process, in the order of their correlation ids."""
-
-    correlations: array[int] = field(default_factory=lambda: array("q"))
-    times: array[int] = field(default_factory=lambda: array("q"))
-    threads: array[int] = field(default_factory=lambda: array("q"))
-
-
-@dataclass(slots=True)
 class _Reader:
     """One open export, and what has been left out so far."""
 
@@ -113,7 +95,7 @@ class _Reader:
     comm: CommNames
     columns: dict[str, frozenset[str]] = field(default_factory=dict)  # by table
     ranks: dict[_Place, Rank] = field(default_factory=dict)
-    asked: dict[int, _Calls] = field(default_factory=dict)  # by process
+    asked: dict[int, Calls] = field(default_factory=dict)  # by process
     ranges: CallRanges = field(default_factory=CallRanges)
     launches: dict[tuple[Any, ...], Launch | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -189,13 +171,13 @@ class _Reader:
         for table in (_KERNEL, _MEMCPY, _MEMSET):
             for process, device in self._rows(table, ("globalPid", "deviceId"), "GROUP BY 1, 2"):
                 if type(device) is int:
-                    places.add(_Place(_process(process), device))
+                    places.add(_Place(process_of(process), device))
         gpus = {
             _Place(pid, device): gpu
             for pid, device, gpu in self._rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
             if type(gpu) is int
         }
-        kinds = {row[0]: (row[1], _limits(row[2:])) for row in self._rows("TARGET_INFO_GPU", ("id", "name", *_LIMITS))}
+        kinds = {row[0]: (row[1], limits_of(row[2:])) for row in self._rows("TARGET_INFO_GPU", ("id", "name", *LIMITS))}
         if not kinds:
             self.notes.append("the GPU is not named: the export has no TARGET_INFO_GPU")
         gpu_of = {
@@ -220,27 +202,19 @@ class _Reader:
             )
         return ranks
 
-    def _read_calls(self) -> dict[int, _Calls]:
-        calls: dict[int, _Calls] = {}
+    def _read_calls(self) -> dict[int, Calls]:
+        calls: dict[int, Calls] = {}
         if not self._has(_CALLS, "start", "correlationId", "globalTid"):
             return calls
         # Ordered by correlation id for searching; the outermost call of an id starts first.
         order = "WHERE typeof(start) = 'integer' AND typeof(correlationId) = 'integer' ORDER BY correlationId, start"
         for start, correlation, thread in self._rows(_CALLS, ("start", "correlationId", "globalTid"), order):
-            own = calls.setdefault(_process(thread), _Calls())
-            own.correlations.append(correlation)
-            own.times.append(start)
-            own.threads.append(thread if type(thread) is int else 0)
+            calls.setdefault(process_of(thread), Calls()).add(correlation, start, thread)
         return calls
 
     def _call(self, process: int, correlation: object) -> tuple[int, int] | None:
         """The time and the thread of a call."""
-        if type(correlation) is int and process in self.asked:
-            own = self.asked[process]
-            at = bisect_left(own.correlations, correlation)
-            if at < len(own.correlations) and own.correlations[at] == correlation:
-                return own.times[at], own.threads[at]
-        return None
+        return self.asked[process].find(correlation) if process in self.asked else None
 
     def _asked_ns(self, process: int, correlation: object) -> int | None:
         call = self._call(process, correlation)
@@ -279,7 +253,7 @@ class _Reader:
         for row in self._rows(_KERNEL, (*_PLACE, *_SHAPE, *_RESOURCES, *names)):
             shape = row[width : -len(names)] if names else row[width:]
             if shape not in self.launches:
-                self.launches[shape] = _launch(shape)
+                self.launches[shape] = launch_of(shape)
             launch = self.launches[shape]
             self.unfit += launch is None or launch.resources is None
             name = next(
@@ -292,7 +266,7 @@ class _Reader:
                 kind="comm" if rule else "compute",
                 launch=launch,
                 exchange=Exchange(kind=kind) if kind else None,
-                priority=priorities.get((_process(row[6]) & _PROCESS_MASK, row[3], row[4])),
+                priority=priorities.get((process_of(row[6]) & _PROCESS_MASK, row[3], row[4])),
                 rule=rule,
             )
             if span is not None:
@@ -302,7 +276,7 @@ class _Reader:
         """The kind of a kernel's communication, and why it is communication; None: it is not."""
         if (comm := self.comm.find(name)) is not None:
             return comm.kind, comm.rule
-        if self.ranges and not self.comm.is_compute(name) and (call := self._call(_process(row[6]), row[5])):
+        if self.ranges and not self.comm.is_compute(name) and (call := self._call(process_of(row[6]), row[5])):
             time, thread = call
             if (marked := self.ranges.around(thread, time)) is not None:
                 return COLLECTIVE_CALLS[marked], _NVTX
@@ -336,7 +310,7 @@ class _Reader:
         rule: CommRule | None = None,
     ) -> Span | None:
         start, end, device, _, stream, correlation, pid = row
-        process = _process(pid)
+        process = process_of(pid)
         timed = type(start) is int and type(end) is int and 0 < start <= end  # CUPTI records 0 for an unknown time
         if not timed or type(device) is not int or stream is None:
             self.untimed += 1
@@ -373,7 +347,7 @@ class _Reader:
             match = _STEP.fullmatch(str(text or strings.get(key) or ""))
             if match is None or type(start) is not int or type(end) is not int or end < start:
                 continue
-            for number in ranks.get(_process(thread), ()):
+            for number in ranks.get(process_of(thread), ()):
                 yield Step(number=int(match[1]), rank=number, start_ns=start, end_ns=end)
 
     def _waits(self) -> tuple[Wait, ...] | None:
@@ -381,13 +355,13 @@ class _Reader:
         if not self._has(_SYNC, "syncType", "streamId", "correlationId", "globalPid"):
             return None
         contexts = {
-            (_process(pid), context): self.ranks[_Place(_process(pid), device)].rank
+            (process_of(pid), context): self.ranks[_Place(process_of(pid), device)].rank
             for pid, context, device in self._rows(_KERNEL, ("globalPid", "contextId", "deviceId"), "GROUP BY 1, 2, 3")
             if type(device) is int
         }
         # An event may be recorded many times, each with its own eventSyncId.
         recorded = {
-            (_process(pid), event, sync): (stream, self._asked_ns(_process(pid), correlation))
+            (process_of(pid), event, sync): (stream, self._asked_ns(process_of(pid), correlation))
             for pid, event, sync, stream, correlation in self._rows(
                 _EVENT, ("globalPid", "eventId", "eventSyncId", "streamId", "correlationId")
             )
@@ -398,7 +372,7 @@ class _Reader:
         for pid, context, stream, correlation, event, sync in self._rows(
             _SYNC, columns, f"WHERE syncType = {_STREAM_WAIT_EVENT}"
         ):
-            process = _process(pid)
+            process = process_of(pid)
             on_stream, recorded_ns = recorded.get((process, event, sync), (None, None))
             asked_ns, rank = self._asked_ns(process, correlation), contexts.get((process, context))
             if on_stream is None or recorded_ns is None or asked_ns is None or rank is None:
@@ -419,39 +393,3 @@ class _Reader:
                 "record with --cuda-event-trace=true"
             )
         return None if lost and not waits else tuple(waits)
-
-
-def _process(thread: object) -> int:
-    """Machine and process of a serialised process or thread id; 0 if the export has none."""
-    return thread >> _THREAD_BITS if isinstance(thread, int) else 0
-
-
-def _limits(row: Sequence[Any]) -> RecordedLimits:
-    sms, major, minor, *rest = (value if type(value) is int and value >= 0 else None for value in row)
-    memory, registers, threads, block_threads, warp, smem, smem_block, smem_default = (value or None for value in rest)
-    return RecordedLimits(
-        vendor="nvidia",
-        arch=None if major is None or minor is None else f"sm_{major}{minor}",
-        sms=sms or None,
-        memory_bytes=memory,
-        registers=registers,
-        threads=threads,
-        max_threads_per_block=block_threads,
-        warp_threads=warp,
-        smem_bytes=smem,
-        smem_block_bytes=smem_block,
-        smem_default_block_bytes=smem_default,
-    )
-
-
-def _launch(shape: Sequence[Any]) -> Launch | None:
-    registers, static_bytes, dynamic_bytes, *cluster = shape[6:]
-    sized = type(static_bytes) is int and type(dynamic_bytes) is int
-    sides = [side or 1 for side in cluster]
-    return recorded_launch(
-        shape[:3],
-        shape[3:6],
-        registers_per_thread=registers,
-        smem_bytes=static_bytes + dynamic_bytes if sized else None,
-        cluster=prod(sides) if all(type(side) is int for side in sides) else None,
-    )
