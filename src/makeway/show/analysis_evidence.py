@@ -62,7 +62,7 @@ def _matched_table(analysis: Analysis) -> Table:
 def _candidate_table(analysis: Analysis) -> Table:
     return Table(
         name="comm-candidates",
-        caption="Kernels that count as compute, though their names speak of communication: --comm-names counts them.",
+        caption="Compute kernels whose names speak of communication; --comm-names counts them as such.",
         origin=analysis.origin,
         columns=(
             Column("kernel", "name"),

@@ -1,8 +1,8 @@
 """A device built from what a recording says about its GPU, for GPUs that makeway has no file of.
 
 The recording's own numbers come first. Limits that profilers do not record come from the architecture, or from the
-nearest known one. Rates are borrowed from the known device of that architecture with the closest number of SMs, and
-arithmetic rates are scaled by the number of SMs. Everything borrowed is marked as unconfirmed.
+nearest known one. Rates are borrowed from the known device of that architecture with the closest number of SMs (of
+several, the best confirmed), and arithmetic rates are scaled by the number of SMs. Everything borrowed is marked as unconfirmed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def device_from_recording(name: str, limits: RecordedLimits) -> Device | None:
     relatives = [device for device in known_devices().devices if device.arch == arch and device.limits]
     if not relatives:
         return None
-    relative = min(relatives, key=lambda device: (abs(device.sms - (limits.sms or 0)), device.name))
+    relative = min(relatives, key=lambda device: (abs(device.sms - (limits.sms or 0)), _doubts(device), device.name))
     facts = {**_shared(relative, arch, limits.arch), **_borrowed(relative, limits.sms), **_recorded(limits)}
     if limits.smem_bytes != relative.sm.smem_bytes and "smem_bytes" in facts:
         facts.pop("carveouts_bytes", None)
@@ -73,6 +73,10 @@ def device_from_recording(name: str, limits: RecordedLimits) -> Device | None:
         )
     except DataFileError:
         return None
+
+
+def _doubts(device: Device) -> int:
+    return sum(fact.unconfirmed is not None for fact in device.facts.values())
 
 
 def with_recorded_sms(device: Device, limits: RecordedLimits) -> Device:
