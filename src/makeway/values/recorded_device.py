@@ -2,7 +2,8 @@
 
 The recording's own numbers come first. Limits that profilers do not record come from the architecture, or from the
 nearest known one. Rates are borrowed from the known device of that architecture with the closest number of SMs (of
-several, the best confirmed), and arithmetic rates are scaled by the number of SMs. Everything borrowed is marked as unconfirmed.
+several, the best confirmed), and arithmetic rates are scaled by the number of SMs. Everything borrowed is marked as
+unconfirmed.
 """
 
 from __future__ import annotations

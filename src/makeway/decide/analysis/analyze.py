@@ -255,7 +255,7 @@ def _first_notes(evidence: Communication, groups: Sequence[Sequence[RunStamp]]) 
     """What a reader must know before any figure: communication that is not recognised, and several runs."""
     notes = [note] if (note := runs_note(groups)) else []
     if evidence.missing:
-        likely = ", ".join(f"{item.name} ({item.kernels:,} times)" for item in evidence.suggested)
+        likely = ", ".join(f"{item.name} ({item.time_ns / 1e6:,.3f} ms)" for item in evidence.suggested)
         hint = (
             f"likeliest: {likely}; to count them, add {evidence.suggestion}"
             if evidence.suggestion
