@@ -49,8 +49,8 @@ def test_the_document_keeps_its_keys(capsys: pytest.CaptureFixture[str]) -> None
     assert all(key in document["ranks"][0] for key in RANK_KEYS)
     assert document["schema"] == "makeway/analysis/1"
     assert set(document) == {
-        "schema", "makeway", "verdict", "ranks", "collectives", "spans", "occupancy", "causes", "longest_causes",
-        "slowdown", "slowdown_coverage", "advice", "what_if", "notes",
+        "schema", "makeway", "verdict", "ranks", "communication", "collectives", "spans", "occupancy", "causes",
+        "longest_causes", "slowdown", "slowdown_coverage", "advice", "what_if", "notes",
     }  # fmt: skip
     assert set(document["collectives"]) >= {"matched", "transfer_ms", "waiting_ms", "straggler_rank"}
     assert document["collectives"]["transfer_ms"] is None  # one rank alone cannot tell
@@ -162,10 +162,20 @@ def test_an_unknown_gpu_keeps_its_figures_and_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = gzip.decompress((STRAGGLER / "rank0.json.gz").read_bytes()).decode()
-    (tmp_path / "rank0.json").write_text(text.replace("Tesla V100-SXM2-16GB", "Z9000"))
+    (tmp_path / "rank0.json").write_text(text.replace("Tesla V100-SXM2-16GB", "Z9000").replace('"computeMajor"', '"x"'))
     document = answer(capsys, tmp_path)
     assert any("no limits known for GPU 'Z9000'" in note for note in document["notes"])
     assert document["ranks"][0]["exposed_ms"] > 3000
+
+
+def test_an_unknown_gpu_whose_limits_the_trace_carries_is_built_from_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = gzip.decompress((STRAGGLER / "rank0.json.gz").read_bytes()).decode()
+    (tmp_path / "rank0.json").write_text(text.replace("Tesla V100-SXM2-16GB", "Z9000"))
+    document, known = answer(capsys, tmp_path), answer(capsys, STRAGGLER / "rank0.json.gz")
+    assert any("Built from the trace, which carries the limits of 'Z9000'" in note for note in document["notes"])
+    assert document["ranks"][0]["occupancy"] == known["ranks"][0]["occupancy"]
 
 
 def test_two_files_of_one_rank_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,26 @@ def test_shared_memory_of_an_nccl_block(name: str, arch: str, smem_bytes: int) -
     assert block.smem_bytes == smem_bytes
 
 
+@pytest.mark.parametrize(
+    ("asked", "arch", "stands"),
+    [
+        ("nccl-2.32.4", "sm_90", "nccl-2.32.3"),
+        ("nccl-2.28.3", "sm_90", "nccl-2.27.5"),
+        ("nccl-2.29.0", "sm_100", "nccl-2.30.7"),
+        ("nccl-2.17.1", "sm_80", "nccl-2.21.5"),
+        ("nccl-3.0.0", "sm_90", "nccl-2.32.3"),
+        ("rccl-2.22.3", "gfx942", "rccl-5.4.3"),
+        ("rccl-2.26.6", "gfx950", "rccl-mi350x"),
+    ],
+)
+def test_any_version_maps_to_the_nearest_known_one_and_says_so(asked: str, arch: str, stands: str) -> None:
+    path = "generic" if asked.startswith("rccl") else "ring-simple"
+    footprint = load_footprint(f"{asked}/{path}", arch)
+    assert footprint.block == load_footprint(f"{stands}/{path}", arch).block
+    assert footprint.assumed == (f"no footprint of {asked} is known: {stands}, the nearest version, stands for it",)
+    assert load_footprint(f"{stands}/{path}", arch).assumed == ()
+
+
 def test_threads_can_be_set_and_shared_memory_stays() -> None:
     plain = load_footprint("nccl-2.32.3/ring-simple", "sm_90")
     fewer = load_footprint("nccl-2.32.3/ring-simple,threads=160", "sm_90")
@@ -75,7 +95,7 @@ def test_every_footprint_has_a_source_for_every_number(library: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "error", "said"),
     [
-        ("nccl-2.32.4/ring-simple", UnknownNameError, "did you mean 'nccl-2.32.3'"),
+        ("ncll-2.32.3/ring-simple", UnknownNameError, "did you mean 'nccl-2.32.3'"),
         ("nccl-2.32.3/ring-simpel", UnknownNameError, "did you mean 'nccl-2.32.3/ring-simple'"),
         ("nccl-2.32.3", UnknownNameError, "Known paths"),
         ("nccl-2.32.3/ring-simple,threads=300", InputError, "its block sizes: 544, 288, 160, 128"),

@@ -12,7 +12,9 @@ from makeway.values.errors import DataFileError, UnknownNameError
 
 WANTED = [
     "A40", "A100-SXM4-40GB", "A100-SXM4-80GB", "H100-SXM5-80GB", "H200", "B200", "L40S", "V100-SXM2-16GB",
-    "V100-SXM2-32GB", "RTX-PRO-6000-Blackwell", "RTX-5090", "MI250X", "MI300X", "MI350X", "CPU-host",
+    "V100-SXM2-32GB", "RTX-PRO-6000-Blackwell", "RTX-5090", "MI250X", "MI300X", "MI350X", "CPU-host", "A800-SXM4-80GB",
+    "B300", "GB200", "GH200-96GB", "H100-NVL-94GB", "H100-PCIe-80GB", "H20-SXM5-96GB", "H800-SXM5-80GB", "MI325X",
+    "MI355X",
 ]  # fmt: skip
 
 MINE = """
@@ -46,6 +48,14 @@ def test_every_number_has_a_public_source(name: str) -> None:
         ("PG509-200", "A100-SXM4-40GB"),
         ("Tesla V100-SXM2-32GB", "V100-SXM2-32GB"),
         ("AMD Instinct MI300X", "MI300X"),
+        ("NVIDIA H800", "H800-SXM5-80GB"),
+        ("NVIDIA H20", "H20-SXM5-96GB"),
+        ("NVIDIA H100 PCIe", "H100-PCIe-80GB"),
+        ("NVIDIA GH200 480GB", "GH200-96GB"),
+        ("NVIDIA GB200", "GB200"),
+        ("NVIDIA B300 SXM6 AC", "B300"),
+        ("AMD Instinct MI325X", "MI325X"),
+        ("AMD Instinct MI355X", "MI355X"),
     ],
 )
 def test_names_that_profilers_write_are_known(alias: str, name: str) -> None:
@@ -76,7 +86,8 @@ def test_case_does_not_matter(asked: str, name: str) -> None:
     [
         ("A100", "it could be A100-SXM4-40GB, A100-SXM4-80GB: name one"),
         ("v100-sxm2", "it could be V100-SXM2-16GB, V100-SXM2-32GB: name one"),
-        ("H100", "did you mean 'H100-SXM5-80GB'?"),
+        ("H100", "it could be H100-NVL-94GB, H100-PCIe-80GB, H100-SXM5-80GB: name one"),
+        ("H800", "did you mean 'H800-SXM5-80GB'?"),
     ],
 )
 def test_a_part_of_a_name_lists_the_matches_and_is_never_guessed(asked: str, matches: str) -> None:

@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from makeway.model.simulate.network import PATHS, collective_cost, comm_facts, default_blocks
@@ -72,6 +72,8 @@ def test_more_threads_never_lower_the_rate_of_a_block(
 
 @given(devices, collectives, st.sampled_from([2, 4, 8]))
 def test_leaving_the_node_is_never_faster(device: Device, collective: Collective, nodes: int) -> None:
+    # Pairs on a bridge, each board with a card of its own, may beat eight boards that share PCIe.
+    assume(device.link != "nvlink-bridge" or 8 // nodes != 2)
     wide = replace(collective, ranks=8)
     one, many = collective_cost(device, wide), collective_cost(device, wide, nodes=nodes)
     assert many.latency_ns >= one.latency_ns

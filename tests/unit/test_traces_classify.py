@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
+from re import _constants, _parser  # type: ignore[attr-defined]
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.read.traces.classify import CommName, CommNames, load_comm_names, required_literal
+from makeway.read.traces.classify import CommName, CommNames, NamePattern, load_comm_names, required_literal
 from makeway.values.errors import DataFileError
 
 BUNDLED = load_comm_names()
@@ -92,6 +94,77 @@ COMM = [
         "all-reduce",
     ),
     ("moeA2ADispatchKernel(int const*, void const*)", "trtllm", "all-to-all"),
+    (
+        "void dpsk::ep::internode::dispatch<false, 8, true, 8>(int4*, float*, long*, dpsk::ep::internode::SourceMeta*)",
+        "deepep",
+        "all-to-all",
+    ),
+    ("void dpsk::ep::internode::combine<false, 4, __nv_bfloat16>(int4*)", "deepep", "all-to-all"),
+    ("void dpsk::ep::internode::dispatch_ll<7168>(void*)", "deepep", "all-to-all"),
+    ("void dpsk::ep::internode::notify_dispatch<false, 4>(int const*, long*)", "deepep", None),
+    ("void dpsk::ep::internode::cached_notify<8>(int)", "deepep", None),
+    ("_ZN4dpsk2ep9internode8dispatchILb0ELi8ELb1ELi8EEEvP4int4", "deepep", "all-to-all"),
+    (
+        "void a2a_kernels::a2a_dispatch_send_kernel<true, false, 16ul, 8ul>(unsigned long, unsigned long)",
+        "pplx",
+        "all-to-all",
+    ),
+    (
+        "void (anonymous namespace)::dispatchKernel<16u, true, false>(int*, unsigned long, std::byte*, unsigned long)",
+        "pplx",
+        "all-to-all",
+    ),
+    (
+        "void (anonymous namespace)::combineKernel<(unsigned int)16, (bool)1, (bool)1>(float*, std::byte**)",
+        "pplx",
+        "all-to-all",
+    ),
+    (
+        "flashinfer::trtllm_alltoall::moeAllToAllKernel(flashinfer::trtllm_alltoall::MoeEpWorldInfo)",
+        "trtllm",
+        "all-to-all",
+    ),
+    (
+        "void flashinfer::comm::ulysses_a2a_kernel<__nv_bfloat16, 8, 0>(__nv_bfloat16 const*)",
+        "flashinfer",
+        "all-to-all",
+    ),
+    ("void bytedance::flux::a2a_single_kernel<float, 1024>(All2AllSingleParams)", "flux", "all-to-all"),
+    ("bytedance::flux::all2all_v2(bytedance::flux::All2allParams)", "flux", "all-to-all"),
+    ("all_to_all_kernel", "triton-distributed", "all-to-all"),
+    ("kernel_dispatch_token_intra_node", "triton-distributed", "all-to-all"),
+    ("kernel_combine_token", "triton-distributed", "all-to-all"),
+    ("kernel_pre_attn_a2a", "triton-distributed", "all-to-all"),
+    (
+        "void flashinfer::mixed_comm::fused_allreduce_allgather_kernel<8, 4, 2, false>(MixedCommArgs)",
+        "flashinfer",
+        None,
+    ),
+    ("void flashinfer::mixed_comm::allreduce_kernel<8, 4>(MixedCommArgs)", "flashinfer", "all-reduce"),
+    ("void flashinfer::mixed_comm::allgather_kernel<8, 4>(MixedCommArgs)", "flashinfer", "all-gather"),
+    ("void flashinfer::mixed_comm::reducescatter_kernel<8, 4>(MixedCommArgs)", "flashinfer", "reduce-scatter"),
+    ("void flashinfer::ipc_rsag_push_param_kernel<__half, 8, true>(PushOneshotParamData)", "flashinfer", "all-reduce"),
+    ("void flashinfer::ipc_tp2_remote_push_kernel<__half, true, true>(Data)", "flashinfer", "all-reduce"),
+    ("bytedance::flux::CudaIpcBarrierAllKernel(bytedance::flux::CudaIpcBarrierAllArgs)", "flux", None),
+    ("allreduce_one_shot_push_intra_node_kernel", "triton-distributed", "all-reduce"),
+    ("allreduce_two_shot_multimem_intra_node_kernel", "triton-distributed", "all-reduce"),
+    ("all_gather_push_2d_kernel", "triton-distributed", "all-gather"),
+    ("_forward_push_numa_2d_ll_kernel", "triton-distributed", "all-gather"),
+    ("barrier_all_intra_node_kernel", "triton-distributed", None),
+    ("copy_and_barrier_all_intra_node_kernel", "triton-distributed", None),
+    (
+        "void (anonymous namespace)::all_reduce_one_shot_push_kernel<__half, 4u, true>(AllReducePushData)",
+        "custom-all-reduce",
+        "all-reduce",
+    ),
+    ("one_shot_all_reduce_bias_rms_norm_kernel", "torch-symm-mem", "all-reduce"),
+    (
+        "void mscclpp::collective::allreduceNvlsPacket<(mscclpp::ReduceOp)0, __half>(__half const*)",
+        "mscclpp",
+        "all-reduce",
+    ),
+    ("nvshmemi_proxy_rma_signal_entrypoint(void*, void*)", "nvshmem", None),
+    ("void lamport_style_one_shot_all_reduce_norm_kernel<8, __half, 8>(AllReduceParams)", "trtllm", "all-reduce"),
     ("void userbuffers_fp16_sum_inplace_gpu_rr_rs<2>(int, int, int)", "userbuffers", "reduce-scatter"),
     ("void userbuffers_fp16_sum_inplace_gpu_rw_ag<2>(int, int, int)", "userbuffers", "all-gather"),
     ("void userbuffers_fp16_sum_inplace_gpu_mc<8>(int, int, int)", "userbuffers", "all-reduce"),
@@ -128,6 +201,25 @@ COMPUTE = [
     "Memcpy DtoD (Device -> Device)",
     "barrier_kernel",
     "",
+    "_ZN2at6native27unrolled_elementwise_kernelINS0_13AUnaryFunctorE",
+    "at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float>(float*)",
+    "void at::native::(anonymous namespace)::indexSelectLargeIndex<float, long>(float*)",
+    "void at::native::_scatter_gather_elementwise_kernel<128, 8>(int)",
+    "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>(float*)",
+    "void at::native::index_put_kernel_impl<float>(float*)",
+    "void c10d::checkForNaN<c10::BFloat16>(c10::BFloat16*, unsigned long)",
+    "void flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<64>>(Flash_fwd_params)",
+    "void dpsk::ep::cuda::get_dispatch_layout<256, 32, 8>(long const*, int*)",
+    "void combineKernel<float>(float*, float const*, float const*)",
+    "combineKernel(float*, float*, float*, float, float, int)",
+    "void dispatchKernel<__nv_dl_wrapper_t<Fn>>(Fn, float*, int)",
+    "void moe::dev::finalize::finalizeKernelVecLoad<float>(float*)",
+    "kernel_gqa_fwd_batch_decode_split_kv_persistent",
+    "kernel_ring_reduce_non_tma",
+    "void vllm::moe::moe_align_block_size_kernel<int>(int*)",
+    "lamport_initialize_kernel(float*, unsigned long)",
+    "triton_poi_fused_all_reduce_add_0",
+    "void cutlass::device_kernel<flux::GemmV3ReduceScatter_Kernel<128>>(int)",
 ]
 
 
@@ -166,8 +258,33 @@ def test_a_return_type_or_namespace_in_front_changes_nothing(name: str, front: s
 
 
 def test_every_bundled_pattern_decides_some_real_name() -> None:
-    deciding = {next(pattern for pattern in BUNDLED.patterns if pattern.match.search(name)) for name, *_ in COMM}
+    names = [*(name for name, *_ in COMM), *COMPUTE]
+    deciding = {next((pattern for pattern in BUNDLED.patterns if pattern.match.search(name)), None) for name in names}
     assert [pattern.match.pattern for pattern in BUNDLED.patterns if pattern not in deciding] == []
+
+
+def _unbounded(parsed: Any) -> bool:
+    """Whether a parsed expression repeats something without limit other than digits."""
+    for operation, argument in parsed:
+        inside: list[Any] = []
+        if operation in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
+            _, high, inner = argument
+            if high == _constants.MAXREPEAT and "CATEGORY_DIGIT" not in repr(inner):
+                return True
+            inside = [inner]
+        elif operation is _constants.SUBPATTERN:
+            inside = [argument[-1]]
+        elif operation is _constants.BRANCH:
+            inside = argument[1]
+        if any(map(_unbounded, inside)):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("pattern", BUNDLED.patterns, ids=lambda pattern: pattern.match.pattern)
+def test_a_long_name_costs_no_more_than_its_length(pattern: NamePattern) -> None:
+    """Names in traces are hostile: no pattern may look further than a bounded distance from each place."""
+    assert not _unbounded(_parser.parse(pattern.match.pattern))
 
 
 def test_names_survive_the_way_to_a_worker_process() -> None:

@@ -32,7 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", metavar="N|all", default="all", help="one profiler step (default: all)")
     parser.add_argument("--perfetto", metavar="FILE", type=Path, help="write a trace with overlap and cause tracks")
     parser.add_argument("--fail-if", metavar="LIMIT", help="exit 1 if it holds on any rank, e.g. 'exposed>20%%'")
-    parser.add_argument("--comm-names", metavar="FILE", type=Path, help="patterns of your own communication kernels")
+    parser.add_argument(
+        "--comm-names", metavar="PATTERN|FILE", help="kernels of yours that communicate: a pattern of names, or .toml"
+    )
     parser.add_argument("--hta-compatible", action="store_true", help="figures by HolisticTraceAnalysis' rules")
     parser.add_argument("--no-what-if", action="store_true", help="do not simulate controls on the recorded step")
     parser.add_argument("--jobs", metavar="N", type=int, help="processes that read traces (default: one per core)")

@@ -16,6 +16,7 @@ from makeway.show.analysis_details import (
     timeline_sections,
     what_if_sections,
 )
+from makeway.show.analysis_evidence import communication_data, communication_sections
 from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Go, Headline, Paragraph, Part, Report, Section, Table
 from makeway.show.data import milliseconds, record
 from makeway.show.numbers import count, number, percent, time_text
@@ -45,6 +46,7 @@ def report(analysis: Analysis, *, arguments: str = "") -> Report:
             *what_if_sections(analysis),
             Section(name="causes", title="Causes", blocks=(_group_table(analysis),)),
             *slowdown_sections(analysis),
+            *communication_sections(analysis),
             *timeline_sections(analysis, TIMELINE),
             Section(name="longest", title="Longest causes", blocks=(_cause_table(analysis),), detail=True),
             *step_sections(analysis),
@@ -77,9 +79,7 @@ def _headline(analysis: Analysis) -> Headline:
     """The one number that matters: the most exposed communication of any rank."""
     worst, figures = analysis.worst, analysis.worst.figures
     if not figures.comm_ns:
-        return Headline(
-            sentence=f"No communication in the recorded {time_text(figures.span_ns)}", origin=analysis.origin
-        )
+        return Headline(sentence=_without_communication(analysis), origin=analysis.origin)
     if not figures.exposed_ns:
         sentence = f"All {time_text(figures.comm_ns)} of communication run beside compute"
         return Headline(sentence=sentence, origin=analysis.origin, value=0.0, unit="ms")
@@ -89,6 +89,13 @@ def _headline(analysis: Analysis) -> Headline:
         f"{percent(figures.exposed_percent or 0.0)} of the recorded {time_text(figures.span_ns)}"
     )
     return Headline(sentence=sentence, origin=analysis.origin, value=figures.exposed_ns / _MS, unit="ms")
+
+
+def _without_communication(analysis: Analysis) -> str:
+    recorded = f"in the recorded {time_text(analysis.worst.figures.span_ns)}"
+    if not analysis.communication.missing:
+        return f"No communication {recorded}"
+    return f"No communication recognised {recorded}, though the job has {analysis.communication.world} ranks"
 
 
 def _lead(analysis: Analysis) -> Paragraph:
@@ -303,6 +310,7 @@ def _data(analysis: Analysis) -> dict[str, Any]:
             "straggler_rank": matching.straggler_rank,
             "straggler_share": matching.straggler_share,
         },
+        "communication": communication_data(analysis),
         "spans": analysis.spans,
         "occupancy": {"kernels": kernels, "kineto_wrong": wrong},
         "causes": [record(group) for group in analysis.groups],

@@ -87,7 +87,8 @@ def _options_section(answer: RoomAnswer) -> tuple[Section, ...]:
         ),
         nothing="No pad and no thread count lets it in.",
     )
-    doubts = tuple(f"unconfirmed {key}: {reason}" for key, reason in answer.comm.unconfirmed.items())
+    unconfirmed = (f"unconfirmed {key}: {reason}" for key, reason in answer.comm.unconfirmed.items())
+    doubts = (*answer.comm.assumed, *unconfirmed)
     return (Section(name="options", title="Options", blocks=(table, Notes(sentences=doubts))),)
 
 

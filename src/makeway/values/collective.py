@@ -7,6 +7,7 @@ the slash is a file in data/footprints. Any other block (DeepEP, a custom all-re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -84,6 +85,7 @@ class CommFootprint:
     choices: tuple[ThreadChoice, ...] = ()
     max_blocks: int | None = None  # of one collective on one device; None: unknown
     notes: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()  # that another version stands for the one asked for
     facts: Mapping[str, Fact]
 
     @property
@@ -97,6 +99,9 @@ class CommFootprint:
             sizes = ", ".join(str(choice.threads) for choice in self.choices) or "none"
             raise InputError(f"{self.name} cannot have {threads} threads; its block sizes: {sizes}")
         return replace(self, block=replace(self.block, threads=threads))
+
+
+_VERSION = re.compile(r"([a-z]{2,12})-(\d{1,4})\.(\d{1,4})(?:\.\d{1,6}){0,3}")
 
 
 def library_names() -> tuple[str, ...]:
@@ -114,23 +119,55 @@ def path_names(library: str) -> tuple[str, ...]:
 def load_footprint(wanted: str, arch: str) -> CommFootprint:
     """The footprint of that name on `arch`, or of a block written out as key=value pairs.
 
-    A name may carry a block size: "nccl-2.32.3/ring-simple,threads=288".
+    The nearest known version stands for one that is not known, and a note says so. A name may carry a block size:
+    "nccl-2.32.3/ring-simple,threads=288".
     """
     name, comma, extra = wanted.partition(",")
     if "=" in name:
         return CommFootprint(name="user-given block", arch=arch, block=parse_resources(wanted), facts={})
-    library, slash, path = name.partition("/")
+    asked, slash, path = name.partition("/")
+    library = nearest_library(asked, arch)
     document = _load(library)
     known = path_names(library)
     if not slash or path not in document["path"]:
         raise UnknownNameError(f"no footprint {name!r}{suggestion(name, known)}\nKnown paths: {', '.join(known)}")
     footprint = _footprint(document, library, path, arch)
+    if library != asked:
+        stands = f"no footprint of {asked} is known: {library}, the nearest version, stands for it"
+        footprint = replace(footprint, assumed=(stands,))
     if not comma:
         return footprint
     key, _, value = extra.partition("=")
     if key != "threads" or not value.isdigit():
         raise InputError(f"cannot read {extra!r} in {wanted!r}; only threads=N may follow the name")
     return footprint.with_threads(int(value))
+
+
+def nearest_library(asked: str, arch: str) -> str:
+    """The library version whose footprints stand for those of `asked` on `arch`: itself, else the nearest version.
+
+    Versions are compared by major and minor number; of two that are equally near, the older one. A name that is no
+    version of a known library stays as it is, which is an error where it is loaded.
+    """
+    known = library_names()
+    version = _VERSION.fullmatch(asked)
+    if asked in known or version is None:
+        return asked
+    relatives = [name for name in known if name.startswith(f"{version[1]}-")]
+    served = [name for name in relatives if _serving(_load(name), arch)] or relatives
+    return min(served, key=lambda name: _distance(version, name), default=asked)
+
+
+def _distance(version: re.Match[str], name: str) -> tuple[int, bool, str]:
+    other = _VERSION.fullmatch(name)
+    if other is None:  # a recording whose version is not known
+        return (1 << 30, False, name)
+    ahead = _ordinal(other) - _ordinal(version)
+    return (abs(ahead), ahead > 0, name)
+
+
+def _ordinal(version: re.Match[str]) -> int:
+    return 1000 * int(version[2]) + int(version[3])
 
 
 @cache

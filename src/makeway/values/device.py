@@ -200,21 +200,52 @@ def parse_device(content: bytes, *, where: str) -> Device:
     facts = {**_architecture_facts(arch), **read_facts(document, "facts", where=where)}
     refuse_unknown(facts, _FACT_KEYS, where=f"{where}: facts")
     try:
-        return Device(
+        return built_device(
             name=text(document, "name", where=where),
             vendor=vendor,  # type: ignore[arg-type]
             arch=arch,
             aliases=texts(document, "aliases", where=where),
             link=_choice(document, "link", get_args(Link), where),  # type: ignore[arg-type]
             notes=texts(document, "notes", where=where),
-            sms=whole_fact(facts, "sms", where=where, low=1),
-            limits=None if vendor == "cpu" else _sm_limits(facts, vendor, where),
             facts=facts,
-            **_rates(facts, where),
+            where=where,
         )
     except DataFileError as error:
         message = str(error)
         raise error if message.startswith(where) else DataFileError(f"{where}: {message}") from None
+
+
+def built_device(
+    *,
+    name: str,
+    vendor: Vendor,
+    arch: str,
+    link: Link,
+    facts: Mapping[str, Fact],
+    aliases: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+    where: str = "device",
+) -> Device:
+    """The device with these facts; a missing or impossible one is an error that names it."""
+    return Device(
+        name=name,
+        vendor=vendor,
+        arch=arch,
+        aliases=aliases,
+        link=link,
+        notes=notes,
+        sms=whole_fact(facts, "sms", where=where, low=1),
+        limits=None if vendor == "cpu" else _sm_limits(facts, vendor, where),
+        facts=facts,
+        **_rates(facts, where),
+    )
+
+
+@cache
+def architecture_names() -> tuple[str, ...]:
+    """The architectures whose shared limits are known."""
+    names = (entry.name for entry in data_files("architectures").iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
 
 
 @cache

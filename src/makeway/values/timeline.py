@@ -9,10 +9,27 @@ from typing import Literal
 from makeway.values.collective import CollectiveKind
 from makeway.values.errors import InputError
 from makeway.values.kernel import Launch
+from makeway.values.recorded_device import RecordedLimits
 
 # copy: communication on copy engines (peer to peer); memory: copies to and from the host, within the device, and fills.
 SpanKind = Literal["compute", "comm", "copy", "memory"]
 Origin = Literal["measured", "imported", "predicted"]
+Evidence = Literal[
+    "own-pattern",  # the user's --comm-names
+    "name",  # a bundled pattern of a library's kernel names
+    "metadata",  # the profiler recorded a collective's arguments with the kernel
+    "record_param_comms",  # PyTorch launched it inside a collective call
+    "nvtx-range",  # launched inside a range that NCCL marks
+    "peer-copy",  # a copy between two GPUs
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommRule:
+    """Why a span counts as communication: the evidence, and the library where it is known."""
+
+    by: Evidence
+    library: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +59,7 @@ class Span:
     launched_ns: int | None = None  # when the host launched it
     exchange: Exchange | None = None
     priority: int | None = None  # of its stream; lower is more urgent, as CUDA counts
+    rule: CommRule | None = None  # why it counts as communication; None: it does not, or nothing says why
 
     def __post_init__(self) -> None:
         if self.end_ns < self.start_ns:
@@ -98,6 +116,8 @@ class Rank:
     library: str | None = None  # "nccl-2.17.1"
     source: str = ""  # the file
     notes: tuple[str, ...] = ()  # what was left out, in plain sentences
+    limits: RecordedLimits | None = None  # of its GPU, where the record has them
+    occupancy_recorded: bool = False  # whether the record holds Kineto's own estimate of occupancy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

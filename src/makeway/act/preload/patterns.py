@@ -2,7 +2,7 @@
 
 The bundled patterns are regular expressions. The shim matches globs (`*`, `?`, `[a-z]`, `[!a-z]`) with alternatives in
 braces (`{Dev,}Kernel`), which need no compiler and no memory. A glob matches every name that its expression matches,
-and more where a class repeats (`\\d+`). A glob that starts with `!` names compute kernels.
+and more where a class repeats (`\\d+`, `{0,40}`). A glob that starts with `!` names compute kernels.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ def glob_of(expression: str) -> str:
         reader.at = len(behind) - 1
         start = f"{{,*{_negated(reader.bracket())}}}"
         reader.expect(")")
+    elif expression.startswith("^"):
+        reader.at = 1
+        start = ""
     else:
         start = "*"
     body = reader.choices()
@@ -51,7 +54,7 @@ class _Reader:
     def refusal(self) -> DataFileError:
         return DataFileError(
             f"cannot turn the name pattern {self.text!r} into a glob at character {self.at}; the launch shim knows "
-            "literals, classes, \\d, \\w, (?:a|b), ?, * and +, and (?<![...]) at the start"
+            "literals, classes, \\d, \\w, (?:a|b), ?, *, + and {m,n}, and ^ or (?<![...]) at the start"
         )
 
     def peek(self) -> str:
@@ -83,6 +86,9 @@ class _Reader:
                 case "+":
                     self.at += 1
                     atom = f"{atom}*"
+                case "{":
+                    self.at = self.text.find("}", self.at) + 1 or len(self.text)
+                    atom = "*"
             parts.append(atom)
         return "".join(parts)
 

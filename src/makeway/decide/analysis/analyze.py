@@ -10,6 +10,7 @@ from pathlib import Path
 
 from makeway.decide.analysis.advice import advice
 from makeway.decide.analysis.causes import cause_groups, with_waiting
+from makeway.decide.analysis.evidence import NO_COMMUNICATION, Communication, communication
 from makeway.decide.analysis.findings import (
     NO_MATCHING,
     NO_SLOWDOWNS,
@@ -23,6 +24,7 @@ from makeway.decide.analysis.findings import (
 from makeway.decide.analysis.matching import match_collectives
 from makeway.decide.analysis.rank import RankRecord, rank_records
 from makeway.decide.analysis.recorded import RecordedStep, with_arrivals
+from makeway.decide.analysis.runs import RunStamp, runs, runs_note
 from makeway.decide.analysis.threshold import Gate
 from makeway.decide.analysis.what_if import WhatIf, what_if, with_gains
 from makeway.read.traces.classify import load_comm_names
@@ -41,6 +43,7 @@ class Analysis:
     """What the timelines of all ranks show together."""
 
     ranks: tuple[RankFindings, ...]
+    communication: Communication = NO_COMMUNICATION  # by which rules, and what no rule claims
     matching: Matching = NO_MATCHING
     slowdowns: Slowdowns = NO_SLOWDOWNS  # of all ranks, the costliest first
     causes: tuple[Cause, ...] = ()
@@ -70,10 +73,11 @@ class Analysis:
         return sum(rank.spans for rank in self.ranks)
 
     @property
-    def kineto_wrong(self) -> tuple[int, int]:
-        """Kernels whose occupancy Kineto gets wrong, of all kernels with recorded resources."""
+    def kineto_wrong(self) -> tuple[int | None, int]:
+        """Kernels whose recorded occupancy is wrong (None: none is recorded), of all kernels with resources."""
         known = [rank.occupancy for rank in self.ranks if rank.occupancy is not None]
-        return sum(item.kineto_wrong for item in known), sum(item.kernels for item in known)
+        wrong = [item.kineto_wrong for item in known if item.kineto_wrong is not None]
+        return sum(wrong) if wrong else None, sum(item.kernels for item in known)
 
 
 def analyze(
@@ -81,7 +85,7 @@ def analyze(
     *,
     device: Device | None = None,
     step: int | None = None,
-    comm_names: Path | None = None,
+    comm_names: Path | str | None = None,
     hta_compatible: bool = False,
     what_if: bool = True,
     jobs: int | None = None,
@@ -90,9 +94,10 @@ def analyze(
 ) -> Analysis:
     """Analyse the traces of a run: files, or directories with one file per rank.
 
-    `device` replaces what the traces name. `step` picks one profiler step. `comm_names` is a file of patterns for
-    communication kernels of your own. `hta_compatible` computes figures by HolisticTraceAnalysis' rules. `what_if`
-    simulates controls on the recorded step. `keep_spans` keeps the timelines, which pages and Perfetto files need.
+    `device` replaces what the traces name. `step` picks one profiler step. `comm_names` names communication kernels of
+    your own: a TOML file of patterns, or one regular expression. `hta_compatible` computes figures by
+    HolisticTraceAnalysis' rules. `what_if` simulates controls on the recorded step. `keep_spans` keeps the timelines,
+    which pages and Perfetto files need.
     """
     traces = find_traces([Path(path) for path in paths])
     read = map_traces(
@@ -153,8 +158,13 @@ def _combined(
     records: list[RankRecord], timelines: Sequence[Timeline], *, simulated: bool, notes: tuple[str, ...] = ()
 ) -> Analysis:
     records = sorted(records, key=lambda record: record.findings.rank)
-    _refuse_duplicates(records)
-    matching = match_collectives({record.findings.rank: record.comm for record in records})
+    groups_of_ranks = runs([record.stamp for record in records])
+    _refuse_duplicates(records, groups_of_ranks)
+    matching = match_collectives(
+        {record.findings.rank: record.comm for record in records},
+        runs=[{stamp.rank for stamp in group} for group in groups_of_ranks],
+    )
+    evidence = communication([record.evidence for record in records])
     causes = with_waiting([cause for record in records for cause in record.causes], matching)
     groups = cause_groups(causes)
     span_ns = max((record.findings.figures.span_ns for record in records), default=0)
@@ -166,6 +176,7 @@ def _combined(
     placed = (cause for cause in causes if cause.of != "slowed")
     return Analysis(
         ranks=_with_waiting([record.findings for record in records], matching, causes),
+        communication=evidence,
         matching=matching,
         slowdowns=_all_slowdowns([record.findings.slowdowns for record in records]),
         causes=causes,
@@ -177,7 +188,7 @@ def _combined(
         devices=tuple(sorted({record.device.name for record in records if record.device})),
         what_if=answers,
         no_what_if=no_answers,
-        notes=(*notes, *_notes(records, matching)),
+        notes=(*notes, *_first_notes(evidence, groups_of_ranks), *_notes(records, matching)),
         timelines=tuple(timelines),
     )
 
@@ -227,16 +238,31 @@ def _answers(step: RecordedStep | None, no_step: str | None, *, simulated: bool)
         return None, str(error).partition("\n")[0]
 
 
-def _refuse_duplicates(records: Sequence[RankRecord]) -> None:
+def _refuse_duplicates(records: Sequence[RankRecord], groups: Sequence[Sequence[RunStamp]]) -> None:
     seen: dict[int, str] = {}
     for record in records:
         rank, source = record.findings.rank, record.findings.source
         if rank in seen:
+            several = f"; they are of {len(groups)} different runs" if len(groups) > 1 else ""
             raise TraceError(
-                f"{seen[rank]} and {source} both say they are rank {rank}: give one recording of each rank, "
+                f"{seen[rank]} and {source} both say they are rank {rank}{several}: give one recording of each rank, "
                 "or analyse each file by itself"
             )
         seen[rank] = source
+
+
+def _first_notes(evidence: Communication, groups: Sequence[Sequence[RunStamp]]) -> tuple[str, ...]:
+    """What a reader must know before any figure: communication that is not recognised, and several runs."""
+    notes = [note] if (note := runs_note(groups)) else []
+    if evidence.missing:
+        likely = ", ".join(f"{item.name} ({item.time_ns / 1e6:,.3f} ms)" for item in evidence.suggested)
+        hint = (
+            f"likeliest: {likely}; to count them, add {evidence.suggestion}"
+            if evidence.suggestion
+            else "no kernel's name suggests it; name your own with --comm-names"
+        )
+        notes.append(f"the job has {evidence.world:,} ranks, but no kernel here is known to communicate; {hint}")
+    return tuple(notes)
 
 
 def _notes(records: Sequence[RankRecord], matching: Matching) -> tuple[str, ...]:

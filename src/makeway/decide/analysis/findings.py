@@ -75,7 +75,9 @@ class Occupancy:
     """How much of an SM's warps kernels can hold, and how often Kineto's formula gets it wrong."""
 
     kernels: int  # launches whose resources are recorded
-    kineto_wrong: int  # of them: Kineto's formula, with its 48 KB cap, is off by more than 1 point
+    kineto_wrong: (
+        int | None
+    )  # of them: Kineto's formula, with its 48 KB cap, is off by over 1 point; None: not recorded
     mean_percent: float | None  # weighted by kernel time
 
 

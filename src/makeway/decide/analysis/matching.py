@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from statistics import median
@@ -36,15 +36,23 @@ _Lane = tuple[str, ...]  # the group or the stream
 _Key = tuple[object, ...]  # what every rank records identically for one collective
 
 
-def match_collectives(by_rank: Mapping[int, Sequence[Span]]) -> Matching:
+def match_collectives(
+    by_rank: Mapping[int, Sequence[Span]], *, runs: Sequence[Collection[int]] | None = None
+) -> Matching:
     """The collectives that several ranks share; empty for a single rank.
 
-    `by_rank` holds the comm spans of each rank. The ranks' clocks may differ by a constant.
+    `by_rank` holds the comm spans of each rank. The ranks' clocks may differ by a constant. `runs` lists the ranks of
+    each run, where there are several: only ranks of one run are matched.
     """
-    lanes = _lanes(by_rank) if len(by_rank) > 1 else {}
-    matched = [collective for lane in lanes.values() if len(lane) > 1 for collective in _matched(lane)]
+    matched: list[Matched] = []
+    recorded: dict[int, int] = {}
+    for run in (by_rank,) if runs is None else runs:
+        own = {rank: by_rank[rank] for rank in run if rank in by_rank}
+        lanes = _lanes(own) if len(own) > 1 else {}
+        matched += [collective for lane in lanes.values() if len(lane) > 1 for collective in _matched(lane)]
+        recorded |= {rank: len(spans) for rank, spans in own.items()} if lanes else {}
     matched.sort(key=lambda collective: collective.members[0][1])
-    return _summary(matched, {rank: len(spans) for rank, spans in by_rank.items()} if lanes else {})
+    return _summary(matched, recorded)
 
 
 def _summary(matched: Sequence[Matched], recorded: Mapping[int, int]) -> Matching:

@@ -40,8 +40,11 @@ def kineto_percent(device: Device, launch: Launch) -> float:
     return 100.0 * blocks * launch.threads / (sm.max_warps * sm.warp_threads)
 
 
-def occupancy(spans: Iterable[Span], device: Device) -> Occupancy:
-    """The occupancy of all kernels with recorded resources, weighted by their time."""
+def occupancy(spans: Iterable[Span], device: Device, *, kineto: bool = True) -> Occupancy:
+    """The occupancy of all kernels with recorded resources, weighted by their time.
+
+    `kineto`: whether the recording holds Kineto's own estimate, which may then be wrong.
+    """
     known: dict[Launch, tuple[float, bool]] = {}
     kernels = wrong = time_ns = 0
     weighted = 0.0
@@ -59,7 +62,7 @@ def occupancy(spans: Iterable[Span], device: Device) -> Occupancy:
         weighted += percent * span.duration_ns
     return Occupancy(
         kernels=kernels,
-        kineto_wrong=wrong,
+        kineto_wrong=wrong if kineto else None,
         mean_percent=weighted / time_ns if time_ns else None,
     )
 

@@ -9,14 +9,17 @@ from functools import lru_cache
 from typing import TypeVar
 
 from makeway.decide.analysis.causes import rank_causes, slowed_causes
+from makeway.decide.analysis.evidence import RankEvidence, rank_evidence
 from makeway.decide.analysis.figures import figures, spans_of_step, step_figures
 from makeway.decide.analysis.findings import Cause, RankFindings, Slowdowns
 from makeway.decide.analysis.hta import hta_figures
 from makeway.decide.analysis.occupancy import occupancy
 from makeway.decide.analysis.recorded import RecordedStep, recorded_step
+from makeway.decide.analysis.runs import RunStamp
 from makeway.decide.analysis.slowdown import slowdowns
 from makeway.values.device import Device, load_device
 from makeway.values.errors import MakewayError, TraceError, UnknownNameError
+from makeway.values.recorded_device import RecordedLimits, device_from_recording, with_recorded_sms
 from makeway.values.timeline import Rank, Span, Step, Timeline, Wait
 
 MOST_RANKS = 4_096  # of one recording: a node has a few GPUs
@@ -33,6 +36,8 @@ class RankRecord:
     step: RecordedStep | None
     no_step: str | None  # why the recording does not make a workload
     device: Device | None  # None: its limits are not known
+    evidence: RankEvidence  # why its communication counts as such
+    stamp: RunStamp  # which run it belongs to
 
 
 def rank_records(
@@ -68,7 +73,7 @@ def _by_rank(items: Iterable[_T]) -> Mapping[int, Sequence[_T]]:
 
 
 def _rank_record(timeline: Timeline, info: Rank, given: Device | None, step: int | None, *, hta: bool) -> RankRecord:
-    device, missing = (given, None) if given is not None else _recorded_device(info.device)
+    device, missing = (given, None) if given is not None else _recorded_device(info.device, info.limits)
     spans: Sequence[Span] = (
         timeline.of("compute", "comm", "copy", "memory", rank=info.rank)
         if step is None
@@ -90,7 +95,7 @@ def _rank_record(timeline: Timeline, info: Rank, given: Device | None, step: int
             spans=sum(span.rank == info.rank for span in timeline.spans),
             figures=by_hta or figures(spans),
             steps=step_figures(timeline, info.rank),
-            occupancy=occupancy(spans, device) if device else None,
+            occupancy=occupancy(spans, device, kineto=info.occupancy_recorded) if device else None,
             slowdowns=slow,
             notes=(
                 *info.notes,
@@ -103,24 +108,40 @@ def _rank_record(timeline: Timeline, info: Rank, given: Device | None, step: int
         step=workload,
         no_step=no_step,
         device=device,
+        evidence=rank_evidence(spans, world=info.world),
+        stamp=_stamp(timeline, info),
+    )
+
+
+def _stamp(timeline: Timeline, info: Rank) -> RunStamp:
+    own = [span for span in timeline.spans if span.rank == info.rank]
+    return RunStamp(
+        rank=info.rank,
+        source=info.source,
+        start_ns=min((span.start_ns for span in own), default=None),
+        end_ns=max((span.end_ns for span in own), default=None),
+        world=info.world,
     )
 
 
 @lru_cache(maxsize=256)
-def _recorded_device(name: str | None) -> tuple[Device | None, str | None]:
-    """The device that the trace names, or why its limits are not known; figures do not need them."""
+def _recorded_device(name: str | None, limits: RecordedLimits | None) -> tuple[Device | None, str | None]:
+    """The device that the trace names or describes, and what to say about it; figures do not need it."""
     if name is None:
         return None, "the trace does not name its GPU: pass --device to learn about room, occupancy and controls"
     try:
         device = load_device(name)
     except UnknownNameError:
+        if limits is not None and (built := device_from_recording(name, limits)) is not None:
+            return built, built.notes[0]
         return None, (
             f"no limits known for GPU {name!r}: pass --device (see `makeway devices`) to learn about room, "
             "occupancy and controls"
         )
     if not device.limits:
         return None, f"{device.name} has no SM limits: room and occupancy are not judged"
-    return device, None
+    counted = device if limits is None else with_recorded_sms(device, limits)
+    return counted, None if counted is device else counted.notes[0]
 
 
 def _workload(

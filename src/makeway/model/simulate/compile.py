@@ -229,7 +229,7 @@ class _Compiler:
         plain = self._cost(op, footprint, path, None)
         own_blocks = op.blocks or default_blocks(self.device, op.collective)
         scale = op.time_ns / plain.alone_ns(own_blocks) if op.time_ns else 1.0
-        self.assumed += plain.assumed
+        self.assumed += (*footprint.assumed, *plain.assumed)
         self.link_per_ns = max(self.link_per_ns, plain.link_bytes_per_s / 1e9 / scale)
         if footprint.block is None or (self.copy and not op.collective.needs_arithmetic):
             return self._copy(op, scale)

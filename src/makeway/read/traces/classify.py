@@ -1,8 +1,9 @@
 """Which kernels communicate, by name: the bundled patterns (data/patterns), preceded by a user's own.
 
 Patterns are regular expressions searched anywhere in a kernel's name, which may be demangled, mangled or shortened;
-the first match decides. `[[compute]]` entries of a file come before its `[[pattern]]` entries. Copies between GPUs
-are not kernels: the readers recognise them by their records.
+the first match decides. `[[compute]]` entries come before `[[pattern]]` entries. A name that no pattern decides may
+still be communication by other evidence in the trace, unless a `[[compute]]` entry names it. Copies between GPUs are
+not kernels: the readers recognise them by their records.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import Any, cast, get_args
 from makeway.values.collective import CollectiveKind
 from makeway.values.errors import DataFileError, suggestion
 from makeway.values.facts import data_files, parse_toml, read_file, refuse_unknown, text
+from makeway.values.timeline import CommRule
+
+OWN_FAMILY = "own"  # of patterns given on the command line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,12 @@ class CommName:
 
     kind: CollectiveKind | None  # None: a barrier, a broadcast, or a kernel that serves several kinds
     family: str  # the library: "nccl" (RCCL included), "deepep", "torch-symm-mem" ...
+    own: bool = field(default=False, compare=False)  # a user's pattern, not a bundled one
+
+    @property
+    def rule(self) -> CommRule:
+        """What the report says about how this name was recognised."""
+        return CommRule(by="own-pattern" if self.own else "name", library=self.family)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,33 +101,53 @@ class CommNames:
     """The patterns in order. A trace repeats few names, so each is classified once."""
 
     patterns: tuple[NamePattern, ...]
-    _decided: dict[str, CommName | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _decided: dict[str, NamePattern | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def find(self, name: str) -> CommName | None:
-        """What kernel `name` communicates, or None if it computes."""
+        """What kernel `name` communicates, or None if it computes as far as its name says."""
+        pattern = self._deciding(name)
+        return None if pattern is None else pattern.means
+
+    def is_compute(self, name: str) -> bool:
+        """Whether a pattern declares the kernel compute, whatever else the trace says."""
+        pattern = self._deciding(name)
+        return pattern is not None and pattern.means is None
+
+    def _deciding(self, name: str) -> NamePattern | None:
         try:
             return self._decided[name]
         except KeyError:
-            means = next((pattern.means for pattern in self.patterns if pattern.found_in(name)), None)
-            self._decided[name] = means
-            return means
+            first = self._decided[name] = next((item for item in self.patterns if item.found_in(name)), None)
+            return first
 
 
-def load_comm_names(path: Path | None = None) -> CommNames:
-    """The bundled patterns, preceded by those of the user's file `path`."""
-    if path is None:
+def load_comm_names(own: Path | str | None = None) -> CommNames:
+    """The bundled patterns, preceded by the user's: a TOML file, or one regular expression for kernel names."""
+    if own is None:
         return CommNames(patterns=_bundled())
-    own = _read_patterns(parse_toml(read_file(path, "name patterns"), where=str(path)), where=str(path))
-    return CommNames(patterns=(*own, *_bundled()))
+    if isinstance(own, str) and not own.endswith(".toml") and (Path(own).is_dir() or not Path(own).exists()):
+        match = _regex({"match": own}, "--comm-names")
+        means = CommName(kind=None, family=OWN_FAMILY, own=True)
+        return CommNames(patterns=(NamePattern(match=match, means=means), *_bundled()))
+    where = str(own)
+    patterns = _read_patterns(parse_toml(read_file(Path(own), "name patterns"), where=where), where=where, own=True)
+    return CommNames(patterns=(*patterns, *_bundled()))
 
 
 @cache
 def _bundled() -> tuple[NamePattern, ...]:
-    file = data_files("patterns").joinpath("comm-kernels.toml")
-    return _read_patterns(parse_toml(file.read_text(), where=file.name), where=file.name)
+    """Those of all files, in the order of their names; what they declare compute comes first."""
+    files = sorted(data_files("patterns").iterdir(), key=lambda file: file.name)
+    patterns = [
+        pattern
+        for file in files
+        if file.name.endswith(".toml")
+        for pattern in _read_patterns(parse_toml(file.read_text(), where=file.name), where=file.name)
+    ]
+    return tuple(sorted(patterns, key=lambda pattern: pattern.means is not None))
 
 
-def _read_patterns(document: Mapping[str, Any], *, where: str) -> tuple[NamePattern, ...]:
+def _read_patterns(document: Mapping[str, Any], *, where: str, own: bool = False) -> tuple[NamePattern, ...]:
     refuse_unknown(document, ("sources", "pattern", "compute"), where=where)
     sources = document.get("sources", {})
     if not isinstance(sources, dict):
@@ -128,7 +158,8 @@ def _read_patterns(document: Mapping[str, Any], *, where: str) -> tuple[NamePatt
     ]
     comm = [
         NamePattern(
-            match=_regex(entry, what), means=CommName(kind=_kind(entry, what), family=text(entry, "family", where=what))
+            match=_regex(entry, what),
+            means=CommName(kind=_kind(entry, what), family=text(entry, "family", where=what), own=own),
         )
         for what, entry in _entries(document, "pattern", ("match", "source", "family", "kind"), sources, where)
     ]

@@ -15,16 +15,18 @@ from typing import Any
 import msgspec
 
 from makeway.read.traces.classify import CommNames
-from makeway.read.traces.kineto_events import EVENTS, NO_CORRELATION, Event, GpuArgs, Kept, Shape
+from makeway.read.traces.kineto_events import EVENTS, NO_CORRELATION, PARAM_COMMS, Event, GpuArgs, Kept, Shape
 from makeway.read.traces.stream import ByteSource, EventStream, no_collection
 from makeway.values.collective import CollectiveKind
 from makeway.values.errors import TraceError, printable
+from makeway.values.recorded_device import RecordedLimits
 from makeway.values.timeline import Exchange, Origin, Rank, Span, Step, Timeline, Wait
 
 _MOST_LISTED = 16  # GPUs in a note
 MOST_GPUS = 1_024  # of one process; nodes have 16
 OWN_SHARE = 0.99  # of the kernels; the rest are strays, such as a context opened on GPU 0
 
+_AMD_ARCH = {(9, 0): "gfx90a", (9, 4): "gfx942", (9, 5): "gfx950"}  # HIP's compute capability of Instinct GPUs
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_.]?(\d{1,6})", re.IGNORECASE)
 _NAME_KINDS: tuple[tuple[str, CollectiveKind], ...] = (
     ("allreduce", "all-reduce"),
@@ -122,30 +124,47 @@ def _ranks(path: Path, kept: Kept, header: Mapping[str, Any], notes: list[str]) 
         raise TraceError(
             f"{printable(path)} names {len(gpus):,} GPUs; the most that one process can drive is {MOST_GPUS}"
         )
+    amd = _is_amd(header)
     if len(gpus) > 1:
-        notes.append(f"one file holds the kernels of {_listed(gpus)}: each counts as the rank of that number")
+        notes.append(
+            f"one file holds the kernels of {len(gpus)} GPUs, which ROCm numbers {', '.join(map(str, gpus))}: they "
+            "count as ranks in that order"
+            if amd
+            else f"one file holds the kernels of {_listed(gpus)}: each counts as the rank of that number"
+        )
     elif rank is None and (named := _RANK_IN_NAME.search(path.name)):
         rank = int(named[1])
         notes.append(f"the trace does not name its rank; {rank} is from the file name")
+    elif rank is None and amd:
+        rank = 0
+        notes.append("the trace does not name its rank; it counts as 0")
     elif rank is None:
         rank = gpus[0]
         notes.append(f"the trace does not name its rank; {rank} is the GPU's number")
     library = info.get("nccl_version")
-    ranks, described = {}, _devices(header)
+    ranks, described = {}, _devices(header, gpus, amd=amd)
     if unknown := [gpu for gpu in gpus if gpu not in described]:
         notes.append(f"the trace does not describe {_listed(unknown)}")
-    for gpu in gpus:
-        device, sms = described.get(gpu, (None, None))
-        vendor = "rccl" if "AMD" in (device or "") or "hip_runtime_version" in header else "nccl"
+    vendor = "rccl" if amd else "nccl"
+    for order, gpu in enumerate(gpus):
+        device, limits = described.get(gpu, (None, None))
         ranks[gpu] = Rank(
-            rank=gpu if len(gpus) > 1 or rank is None else rank,
+            rank=(order if amd else gpu) if len(gpus) > 1 or rank is None else rank,
             device=device,
-            sms=sms,
+            sms=limits.sms if limits else None,
             world=_whole(info.get("world_size")),
             library=f"{vendor}-{library}" if isinstance(library, str) and library else None,
             source=str(path),
+            limits=limits,
+            occupancy_recorded=kept.occupancy_recorded,
         )
     return ranks
+
+
+def _is_amd(header: Mapping[str, Any]) -> bool:
+    listed = header.get("deviceProperties")
+    names = (_table(entry).get("name") for entry in (listed if isinstance(listed, list) else []))
+    return "hip_runtime_version" in header or any(isinstance(name, str) and "AMD" in name for name in names)
 
 
 def _gpus(kept: Kept, *, single: bool) -> list[int]:
@@ -167,15 +186,46 @@ def _listed(gpus: Sequence[int]) -> str:
     return f"GPU{'s' if len(gpus) > 1 else ''} {numbers}{others}"
 
 
-def _devices(header: Mapping[str, Any]) -> dict[int, tuple[str, int | None]]:
-    """The name and the SMs of each GPU that the trace describes, by its number."""
-    devices: dict[int, tuple[str, int | None]] = {}
+def _devices(
+    header: Mapping[str, Any], gpus: Sequence[int], *, amd: bool
+) -> dict[int, tuple[str, RecordedLimits | None]]:
+    """The name and the limits of each GPU that the trace describes, by its number.
+
+    On ROCm, kernels name a GPU by its HSA node, which counts the CPUs too, and the header lists HIP indices. So a
+    description counts for a GPU only if all GPUs share it.
+    """
+    devices: dict[int, tuple[str, RecordedLimits | None]] = {}
     listed = header.get("deviceProperties")
     for entry in map(_table, listed if isinstance(listed, list) else []):
         number, name = _whole(entry.get("id")), entry.get("name")
         if number is not None and isinstance(name, str):
-            devices.setdefault(number, (name, _whole(entry.get("numSms"))))
+            devices.setdefault(number, (name, _limits(entry, amd=amd)))
+    if amd:
+        kinds = set(devices.values())
+        return dict.fromkeys(gpus, kinds.pop()) if len(kinds) == 1 else {}
     return devices
+
+
+def _limits(entry: Mapping[str, Any], *, amd: bool) -> RecordedLimits:
+    def number(key: str) -> int | None:
+        value = _whole(entry.get(key))
+        return value if value is not None and value > 0 else None
+
+    major, minor = _whole(entry.get("computeMajor")), _whole(entry.get("computeMinor"))
+    arch = None if major is None or minor is None else _AMD_ARCH.get((major, minor)) if amd else f"sm_{major}{minor}"
+    return RecordedLimits(
+        vendor="amd" if amd else "nvidia",
+        arch=arch,
+        sms=number("numSms"),
+        memory_bytes=number("totalGlobalMem"),
+        registers=number("regsPerMultiprocessor"),
+        threads=number("maxThreadsPerMultiprocessor"),
+        max_threads_per_block=number("maxThreadsPerBlock"),
+        warp_threads=number("warpSize"),
+        smem_bytes=number("sharedMemPerMultiprocessor"),
+        smem_block_bytes=number("sharedMemPerBlockOptin"),
+        smem_default_block_bytes=number("sharedMemPerBlock"),
+    )
 
 
 def _group_ranks(header: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -211,14 +261,22 @@ def _spans(
         shape = kept.shapes[of]
         if (rank := ranks.get(shape.device)) is None:
             continue
-        exchange = by_name[of]
-        if (args := kept.collectives.get(index)) is not None:
+        exchange, kind, rule = by_name[of], shape.kind, shape.rule
+        args = kept.collectives.get(index)
+        if args is None and kept.calls and shape.kind in ("compute", "comm"):
+            args = kept.calls.get(kept.externals[index])
+            if args is not None and shape.kind == "compute":
+                if kept.comm.is_compute(shape.name):
+                    args = None
+                else:
+                    kind, rule = "comm", PARAM_COMMS
+        if args is not None:
             exchange = _exchange(args, exchange, group_ranks)
         start = starts[index] + base_ns
         spans.append(
             Span(
                 name=shape.name,
-                kind=shape.kind,
+                kind=kind,
                 stream=shape.stream,
                 start_ns=start,
                 end_ns=start + kept.durations_ns[index],
@@ -227,6 +285,7 @@ def _spans(
                 launched_ns=asked_ns.get(correlation),
                 exchange=exchange,
                 priority=shape.priority,
+                rule=rule,
             )
         )
     return spans

@@ -20,7 +20,7 @@ import msgspec
 from makeway.read.traces.classify import CommNames
 from makeway.read.traces.launch import recorded_launch
 from makeway.values.kernel import Launch
-from makeway.values.timeline import SpanKind
+from makeway.values.timeline import CommRule, SpanKind
 
 # Lower-case categories; before 2022 Kineto wrote "Kernel", "Memcpy", "Memset" and "Runtime".
 _GPU = {"kernel": "kernel", "gpu_memcpy": "memcpy", "memcpy": "memcpy", "gpu_memset": "memset", "memset": "memset"}
@@ -30,10 +30,15 @@ _ASKS = re.compile(rb"Launch|Memcpy|Memset|EventRecord|StreamWaitEvent")
 _GRID_IN_ITEMS = (b'"hipExtModuleLaunchKernel"', b'"hipHccModuleLaunchKernel"')
 _STEP = re.compile(rb'"ProfilerStep#(\d{1,15})"')
 _STREAM_WAIT = b'"Stream Wait Event"'
+_PARAM_COMMS = msgspec.Raw(b'"record_param_comms"')  # PyTorch's name of any collective call
 NO_CORRELATION = 0  # as the profiler records it
 _LATEST_NS = 2**62
 
 _Size = tuple[int, int, int]
+
+PEER_COPY = CommRule(by="peer-copy")
+METADATA = CommRule(by="metadata")
+PARAM_COMMS = CommRule(by="record_param_comms")
 
 
 class Event(msgspec.Struct, gc=False):
@@ -60,6 +65,8 @@ class GpuArgs(msgspec.Struct, gc=False):
     group: str | int | None = msgspec.field(default=None, name="Process Group Name")
     group_ranks: str | list[Any] | None = msgspec.field(default=None, name="Process Group Ranks")
     sequence: int | None = msgspec.field(default=None, name="Seq")
+    external: Any = msgspec.field(default=None, name="External id")  # of the operator that launched it
+    occupancy: Any = msgspec.field(default=None, name="est. achieved occupancy %")
 
 
 class _HostArgs(msgspec.Struct, gc=False):
@@ -91,6 +98,7 @@ class Shape:
     launch: Launch | None
     launch_in_items: Launch | None  # where the grid counts work-items
     priority: int | None
+    rule: CommRule | None = None
 
 
 @dataclass(slots=True)
@@ -104,6 +112,9 @@ class Kept:
     shape_of: array[int] = field(default_factory=lambda: array("l"))
     shapes: list[Shape] = field(default_factory=list)
     collectives: dict[int, GpuArgs] = field(default_factory=dict)  # by index, where arguments are recorded
+    externals: array[int] = field(default_factory=lambda: array("q"))  # operators that launched the kernels
+    calls: dict[int, GpuArgs] = field(default_factory=dict)  # collective calls of the host, by operator
+    occupancy_recorded: bool = False
     asked: array[int] = field(default_factory=lambda: array("q"))  # correlations of host calls ...
     asked_ns: array[int] = field(default_factory=lambda: array("q"))  # ... and their times
     in_items: array[int] = field(default_factory=lambda: array("q"))  # launches with a grid in work-items
@@ -123,11 +134,14 @@ class Kept:
                 use = uses[event.cat]
             except KeyError:
                 use = uses[event.cat] = self._use(event.cat)
-            if use is not None:
-                try:
-                    use(event)
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
-                    self.odd += 1
+            if use is None:
+                if event.name != _PARAM_COMMS:  # most events end here
+                    continue
+                use = self._add_call
+            try:
+                use(event)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
+                self.odd += 1
 
     def _use(self, category: str) -> Callable[[Event], None] | None:
         """How events of a category are added; None: they are ignored."""
@@ -135,7 +149,7 @@ class Kept:
         if lower in _HOST:
             return self._add_host
         if lower in ("user_annotation", "operator"):
-            return self._add_step
+            return self._add_annotation
         if lower == "cuda_sync":
             return self._add_sync
         return partial(self._add_gpu, _GPU[lower]) if lower in _GPU else None
@@ -147,7 +161,7 @@ class Kept:
             return
         args, name = _GPU_ARGS.decode(event.args), bytes(event.name)
         size = (args.grid, args.block, args.registers, args.smem_bytes)
-        key = (name, what, args.device, args.stream, args.priority, size)
+        key = (name, what, args.device, args.stream, args.priority, size, args.collective is None)
         try:
             shape = self._shape_ids[key]
         except KeyError:
@@ -156,22 +170,34 @@ class Kept:
         self.correlations.append(args.correlation or NO_CORRELATION)  # first, since only it can overflow
         if args.collective is not None and self.shapes[shape].kind == "comm":
             self.collectives[len(self.starts_ns)] = args
+        self.occupancy_recorded |= args.occupancy is not None
+        self.externals.append(_operator(args.external))
         self.starts_ns.append(start)
         self.durations_ns.append(duration)
         self.shape_of.append(shape)
 
     def _shape(self, what: str, args: GpuArgs, name: str) -> Shape:
         kind: SpanKind
+        rule: CommRule | None = None
         if what == "kernel":
-            kind = "compute" if self.comm.find(name) is None else "comm"
+            rule = self._rule(name, args)
+            kind = "compute" if rule is None else "comm"
+        elif "PtoP" in name or "Peer" in name:
+            kind, rule = "copy", PEER_COPY
         else:
-            kind = "copy" if "PtoP" in name or "Peer" in name else "memory"
+            kind = "memory"
         launch = in_items = None
         if what == "kernel" and args.grid is not None and args.block is not None:
             launch = _launch(args.grid, args.block, args.registers, args.smem_bytes)
             in_items = _launch(_blocks(args.grid, args.block), args.block, args.registers, args.smem_bytes)
         stream = "unknown" if args.stream is None else str(args.stream)
-        return Shape(name, kind, args.device or 0, stream, launch, in_items, args.priority)
+        return Shape(name, kind, args.device or 0, stream, launch, in_items, args.priority, rule)
+
+    def _rule(self, name: str, args: GpuArgs) -> CommRule | None:
+        """Why a kernel is communication: by its name, or since a collective's arguments are recorded with it."""
+        if (comm := self.comm.find(name)) is not None:
+            return comm.rule
+        return METADATA if args.collective is not None and not self.comm.is_compute(name) else None
 
     def _add_host(self, event: Event) -> None:
         name = bytes(event.name)
@@ -187,7 +213,9 @@ class Kept:
             if name in _GRID_IN_ITEMS:
                 self.in_items.append(args.correlation)
 
-    def _add_step(self, event: Event) -> None:
+    def _add_annotation(self, event: Event) -> None:
+        if event.name == _PARAM_COMMS:  # "operator" is what Kineto called "cpu_op" before 2022
+            self._add_call(event)
         if match := _STEP.fullmatch(bytes(event.name)):
             start, duration = _ns(event.ts), _ns(event.dur)
             if start is None or duration is None or duration < 0:
@@ -195,10 +223,23 @@ class Kept:
             else:
                 self.steps.append((int(match[1]), start, start + duration))
 
+    def _add_call(self, event: Event) -> None:
+        try:
+            args = _GPU_ARGS.decode(event.args)
+        except msgspec.DecodeError:  # it is no kernel or copy: nothing is lost but evidence
+            return
+        if number := _operator(args.external):
+            self.calls[number] = args
+
     def _add_sync(self, event: Event) -> None:
         self.synchronised = True
         if bytes(event.name) == _STREAM_WAIT and (time := _ns(event.ts)) is not None:
             self.waits.append((time, _WAIT_ARGS.decode(event.args)))
+
+
+def _operator(external: object) -> int:
+    """The number of an operator; 0 for none."""
+    return external if type(external) is int and 0 < external < _LATEST_NS else 0
 
 
 def _ns(text: msgspec.Raw) -> int | None:

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from array import array
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from makeway.read.traces.classify import CommNames
-from makeway.read.traces.launch import recorded_launch
+from makeway.read.traces.nsys_rows import LIMITS, Calls, launch_of, limits_of, process_of
+from makeway.read.traces.nvtx import COLLECTIVE_CALLS, CallRanges
+from makeway.values.collective import CollectiveKind
 from makeway.values.errors import TraceError, printable
 from makeway.values.facts import open_regular
 from makeway.values.kernel import Launch
-from makeway.values.timeline import Exchange, Rank, Span, SpanKind, Step, Timeline, Wait
+from makeway.values.timeline import CommRule, Exchange, Rank, Span, SpanKind, Step, Timeline, Wait
 
 _KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 _MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -32,11 +31,12 @@ _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 _EVENT = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 
+_PEER_COPY = CommRule(by="peer-copy")
+_NVTX = CommRule(by="nvtx-range", library="nccl")
 _HEADER_BYTES = 100
 _PEER_TO_PEER = 10  # CUpti_ActivityMemcpyKind
 _STREAM_WAIT_EVENT = 2  # CUpti_ActivitySynchronizationType
 _RANGES = (59, 60)  # NVTX push/pop and start/end
-_THREAD_BITS = 24  # a global thread id is machine, process (24 bits), thread (24 bits)
 _PROCESS_MASK = (1 << 24) - 1
 _STEP = re.compile(r"(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|iter))[ _:#]*(\d{1,15})", re.IGNORECASE)
 
@@ -95,7 +95,8 @@ class _Reader:
     comm: CommNames
     columns: dict[str, frozenset[str]] = field(default_factory=dict)  # by table
     ranks: dict[_Place, Rank] = field(default_factory=dict)
-    asked: dict[int, tuple[array[int], array[int]]] = field(default_factory=dict)  # by process: correlations and times
+    asked: dict[int, Calls] = field(default_factory=dict)  # by process
+    ranges: CallRanges = field(default_factory=CallRanges)
     launches: dict[tuple[Any, ...], Launch | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     untimed: int = 0
@@ -108,6 +109,7 @@ class _Reader:
         self._check()
         self.ranks = self._read_ranks()
         self.asked = self._read_calls()
+        self.ranges = self._read_ranges()
         spans = [*self._kernels(), *self._copies(), *self._fills()]
         if not spans:
             raise TraceError(f"{printable(self.path)}: no kernel has a start, an end, a GPU and a stream; export again")
@@ -169,13 +171,13 @@ class _Reader:
         for table in (_KERNEL, _MEMCPY, _MEMSET):
             for process, device in self._rows(table, ("globalPid", "deviceId"), "GROUP BY 1, 2"):
                 if type(device) is int:
-                    places.add(_Place(_process(process), device))
+                    places.add(_Place(process_of(process), device))
         gpus = {
             _Place(pid, device): gpu
             for pid, device, gpu in self._rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
             if type(gpu) is int
         }
-        kinds = {gpu: (name, sms) for gpu, name, sms in self._rows("TARGET_INFO_GPU", ("id", "name", "smCount"))}
+        kinds = {row[0]: (row[1], limits_of(row[2:])) for row in self._rows("TARGET_INFO_GPU", ("id", "name", *LIMITS))}
         if not kinds:
             self.notes.append("the GPU is not named: the export has no TARGET_INFO_GPU")
         gpu_of = {
@@ -190,34 +192,47 @@ class _Reader:
         )
         ranks = {}
         for number, place in enumerate(ordered):
-            name, sms = kinds.get(gpu_of[place], (None, None))
+            name, limits = kinds.get(gpu_of[place], (None, None))
             ranks[place] = Rank(
                 rank=number if shared else gpu_of[place],
                 device=name if isinstance(name, str) and name else None,
-                sms=sms if type(sms) is int and sms > 0 else None,
+                sms=limits.sms if limits else None,
                 source=str(self.path),
+                limits=limits,
             )
         return ranks
 
-    def _read_calls(self) -> dict[int, tuple[array[int], array[int]]]:
-        calls: dict[int, tuple[array[int], array[int]]] = {}
+    def _read_calls(self) -> dict[int, Calls]:
+        calls: dict[int, Calls] = {}
         if not self._has(_CALLS, "start", "correlationId", "globalTid"):
             return calls
         # Ordered by correlation id for searching; the outermost call of an id starts first.
         order = "WHERE typeof(start) = 'integer' AND typeof(correlationId) = 'integer' ORDER BY correlationId, start"
         for start, correlation, thread in self._rows(_CALLS, ("start", "correlationId", "globalTid"), order):
-            correlations, times = calls.setdefault(_process(thread), (array("q"), array("q")))
-            correlations.append(correlation)
-            times.append(start)
+            calls.setdefault(process_of(thread), Calls()).add(correlation, start, thread)
         return calls
 
+    def _call(self, process: int, correlation: object) -> tuple[int, int] | None:
+        """The time and the thread of a call."""
+        return self.asked[process].find(correlation) if process in self.asked else None
+
     def _asked_ns(self, process: int, correlation: object) -> int | None:
-        if type(correlation) is int and process in self.asked:
-            correlations, times = self.asked[process]
-            at = bisect_left(correlations, correlation)
-            if at < len(correlations) and correlations[at] == correlation:
-                return times[at]
-        return None
+        call = self._call(process, correlation)
+        return None if call is None else call[0]
+
+    def _read_ranges(self) -> CallRanges:
+        """The collective calls that NCCL marks with NVTX."""
+        ranges = CallRanges()
+        if not self._has("NVTX_EVENTS", "start", "end", "eventType", "text", "globalTid"):
+            return ranges
+        strings = dict(self._rows("StringIds", ("id", "value"), "WHERE value LIKE 'nccl%'"))
+        columns = ("start", "end", "globalTid", "text", "textId")
+        for start, end, thread, text, key in self._rows(
+            "NVTX_EVENTS", columns, f"WHERE eventType IN {_RANGES} AND (text LIKE 'nccl%' OR text IS NULL)"
+        ):
+            if (name := str(text or strings.get(key) or "")) in COLLECTIVE_CALLS and type(thread) is int:
+                ranges.add(thread, start, end, name)
+        return ranges.ordered()
 
     def _priorities(self) -> dict[tuple[int, int, int], int]:
         columns = ("processId", "contextId", "streamId", "priority")
@@ -238,30 +253,42 @@ class _Reader:
         for row in self._rows(_KERNEL, (*_PLACE, *_SHAPE, *_RESOURCES, *names)):
             shape = row[width : -len(names)] if names else row[width:]
             if shape not in self.launches:
-                self.launches[shape] = _launch(shape)
+                self.launches[shape] = launch_of(shape)
             launch = self.launches[shape]
             self.unfit += launch is None or launch.resources is None
             name = next(
                 (strings[key] for key in row[width + len(shape) :] if strings.get(key)), "kernel without a name"
             )
-            comm = self.comm.find(name)
+            kind, rule = self._comm(name, row)
             span = self._span(
                 row[:width],
                 name=name,
-                kind="comm" if comm else "compute",
+                kind="comm" if rule else "compute",
                 launch=launch,
-                exchange=Exchange(kind=comm.kind) if comm and comm.kind else None,
-                priority=priorities.get((_process(row[6]) & _PROCESS_MASK, row[3], row[4])),
+                exchange=Exchange(kind=kind) if kind else None,
+                priority=priorities.get((process_of(row[6]) & _PROCESS_MASK, row[3], row[4])),
+                rule=rule,
             )
             if span is not None:
                 yield span
+
+    def _comm(self, name: str, row: Sequence[Any]) -> tuple[CollectiveKind | None, CommRule | None]:
+        """The kind of a kernel's communication, and why it is communication; None: it is not."""
+        if (comm := self.comm.find(name)) is not None:
+            return comm.kind, comm.rule
+        if self.ranges and not self.comm.is_compute(name) and (call := self._call(process_of(row[6]), row[5])):
+            time, thread = call
+            if (marked := self.ranges.around(thread, time)) is not None:
+                return COLLECTIVE_CALLS[marked], _NVTX
+        return None, None
 
     def _copies(self) -> Iterator[Span]:
         labels = dict(self._rows("ENUM_CUDA_MEMCPY_OPER", ("id", "label")))
         for *place, kind, source, target in self._rows(_MEMCPY, (*_PLACE, "copyKind", "srcDeviceId", "dstDeviceId")):
             between = kind == _PEER_TO_PEER or (source is not None and target is not None and source != target)
             name = f"Memcpy {labels.get(kind, 'Peer-to-Peer' if between else kind)}"
-            span = self._span(place, name=name, kind="copy" if between else "memory")
+            rule = _PEER_COPY if between else None
+            span = self._span(place, name=name, kind="copy" if between else "memory", rule=rule)
             if span is not None:
                 yield span
 
@@ -280,9 +307,10 @@ class _Reader:
         launch: Launch | None = None,
         exchange: Exchange | None = None,
         priority: int | None = None,
+        rule: CommRule | None = None,
     ) -> Span | None:
         start, end, device, _, stream, correlation, pid = row
-        process = _process(pid)
+        process = process_of(pid)
         timed = type(start) is int and type(end) is int and 0 < start <= end  # CUPTI records 0 for an unknown time
         if not timed or type(device) is not int or stream is None:
             self.untimed += 1
@@ -300,6 +328,7 @@ class _Reader:
             launched_ns=asked_ns,
             exchange=exchange,
             priority=priority,
+            rule=rule,
         )
 
     # --- steps and waits ---
@@ -318,7 +347,7 @@ class _Reader:
             match = _STEP.fullmatch(str(text or strings.get(key) or ""))
             if match is None or type(start) is not int or type(end) is not int or end < start:
                 continue
-            for number in ranks.get(_process(thread), ()):
+            for number in ranks.get(process_of(thread), ()):
                 yield Step(number=int(match[1]), rank=number, start_ns=start, end_ns=end)
 
     def _waits(self) -> tuple[Wait, ...] | None:
@@ -326,13 +355,13 @@ class _Reader:
         if not self._has(_SYNC, "syncType", "streamId", "correlationId", "globalPid"):
             return None
         contexts = {
-            (_process(pid), context): self.ranks[_Place(_process(pid), device)].rank
+            (process_of(pid), context): self.ranks[_Place(process_of(pid), device)].rank
             for pid, context, device in self._rows(_KERNEL, ("globalPid", "contextId", "deviceId"), "GROUP BY 1, 2, 3")
             if type(device) is int
         }
         # An event may be recorded many times, each with its own eventSyncId.
         recorded = {
-            (_process(pid), event, sync): (stream, self._asked_ns(_process(pid), correlation))
+            (process_of(pid), event, sync): (stream, self._asked_ns(process_of(pid), correlation))
             for pid, event, sync, stream, correlation in self._rows(
                 _EVENT, ("globalPid", "eventId", "eventSyncId", "streamId", "correlationId")
             )
@@ -343,7 +372,7 @@ class _Reader:
         for pid, context, stream, correlation, event, sync in self._rows(
             _SYNC, columns, f"WHERE syncType = {_STREAM_WAIT_EVENT}"
         ):
-            process = _process(pid)
+            process = process_of(pid)
             on_stream, recorded_ns = recorded.get((process, event, sync), (None, None))
             asked_ns, rank = self._asked_ns(process, correlation), contexts.get((process, context))
             if on_stream is None or recorded_ns is None or asked_ns is None or rank is None:
@@ -364,21 +393,3 @@ class _Reader:
                 "record with --cuda-event-trace=true"
             )
         return None if lost and not waits else tuple(waits)
-
-
-def _process(thread: object) -> int:
-    """Machine and process of a serialised process or thread id; 0 if the export has none."""
-    return thread >> _THREAD_BITS if isinstance(thread, int) else 0
-
-
-def _launch(shape: Sequence[Any]) -> Launch | None:
-    registers, static_bytes, dynamic_bytes, *cluster = shape[6:]
-    sized = type(static_bytes) is int and type(dynamic_bytes) is int
-    sides = [side or 1 for side in cluster]
-    return recorded_launch(
-        shape[:3],
-        shape[3:6],
-        registers_per_thread=registers,
-        smem_bytes=static_bytes + dynamic_bytes if sized else None,
-        cluster=prod(sides) if all(type(side) is int for side in sides) else None,
-    )

@@ -18,11 +18,13 @@ from makeway.read.traces.launch import recorded_launch
 from makeway.read.traces.stream import MOST_BYTES, ByteSource, no_collection
 from makeway.values.errors import TraceError, printable
 from makeway.values.kernel import Launch
-from makeway.values.timeline import Exchange, Rank, Span, SpanKind, Timeline
+from makeway.values.recorded_device import RecordedLimits
+from makeway.values.timeline import CommRule, Exchange, Rank, Span, SpanKind, Timeline
 
 TOOL_KEY: Final = "rocprofiler-sdk-tool"
 MOST_UNPACKED = 250  # bytes for each byte of the file; recordings reach 50
 
+_PEER_COPY = CommRule(by="peer-copy")
 _GPU = 2  # rocprofiler_agent_type_t
 _UNIFIED = ("gfx90a", "gfx94", "gfx95")  # one register file for VGPRs and AGPRs, allocated in eights
 _UNIFIED_UNIT = 8
@@ -235,6 +237,7 @@ class _Activity:
                 launch=launch,
                 launched_ns=asked_ns.get(record.correlation_id.internal),
                 exchange=Exchange(kind=comm.kind) if comm and comm.kind else None,
+                rule=comm.rule if comm else None,
             )
 
     def _add_copies(
@@ -245,16 +248,18 @@ class _Activity:
             if not ends:  # host to host
                 self.nowhere += 1
                 continue
+            between = len(set(ends)) == 2
             self._add_span(
                 record,
                 numbers[ends[0]],
                 gpus[ends[0]],
                 name=_operation(process.strings, record),
-                kind="copy" if len(set(ends)) == 2 else "memory",
+                kind="copy" if between else "memory",
                 stream=_stream(record.stream_id, None),
                 launch=None,
                 launched_ns=asked_ns.get(record.correlation_id.internal),
                 exchange=None,
+                rule=_PEER_COPY if between else None,
             )
 
     def _add_span(
@@ -269,13 +274,17 @@ class _Activity:
         launch: Launch | None,
         launched_ns: int | None,
         exchange: Exchange | None,
+        rule: CommRule | None,
     ) -> None:
         if record.end_timestamp < record.start_timestamp:
             self.backwards += 1
             return
         if number not in self.ranks:
             self.ranks[number] = Rank(
-                rank=number, device=gpu.product_name or gpu.name or None, sms=gpu.cu_count or None
+                rank=number,
+                device=gpu.product_name or gpu.name or None,
+                sms=gpu.cu_count or None,
+                limits=RecordedLimits(vendor="amd", arch=gpu.name or None, sms=gpu.cu_count or None),
             )
         self.spans.append(
             Span(
@@ -288,6 +297,7 @@ class _Activity:
                 launch=launch,
                 launched_ns=launched_ns,
                 exchange=exchange,
+                rule=rule,
             )
         )
 

@@ -1,0 +1,106 @@
+"""What counts as communication in a report: the rules that matched, and the candidates that none claims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from makeway.decide.analysis.analyze import Analysis
+from makeway.show.blocks import Cell, Column, Section, Table
+from makeway.show.data import milliseconds
+from makeway.show.numbers import number
+from makeway.values.timeline import CommRule
+
+_MS = 1e6
+
+
+def rule_text(rule: CommRule | None) -> str:
+    """How a rule is shown: "name: deepep"."""
+    if rule is None:
+        return "not recorded"
+    return rule.by if rule.library is None else f"{rule.by}: {rule.library}"
+
+
+def communication_sections(analysis: Analysis) -> tuple[Section, ...]:
+    """The rules that matched, and the candidates; nothing where there is neither."""
+    evidence = analysis.communication
+    if not evidence.matched and not evidence.unclaimed:
+        return ()
+    return (
+        Section(
+            name="communication",
+            title="What counts as communication",
+            blocks=(_matched_table(analysis), *((_candidate_table(analysis),) if evidence.unclaimed else ())),
+        ),
+    )
+
+
+def _matched_table(analysis: Analysis) -> Table:
+    return Table(
+        name="comm-rules",
+        caption="Kernels and copies that count as communication, by the rule that says so.",
+        origin=analysis.origin,
+        columns=(
+            Column("rule"),
+            Column("kernels", "number"),
+            Column("ms", "number", None, "the sum over kernels and ranks"),
+            Column("names", "wide"),
+        ),
+        rows=tuple(
+            (
+                Cell(rule_text(item.rule)),
+                number(item.kernels, 0),
+                number(item.time_ns, scale=_MS),
+                Cell(", ".join(item.names)),
+            )
+            for item in analysis.communication.matched
+        ),
+        nothing="No kernel or copy counts as communication.",
+        brief_rows=4,
+    )
+
+
+def _candidate_table(analysis: Analysis) -> Table:
+    return Table(
+        name="comm-candidates",
+        caption="Compute kernels whose names speak of communication; --comm-names counts them as such.",
+        origin=analysis.origin,
+        columns=(
+            Column("kernel", "name"),
+            Column("kernels", "number"),
+            Column("ms", "number", None, "the sum over kernels and ranks"),
+            Column("likely"),
+        ),
+        rows=tuple(
+            (
+                Cell(item.name),
+                number(item.kernels, 0),
+                number(item.time_ns, scale=_MS),
+                Cell("yes" if item.likely else "perhaps"),
+            )
+            for item in analysis.communication.unclaimed
+        ),
+        brief_rows=3,
+    )
+
+
+def communication_data(analysis: Analysis) -> dict[str, Any]:
+    """The key `communication` of `makeway analyze --json`."""
+    evidence = analysis.communication
+    return {
+        "matched": [
+            {
+                "rule": item.rule.by if item.rule else None,
+                "library": item.rule.library if item.rule else None,
+                "names": list(item.names),
+                "kernels": item.kernels,
+                "ms": milliseconds(item.time_ns),
+            }
+            for item in evidence.matched
+        ],
+        "unclaimed": [
+            {"name": item.name, "kernels": item.kernels, "ms": milliseconds(item.time_ns), "likely": item.likely}
+            for item in evidence.unclaimed
+        ],
+        "world": evidence.world,
+        "suggestion": evidence.suggestion,
+    }
