@@ -6,7 +6,7 @@ Deterministic: events are taken in the order of (time, operation). Nothing runni
 from __future__ import annotations
 
 import heapq
-import random
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -14,7 +14,16 @@ from typing import Literal
 
 from makeway.model.simulate.block_engine import BlockSms
 from makeway.model.simulate.class_engine import ClassSms
-from makeway.model.simulate.policies import Dispatch, Proportional, SharingPolicy, StrictHeadOfLine, latency_shares
+from makeway.model.simulate.policies import (
+    BackFill,
+    CutAhead,
+    Dispatch,
+    HeldQueue,
+    Proportional,
+    SharingPolicy,
+    StrictHeadOfLine,
+    latency_shares,
+)
 from makeway.model.simulate.program import EngineOp, Program
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout, Sms
 from makeway.values.errors import InputError
@@ -116,6 +125,7 @@ class _Run:
         self.moving: set[str] = set()
         self.startable: list[str] = []  # groups of which every rank has just become resident
         self.live = list(range(len(ops), len(layout.ops)))  # operations whose clock runs; kept rooms' always does
+        self.tried: list[int] = []  # operations that the last dispatch let place blocks
         self.shared: object = None  # what the speeds were last computed from
         self._link_up()
         self.not_started = {group: len(indexes) for group, indexes in self.groups.items()}
@@ -124,7 +134,7 @@ class _Run:
         if self.engine == "class":
             return ClassSms(layout, self.clock, self.speed, self.unplaced)
         seed = self.program.seed * 1_000_003 + rank
-        return BlockSms(layout, self.clock, self.speed, self.unplaced, random.Random(seed))
+        return BlockSms(layout, self.clock, self.speed, self.unplaced, seed)
 
     def _link_up(self) -> None:
         self.followers, waits = linked(self.program.ops)
@@ -138,6 +148,8 @@ class _Run:
     def run(self) -> RunResult:
         while self._step():
             self.events += 1
+            if self.tried:
+                self._refill()
         stuck = [
             op.name for op, progress in zip(self.program.ops, self.progress, strict=True) if progress.ended == NEVER
         ]
@@ -237,10 +249,48 @@ class _Run:
                 arrival = max(time, self.program.ops[follower].launch_ns)
                 heapq.heappush(self.arrivals, (arrival, last_by_event, follower))
 
+    # --- many blocks of one kernel -------------------------------------------------------------
+
+    def _refill(self) -> None:
+        """Take the ends of a kernel's blocks, each followed by its next, in one go while nothing else can happen."""
+        sms, queue, ops = self.ranks[0], self.queues[0], self.program.ops
+        if len(self.ranks) > 1 or self.record or self.program.turnaround or not isinstance(sms, BlockSms) or not queue:
+            return
+        op, other_end = sms.soonest()
+        if op is None or op not in queue or op not in self.tried or self.policy.gpcs > 1:
+            return
+        if ops[op].kind != "kernel" or (ops[op].block and ops[op].block.cluster > 1):
+            return
+        match self.policy:
+            case StrictHeadOfLine():
+                others, least = [], 1  # with its last block the next operation has its turn
+            case HeldQueue(hold) if self._left(op) > 1.0 - hold:
+                others, least = [index for index in self.tried if index != op], math.ceil((1.0 - hold) * ops[op].blocks)
+            case BackFill() | CutAhead() | HeldQueue():
+                others, least = [index for index in queue if index != op], 0
+            case _:
+                return
+        within = min(other_end, self._next_arrival(), self._next_data_end()) - 2 * SAME_NS
+        before, start, speed = self.unplaced[op], self.now, self.speed
+        times = sms.refill(op, others, within_ns=within, least=least)
+        if not times:
+            return
+        clocks = [(index, self.clock[index]) for index in self.live if index != op]
+        for at, elapsed in enumerate(times, start=1) if self.record_progress else ():
+            self.now, self.unplaced[op] = start + elapsed, before - at
+            for index, clock in clocks:
+                self.clock[index] = clock + elapsed * speed[index]
+            self._take_progress()
+        self.now, self.unplaced[op] = start + times[-1], before - len(times)
+        for index, clock in clocks:
+            self.clock[index] = clock + times[-1] * speed[index]
+        self.events += len(times)
+
     # --- dispatch and bandwidth ----------------------------------------------------------------
 
     def _dispatch(self, rank: int) -> None:
         queue = self.queues[rank]
+        self.tried.clear()
         if not queue:
             return
         ops = self.program.ops
@@ -256,6 +306,7 @@ class _Run:
     def _place(self, index: int, limit: int | None) -> int:
         op, progress = self.program.ops[index], self.progress[index]
         placed = self.ranks[op.rank].place(index, limit)
+        self.tried.append(index)
         if placed:
             progress.running_blocks += placed
             if progress.started == NEVER:
