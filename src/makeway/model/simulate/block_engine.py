@@ -231,7 +231,7 @@ class BlockSms:
         """End blocks of a kernel, each followed by its next in the same room; the times of this, from now on.
 
         An SM's mixture of blocks stays the same, and with it every rate. Stops before anything else happens: after
-        `within_ns`, when two blocks end at once, where one of `others`, which wait as well, would fit first, and
+        `within_ns`, when two blocks end at once, where one of `others`, which are asked first, would fit, and
         when only `least` blocks are left to place. The caller moves the clocks of the other operations.
         """
         layout, sms, heap = self._layout, self._sms, self._ends[op]

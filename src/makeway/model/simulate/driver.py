@@ -266,13 +266,17 @@ class _Run:
         block = ops[op].block
         if ops[op].kind != "kernel" or block is None or block.cluster > 1:
             return
+        order = self._order(op)
+        if order is None:
+            return
+        others, least = order[: order.index(op)], 0
         match self.policy:
             case StrictHeadOfLine():
-                others, least = [], 1  # with its last block the next operation has its turn
+                least = 1  # with its last block the next operation has its turn
             case HeldQueue(hold) if self._left(op) > 1.0 - hold:
-                others, least = [index for index in self.tried if index != op], math.ceil((1.0 - hold) * ops[op].blocks)
+                least = math.ceil((1.0 - hold) * ops[op].blocks)  # then it lets others go first
             case BackFill() | CutAhead() | HeldQueue():
-                others, least = [index for index in queue if index != op], 0
+                pass
             case _:
                 return
         within = min(other_end, self._next_arrival(), self._next_data_end()) - 2 * SAME_NS
@@ -291,6 +295,21 @@ class _Run:
             self.clock[index] = clock + times[-1] * speed[index]
         self.events += len(times)
 
+    def _order(self, op: int) -> list[int] | None:
+        """The operations that may place blocks at the next event, in order; None where one of them was not asked yet.
+
+        Those that were asked have found every SM full.
+        """
+        order: list[int] = []
+
+        def ask(index: int, limit: int | None) -> int:
+            order.append(index)
+            return 0
+
+        part = self.program.ops[op].part
+        self.policy.dispatch(self._levels(self.queues[0], part), self._left, ask)
+        return order if op in order and set(order) <= set(self.tried) else None
+
     # --- dispatch and bandwidth ----------------------------------------------------------------
 
     def _dispatch(self, rank: int) -> None:
@@ -300,10 +319,14 @@ class _Run:
             return
         ops = self.program.ops
         for part in dict.fromkeys(ops[index].part for index in queue):  # each part of a device has its own queue
-            line = [index for index in queue if ops[index].part == part]
-            levels = [list(level) for _, level in groupby(line, key=lambda index: ops[index].priority)]
-            self.policy.dispatch(levels, self._left, self._place)
+            self.policy.dispatch(self._levels(queue, part), self._left, self._place)
         self.queues[rank] = [index for index in queue if self.unplaced[index]]
+
+    def _levels(self, queue: list[int], part: str | None) -> list[list[int]]:
+        """The operations that wait for one part of a device, by priority."""
+        ops = self.program.ops
+        line = [index for index in queue if ops[index].part == part]
+        return [list(level) for _, level in groupby(line, key=lambda index: ops[index].priority)]
 
     def _left(self, index: int) -> float:
         return self.unplaced[index] / self.program.ops[index].blocks

@@ -23,7 +23,7 @@ from makeway.values.errors import InputError
 from makeway.values.timeline import Holding, Span, SpanKind, Timeline, overlap_rate, share_of_ideal
 from makeway.values.workload import Workload
 
-MOST_BLOCKS = 2_000_000  # of a workload without controls: more go to the fluid engine
+MOST_BLOCKS = 1_000_000  # of a workload's kernels: more take the per-block engine too long
 MOST_SAMPLES = 256  # of what SMs hold, besides those at the start or the end of an operation
 EngineUsed = Literal["class", "block", "fluid"]
 _KINDS: dict[str, SpanKind] = {"kernel": "compute", "collective": "comm", "copy": "copy"}
@@ -33,8 +33,9 @@ _KINDS: dict[str, SpanKind] = {"kernel": "compute", "collective": "comm", "copy"
 class Settings:
     """Unknowns of the hardware, and options of the simulation.
 
-    The defaults are resolved from the workload and the device alone: the per-block engine, or the fluid engine above
-    `MOST_BLOCKS` blocks, with the spread that blocks have (`BLOCK_SPREAD`). The class engine knows equal times only.
+    The defaults are resolved from the workload alone (`resolved`): the per-block engine with the spread that blocks
+    have (`BLOCK_SPREAD`). Above `MOST_BLOCKS` blocks: the fluid engine, or, with several compute streams, which it
+    cannot describe, the class engine, which knows equal times only.
     """
 
     engine: Literal["auto", "class", "block", "fluid"] = "auto"
@@ -52,13 +53,6 @@ class Settings:
             raise InputError(f"skew cannot be negative, got {self.skew_ns!r} ns")
         if self.jitter and self.engine == "class":
             raise InputError("the class engine has no jitter; use the block engine or auto")
-
-    @property
-    def spread(self) -> float:
-        """The relative spread of block times."""
-        if self.jitter is None:
-            return 0.0 if self.engine == "class" else BLOCK_SPREAD
-        return self.jitter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +119,25 @@ class Prediction:
         return overlap_rate(self.timeline)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resolved:
+    engine: EngineUsed
+    spread: float
+
+
+def resolved(workload: Workload, settings: Settings) -> _Resolved:
+    """The engine and the spread for a workload: by its size alone, so that all its controls are compared alike."""
+    engine = settings.engine
+    if engine == "auto":
+        small = sum([kernel.work.blocks for kernel in workload.kernels]) <= MOST_BLOCKS
+        in_line = len({kernel.stream for kernel in workload.kernels}) <= 1
+        engine = "block" if small else "fluid" if in_line or settings.jitter else "class"
+    spread = settings.jitter
+    if spread is None:
+        spread = 0.0 if engine == "class" else BLOCK_SPREAD
+    return _Resolved(engine=engine, spread=spread)
+
+
 def vendor_dispatch(device: Device) -> Dispatch:
     """The dispatch policy published for the vendor or fitted for the device; not confirmed from Hopper on."""
     if "queue_hold" in device.facts:
@@ -150,7 +163,7 @@ def simulate(
     dispatch = settings.dispatch or vendor_dispatch(device)
     chosen = predicted_run(workload, device, controls, settings)
     plain = compile_for(workload, device, (), dispatch, settings) if controls else chosen.compiled
-    engine = _engine(plain.program, settings)
+    engine = resolved(workload, settings).engine
     first_rank = replace(plain.program, ranks=1, ops=tuple(op for op in plain.program.ops if op.rank == 0))
     base = _baseline(first_rank, _full(engine), dispatch, settings.hbm)
     return Prediction(
@@ -166,7 +179,7 @@ def simulate(
         engine=chosen.engine,
         dispatch=dispatch.name,
         hbm=settings.hbm.name,
-        jitter=settings.spread,
+        jitter=resolved(workload, settings).spread,
         blocks=sum(op.blocks for op in chosen.compiled.program.ops),
         assumed=chosen.compiled.assumed,
         without_effect=chosen.compiled.without_effect,
@@ -180,9 +193,8 @@ def predicted_run(
     """The run alone: what `simulate` compares with its baselines."""
     settings = settings or Settings()
     dispatch = settings.dispatch or vendor_dispatch(device)
-    plain = compile_for(workload, device, (), dispatch, settings)
-    chosen = compile_for(workload, device, controls, dispatch, settings) if controls else plain
-    engine = _engine(plain.program, settings)
+    chosen = compile_for(workload, device, controls, dispatch, settings)
+    engine = resolved(workload, settings).engine
     result = _run(chosen.program, engine, dispatch, settings)
     return PredictedRun(
         compiled=chosen,
@@ -198,15 +210,14 @@ def compile_for(
     """The program of a workload under settings: the last rank late by the skew, block times spread by the jitter."""
     skew = (0.0, settings.skew_ns) if settings.skew_ns else (0.0,)
     return compile_program(
-        workload, device, controls, dispatch=dispatch, jitter=settings.spread, seed=settings.seed, skew_ns=skew
+        workload,
+        device,
+        controls,
+        dispatch=dispatch,
+        jitter=resolved(workload, settings).spread,
+        seed=settings.seed,
+        skew_ns=skew,
     )
-
-
-def _engine(plain: Program, settings: Settings) -> EngineUsed:
-    """The engine of a workload, by its program without controls: all its controls are compared by one engine."""
-    if settings.engine != "auto":
-        return settings.engine
-    return "block" if sum([op.blocks for op in plain.ops]) <= MOST_BLOCKS else "fluid"
 
 
 def _full(engine: EngineUsed) -> Engine:

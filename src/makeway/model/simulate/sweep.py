@@ -94,7 +94,7 @@ def with_alternatives(prediction: Prediction, settings: Settings) -> Prediction:
 def _alternatives(prediction: Prediction, settings: Settings) -> Iterator[Alternative]:
     workload, device = prediction.workload, prediction.device
     other = DISPATCHES["backfill" if device.vendor == "nvidia" else "shader-engines"]
-    spread = replace(settings, engine="block", jitter=settings.spread or BLOCK_SPREAD)
+    spread = replace(settings, engine="block", jitter=settings.jitter or BLOCK_SPREAD)
     for dispatch in dict.fromkeys((settings.dispatch or vendor_dispatch(device), vendor_dispatch(device), other)):
         compiled = compile_for(workload, device, prediction.controls, dispatch, spread)
         for hbm in HBM_POLICIES.values():
@@ -102,7 +102,7 @@ def _alternatives(prediction: Prediction, settings: Settings) -> Iterator[Altern
             yield Alternative(
                 dispatch=dispatch.name,
                 hbm=hbm.name,
-                jitter=spread.spread,
+                jitter=spread.jitter or BLOCK_SPREAD,
                 t_ns=time_ns,
                 share_of_ideal=prediction.share_of(time_ns),
             )
