@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from makeway.act.measure.experiment import (
+    PAPER_SIDES,
     Cell,
     Experiment,
     Experiments,
@@ -19,7 +20,7 @@ from makeway.act.measure.experiment import (
     bench_experiment,
     tile_ratios,
 )
-from makeway.act.measure.job import Job
+from makeway.act.measure.job import Grid, Job
 from makeway.act.measure.outcome import Bench, VariantResult
 from makeway.act.measure.simulated import simulated_bench, simulated_experiment, simulated_workload
 from makeway.act.measure.variants import OVERLAP, PLANNED, SEQUENTIAL
