@@ -62,10 +62,7 @@ def main() -> None:
     everything: dict[str, list[float]] = {}
     deviations, ratios = [], []
     print(f"{'':<42} {'fluid, ms':>24} {'block, ms':>24}  block cold /")
-    print(
-        f"{'preset':<16} {'device':<15} {'control':<9} {'cold':>8}{'disk':>8}{'warm':>8} {'cold':>8}{'disk':>8}{'warm':>8}"
-        "  fluid warm      off"
-    )
+    print(f"{'preset':<16} {'device':<15} {'control':<8} {'    cold    disk    warm' * 2}  fluid warm      off")
     for device in DEVICES:
         for preset in LAYERS:
             for name, controls in VARIANTS.items():
