@@ -10,12 +10,14 @@ import heapq
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heapreplace
 
 from makeway.model.simulate.fitting import Held, plus
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout
-from makeway.model.simulate.spread import MOST_FACTORS, deviations, factor
+from makeway.model.simulate.spread import block_factors
 
 ANY_GPC = -1
+EQUAL = (1.0,)  # the times of all blocks over their mean
 NO_RATE = 1e-9  # what rounding leaves of a rate once all blocks have ended
 
 
@@ -45,9 +47,8 @@ class BlockSms:
         self.clock = clock
         self.speed = speed
         self._unplaced = unplaced
-        spread = any(op.jitter for op in layout.ops) or layout.program.jitter
-        most = max([op.blocks for op in layout.ops if op.kind == "kernel"], default=0) if spread else 0
-        self._deviations = deviations(seed).first(most)
+        spreads = [layout.program.jitter if op.jitter is None else op.jitter for op in layout.ops]
+        self._factors = [block_factors(seed, spread) if spread else EQUAL for spread in spreads]
         self._drawn = [0] * len(layout.ops)  # blocks of each operation that were timed
         self._sms = [_Sm(index) for index, site in enumerate(layout.program.sites) for _ in range(site.sms)]
         self._gpc = [layout.program.sites[sm.site].gpc for sm in self._sms]
@@ -142,9 +143,9 @@ class BlockSms:
         operation = self._layout.ops[op]
         kernel = operation.kind == "kernel"
         work = operation.work_ns / operation.share if kernel else NEVER
-        jitter = self._layout.program.jitter if operation.jitter is None else operation.jitter
-        if jitter and kernel:
-            work *= factor(jitter, self._deviations[self._drawn[op] % MOST_FACTORS])
+        if kernel:
+            factors = self._factors[op]
+            work *= factors[self._drawn[op] % len(factors)]
             self._drawn[op] += 1
         sm.blocks.append(_Block(op, index, work))
         self._changed(op, 1, index, sm)
@@ -236,14 +237,13 @@ class BlockSms:
         """
         layout, sms, heap = self._layout, self._sms, self._ends[op]
         operation, clock, speed = layout.ops[op], self.clock[op], self.speed[op]
-        jitter = layout.program.jitter if operation.jitter is None else operation.jitter
         mean, drawn, left, entries = (
             operation.work_ns / operation.share,
             self._drawn[op],
             self._unplaced[op],
             self._entries,
         )
-        values, slowdowns, elapsed = self._deviations, dict[int, float](), 0.0
+        factors, period, slowdowns, elapsed = self._factors[op], len(self._factors[op]), dict[int, float](), 0.0
         times: list[float] = []
         while left > least and len(heap) > 2:
             end, entry, block = heap[0]
@@ -263,10 +263,10 @@ class BlockSms:
                 break
             elapsed += ahead
             clock += ahead * speed
-            work = mean * factor(jitter, values[drawn % MOST_FACTORS]) if jitter else mean
             entries += 1
-            block.end, block.drawn = clock + work * slow, entries
-            heapq.heapreplace(heap, (block.end, entries, block))
+            block.end = end = clock + mean * factors[drawn % period] * slow
+            block.drawn = entries
+            heapreplace(heap, (end, entries, block))
             drawn, left = drawn + 1, left - 1
             times.append(elapsed)
         if times:

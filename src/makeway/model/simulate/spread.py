@@ -18,32 +18,28 @@ from statistics import NormalDist
 BLOCK_SPREAD = 0.06
 SHORTEST_BLOCK = 0.05  # of a block's mean time
 _STRATA = 64
-MOST_FACTORS = 1 << 14  # then they repeat
-
-
-class Deviations:
-    """Deviations of blocks from their mean time, in standard deviations; made as far as they are asked for."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-        self._known: list[float] = []
-
-    def first(self, count: int) -> list[float]:
-        """At least the first `count` deviations, at most `MOST_FACTORS`: block `k` takes number `k % MOST_FACTORS`."""
-        while len(self._known) < min(count, MOST_FACTORS):
-            self._known += self._next_strata(len(self._known) // _STRATA)
-        return self._known
-
-    def _next_strata(self, batch: int) -> list[float]:
-        offset = _halved(batch)
-        values = [_QUANTILE((stratum + offset) / _STRATA) for stratum in range(_STRATA)]
-        mean = sum(values) / _STRATA  # 0 but for the offset, so every batch keeps the kernel's mean time
-        values = [value - mean for value in values]
-        self._random.shuffle(values)
-        return values
-
-
+MOST_FACTORS = 1 << 12  # then they repeat
 _QUANTILE = NormalDist().inv_cdf
+
+
+@lru_cache(maxsize=16)
+def block_factors(seed: int, spread: float) -> tuple[float, ...]:
+    """The times of a kernel's blocks over their mean: block `k` takes number `k % MOST_FACTORS`."""
+    return tuple([max(1.0 + spread * deviation, SHORTEST_BLOCK) for deviation in deviations(seed)])
+
+
+@lru_cache(maxsize=16)
+def deviations(seed: int) -> tuple[float, ...]:
+    """Deviations of blocks from their mean time, in standard deviations."""
+    draw = random.Random(seed)
+    values: list[float] = []
+    for batch in range(MOST_FACTORS // _STRATA):
+        offset = _halved(batch)
+        strata = [_QUANTILE((stratum + offset) / _STRATA) for stratum in range(_STRATA)]
+        mean = sum(strata) / _STRATA  # 0 but for the offset, so every batch keeps the kernel's mean time
+        draw.shuffle(strata)
+        values += [value - mean for value in strata]
+    return tuple(values)
 
 
 def _halved(number: int) -> float:
@@ -53,14 +49,3 @@ def _halved(number: int) -> float:
         value += step * (number & 1)
         number, step = number >> 1, step / 2
     return value + step / 2 if value else 0.5
-
-
-@lru_cache(maxsize=64)
-def deviations(seed: int) -> Deviations:
-    """The deviations of one seed."""
-    return Deviations(seed)
-
-
-def factor(spread: float, deviation: float) -> float:
-    """A block's time over the mean, never nearly 0."""
-    return max(1.0 + spread * deviation, SHORTEST_BLOCK)
