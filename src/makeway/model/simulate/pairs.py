@@ -18,7 +18,7 @@ from makeway.model.simulate.program import EngineOp, Interference, Program
 from makeway.model.simulate.sms import SAME_NS
 
 ENDLESS_NS = 1e12  # work of a collective that outlasts every kernel
-MOST_KNOTS = 512  # of a curve: with jitter there is an event per block
+MOST_KNOTS = 128  # of a curve: with jitter there is an event per block
 _JUST_AFTER_NS = 10 * SAME_NS
 
 
