@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import TypeVar, assert_never
 
 from makeway.model.residency import check_launch, need, resident_blocks
 from makeway.model.simulate.dma import dma_cost
-from makeway.model.simulate.driver import run
+from makeway.model.simulate.kept_runs import kept_run
 from makeway.model.simulate.network import PATHS, CollectiveCost, check_one_node, collective_cost, default_blocks
-from makeway.model.simulate.policies import Dispatch
+from makeway.model.simulate.policies import Dispatch, Proportional, StrictHeadOfLine
 from makeway.model.simulate.program import EngineOp, Interference, Program, Saturation, Site
 from makeway.model.simulate.rewrite import idle_controls, rewritten
 from makeway.values.collective import CommFootprint, load_footprint
@@ -62,14 +62,15 @@ def compile_program(
 
     All ranks run the same operations, so ranks that start together behave alike and one represents them all.
     """
-    compiler = _Compiler(device, tuple(controls), dispatch)
+    compiler = _Compiler(device, tuple(controls), dispatch, jitter)
     compiler.without_effect += idle_controls(workload, controls)
-    return compiler.compile(rewritten(workload, controls), jitter=jitter, seed=seed, skew_ns=tuple(skew_ns))
+    return compiler.compile(rewritten(workload, controls), seed=seed, skew_ns=tuple(skew_ns))
 
 
 class _Compiler:
-    def __init__(self, device: Device, controls: tuple[Control, ...], dispatch: Dispatch) -> None:
+    def __init__(self, device: Device, controls: tuple[Control, ...], dispatch: Dispatch, jitter: float) -> None:
         self.device = device
+        self.jitter = jitter
         self.dispatch = dispatch
         self.partition = _only(controls, SmPartition)
         self.blocks = _only(controls, CommBlocks)
@@ -83,7 +84,7 @@ class _Compiler:
         if self.partition and self.partition.comm_sms >= sms:
             raise InputError(f"{self.partition.comm_sms} SMs for communication leave none of {sms} for compute")
 
-    def compile(self, workload: Workload, *, jitter: float, seed: int, skew_ns: tuple[float, ...]) -> Compiled:
+    def compile(self, workload: Workload, *, seed: int, skew_ns: tuple[float, ...]) -> Compiled:
         self.assumed += workload.assumed
         number = {operation.name: index for index, operation in enumerate(workload.operations)}
         one_rank = [
@@ -119,7 +120,7 @@ class _Compiler:
                 any=model_number(self.device, "overlap_loss", 0.0),
                 comm=model_number(self.device, "overlap_comm_loss", 0.0),
             ),
-            jitter=jitter,
+            jitter=self.jitter,
             seed=seed,
         )
         return Compiled(
@@ -205,7 +206,10 @@ class _Compiler:
         return max(arithmetic, memory)
 
     def _measured_work(self, op: KernelOp, share: float) -> float:
-        """Work of all blocks together for which the kernel, as measured, takes its time on the whole device."""
+        """Work of all blocks together for which the kernel, as measured, takes its time on the whole device.
+
+        The time was measured with the spread that blocks have, so it is met with the spread of this program.
+        """
         assert isinstance(op.work, Measured)
         resources = op.measured_as or op.resources
         blocks = resident_blocks(self.device, resources) * self.device.sms if op.persistent else op.work.blocks
@@ -217,7 +221,7 @@ class _Compiler:
             work_ns=_UNIT_WORK_NS,
             share=share,
         )
-        return op.work.time_ns * blocks * _UNIT_WORK_NS / _alone_ns(self.device, unit)
+        return op.work.time_ns * blocks * _UNIT_WORK_NS / _alone_ns(self.device, unit, self.jitter)
 
     # --- collectives ---------------------------------------------------------------------------
 
@@ -345,18 +349,13 @@ def model_number(device: Device, key: str, default: float) -> float:
     return float(owned[0].value) if owned and not isinstance(owned[0].value, tuple) else default
 
 
-def _alone_ns(device: Device, op: EngineOp) -> float:
+def _alone_ns(device: Device, op: EngineOp, jitter: float) -> float:
     program = Program(
         sm=device.sm,
         sites=(Site(part=None, gpc=0, sms=device.sms),),
         ranks=1,
         ops=(op,),
         saturation=saturation(device),
+        jitter=jitter,
     )
-    return _end_ns(program)
-
-
-@lru_cache(maxsize=4096)
-def _end_ns(program: Program) -> float:
-    """Cached: a planner compiles the same measured kernels hundreds of times."""
-    return run(program, engine="class").end_ns
+    return kept_run(program, "block" if jitter else "class", StrictHeadOfLine(), Proportional()).end_ns

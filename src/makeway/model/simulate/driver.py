@@ -6,7 +6,7 @@ Deterministic: events are taken in the order of (time, operation). Nothing runni
 from __future__ import annotations
 
 import heapq
-import random
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -14,7 +14,16 @@ from typing import Literal
 
 from makeway.model.simulate.block_engine import BlockSms
 from makeway.model.simulate.class_engine import ClassSms
-from makeway.model.simulate.policies import Dispatch, Proportional, SharingPolicy, StrictHeadOfLine, latency_shares
+from makeway.model.simulate.policies import (
+    BackFill,
+    CutAhead,
+    Dispatch,
+    HeldQueue,
+    Proportional,
+    SharingPolicy,
+    StrictHeadOfLine,
+    latency_shares,
+)
 from makeway.model.simulate.program import EngineOp, Program
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout, Sms
 from makeway.values.errors import InputError
@@ -82,11 +91,14 @@ def run(
     engine: Engine,
     dispatch: Dispatch | None = None,
     hbm: SharingPolicy | None = None,
-    record: bool = False,
+    sample_ns: float | None = None,
     progress: bool = False,
 ) -> RunResult:
-    """Run a program to its end; an operation that can never become resident is an error."""
-    return _Run(program, engine, dispatch or StrictHeadOfLine(), hbm or Proportional(), record, progress).run()
+    """Run a program to its end; an operation that can never become resident is an error.
+
+    With `sample_ns`, what the SMs hold is recorded about so often, and where an operation starts or ends.
+    """
+    return _Run(program, engine, dispatch or StrictHeadOfLine(), hbm or Proportional(), sample_ns, progress).run()
 
 
 @dataclass
@@ -95,7 +107,7 @@ class _Run:
     engine: Engine
     policy: Dispatch
     hbm: SharingPolicy
-    record: bool
+    sample_ns: float | None
     record_progress: bool
     now: float = 0.0
     events: int = 0
@@ -116,6 +128,8 @@ class _Run:
         self.moving: set[str] = set()
         self.startable: list[str] = []  # groups of which every rank has just become resident
         self.live = list(range(len(ops), len(layout.ops)))  # operations whose clock runs; kept rooms' always does
+        self.tried: list[int] = []  # operations that the last dispatch let place blocks
+        self.sampled: list[int] = []  # the running operations at the last sample
         self.shared: object = None  # what the speeds were last computed from
         self._link_up()
         self.not_started = {group: len(indexes) for group, indexes in self.groups.items()}
@@ -124,7 +138,7 @@ class _Run:
         if self.engine == "class":
             return ClassSms(layout, self.clock, self.speed, self.unplaced)
         seed = self.program.seed * 1_000_003 + rank
-        return BlockSms(layout, self.clock, self.speed, self.unplaced, random.Random(seed))
+        return BlockSms(layout, self.clock, self.speed, self.unplaced, seed)
 
     def _link_up(self) -> None:
         self.followers, waits = linked(self.program.ops)
@@ -138,6 +152,8 @@ class _Run:
     def run(self) -> RunResult:
         while self._step():
             self.events += 1
+            if self.tried:
+                self._refill()
         stuck = [
             op.name for op, progress in zip(self.program.ops, self.progress, strict=True) if progress.ended == NEVER
         ]
@@ -170,8 +186,8 @@ class _Run:
         for rank in self.ranks:
             rank.settle()
         self._share()
-        if self.record:
-            self._take_sample()
+        if self.sample_ns is not None:
+            self._take_sample(self.sample_ns)
         if self.record_progress:
             self._take_progress()
         return True
@@ -237,18 +253,80 @@ class _Run:
                 arrival = max(time, self.program.ops[follower].launch_ns)
                 heapq.heappush(self.arrivals, (arrival, last_by_event, follower))
 
+    # --- many blocks of one kernel -------------------------------------------------------------
+
+    def _refill(self) -> None:
+        """Take the ends of a kernel's blocks, each followed by its next, in one go while nothing else can happen."""
+        sms, queue, ops = self.ranks[0], self.queues[0], self.program.ops
+        if len(self.ranks) > 1 or self.program.turnaround or not isinstance(sms, BlockSms) or not queue:
+            return
+        op, other_end = sms.soonest()
+        if op is None or op not in queue or op not in self.tried or self.policy.gpcs > 1:
+            return
+        block = ops[op].block
+        if ops[op].kind != "kernel" or block is None or block.cluster > 1:
+            return
+        order = self._order(op)
+        if order is None:
+            return
+        others, least = order[: order.index(op)], 0
+        match self.policy:
+            case StrictHeadOfLine():
+                least = 1  # with its last block the next operation has its turn
+            case HeldQueue(hold) if self._left(op) > 1.0 - hold:
+                least = math.ceil((1.0 - hold) * ops[op].blocks)  # then it lets others go first
+            case BackFill() | CutAhead() | HeldQueue():
+                pass
+            case _:
+                return
+        within = min(other_end, self._next_arrival(), self._next_data_end()) - 2 * SAME_NS
+        before, start, speed = self.unplaced[op], self.now, self.speed
+        times = sms.refill(op, others, within_ns=within, least=least)
+        if not times:
+            return
+        clocks = [(index, self.clock[index]) for index in self.live if index != op]
+        for at, elapsed in enumerate(times, start=1) if self.record_progress else ():
+            self.now, self.unplaced[op] = start + elapsed, before - at
+            for index, clock in clocks:
+                self.clock[index] = clock + elapsed * speed[index]
+            self._take_progress()
+        self.now, self.unplaced[op] = start + times[-1], before - len(times)
+        for index, clock in clocks:
+            self.clock[index] = clock + times[-1] * speed[index]
+        self.events += len(times)
+
+    def _order(self, op: int) -> list[int] | None:
+        """The operations that may place blocks at the next event, in order; None where one of them was not asked yet.
+
+        Those that were asked have found every SM full.
+        """
+        order: list[int] = []
+
+        def ask(index: int, limit: int | None) -> int:
+            order.append(index)
+            return 0
+
+        part = self.program.ops[op].part
+        self.policy.dispatch(self._levels(self.queues[0], part), self._left, ask)
+        return order if op in order and set(order) <= set(self.tried) else None
+
     # --- dispatch and bandwidth ----------------------------------------------------------------
 
     def _dispatch(self, rank: int) -> None:
         queue = self.queues[rank]
+        self.tried.clear()
         if not queue:
             return
         ops = self.program.ops
         for part in dict.fromkeys(ops[index].part for index in queue):  # each part of a device has its own queue
-            line = [index for index in queue if ops[index].part == part]
-            levels = [list(level) for _, level in groupby(line, key=lambda index: ops[index].priority)]
-            self.policy.dispatch(levels, self._left, self._place)
+            self.policy.dispatch(self._levels(queue, part), self._left, self._place)
         self.queues[rank] = [index for index in queue if self.unplaced[index]]
+
+    def _levels(self, queue: list[int], part: str | None) -> list[list[int]]:
+        """The operations that wait for one part of a device, by priority."""
+        ops = self.program.ops
+        line = [index for index in queue if ops[index].part == part]
+        return [list(level) for _, level in groupby(line, key=lambda index: ops[index].priority)]
 
     def _left(self, index: int) -> float:
         return self.unplaced[index] / self.program.ops[index].blocks
@@ -256,6 +334,7 @@ class _Run:
     def _place(self, index: int, limit: int | None) -> int:
         op, progress = self.program.ops[index], self.progress[index]
         placed = self.ranks[op.rank].place(index, limit)
+        self.tried.append(index)
         if placed:
             progress.running_blocks += placed
             if progress.started == NEVER:
@@ -367,7 +446,11 @@ class _Run:
         )
         self.steps.append(Progress(time_ns=self.now, done=done, resident=resident))
 
-    def _take_sample(self) -> None:
+    def _take_sample(self, least_ns: float) -> None:
+        last = self.samples[-1].time_ns if self.samples else -NEVER
+        if self.now < last + least_ns and self.live == self.sampled:
+            return
+        self.sampled = list(self.live)
         for rank_index, rank in enumerate(self.ranks):
             holdings = tuple(sorted(rank.holdings().items()))
             self.samples.append(Sample(time_ns=self.now, rank=rank_index, holdings=holdings))

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 
-from makeway.model.simulate.driver import Engine, OpTimes, RunResult, check_residency, linked, run
+from makeway.model.simulate.driver import Engine, OpTimes, RunResult, check_residency, linked
 from makeway.model.simulate.fitting import Held
+from makeway.model.simulate.kept_runs import kept_run
 from makeway.model.simulate.pairs import ENDLESS_NS, Meeting, Pairs, comparable
 from makeway.model.simulate.policies import CutAhead, Dispatch, HeldQueue, SharingPolicy
 from makeway.model.simulate.program import Latencies, Program
@@ -31,7 +32,7 @@ def fluid_run(program: Program, *, full: Engine, dispatch: Dispatch, hbm: Sharin
     try:
         return _FluidRun(program, dispatch, hbm).run()
     except _UnpairedError as error:
-        result = run(program, engine=full, dispatch=dispatch, hbm=hbm)
+        result = kept_run(program, full, dispatch, hbm)
         return replace(result, fallback=str(error))
 
 

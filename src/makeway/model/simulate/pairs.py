@@ -11,15 +11,14 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from makeway.model.simulate import policies
+from makeway.model.simulate.disk_cache import DiskCache
 from makeway.model.simulate.driver import Engine, RunResult, run
-from makeway.model.simulate.pair_cache import PairCache
-from makeway.model.simulate.policies import Dispatch, SharingPolicy
+from makeway.model.simulate.policies import Dispatch, SharingPolicy, known_by_repr
 from makeway.model.simulate.program import EngineOp, Interference, Program
 from makeway.model.simulate.sms import SAME_NS
 
 ENDLESS_NS = 1e12  # work of a collective that outlasts every kernel
-MOST_KNOTS = 512  # of a curve: with jitter there is an event per block
+MOST_KNOTS = 128  # of a curve: with jitter there is an event per block
 _JUST_AFTER_NS = 10 * SAME_NS
 
 
@@ -99,9 +98,7 @@ class Pairs:
         self._dispatch = dispatch
         self._hbm = hbm
         self._known: dict[tuple[str | EngineOp, ...], Meeting] = {}
-        # Only the policies of this package are known by their repr; others are kept in memory alone.
-        kept = type(dispatch).__module__ == type(hbm).__module__ == policies.__name__
-        self._cache = PairCache((engine, base, dispatch, hbm)) if kept else None
+        self._cache = DiskCache("pairs", (engine, base, dispatch, hbm)) if known_by_repr(dispatch, hbm) else None
 
     def alone(self, op: EngineOp) -> Meeting:
         """A kernel, or a collective, with the device to itself."""

@@ -171,6 +171,11 @@ def latency_shares(
     return {op: 1.0 / (1.0 + waiting[op] * (stretch - 1.0)) if demands[op] else 1.0 for op in demands}
 
 
+def known_by_repr(dispatch: Dispatch, hbm: SharingPolicy) -> bool:
+    """Whether both policies are of this module, so that their text says all about them."""
+    return type(dispatch).__module__ == type(hbm).__module__ == __name__
+
+
 DISPATCHES: dict[str, Dispatch] = {
     "strict": StrictHeadOfLine(),
     "backfill": BackFill(),

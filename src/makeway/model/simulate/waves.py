@@ -6,7 +6,7 @@ by arithmetic; only a moment at which somebody else may take a slot is an event.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from copy import copy
 from statistics import fmean
 
@@ -97,8 +97,11 @@ class Waves:
 
     def _leave_curve(self, curve: Curve, now: float) -> None:
         ended, resident = 0.0, 0.0
-        for time, blocks in zip(curve.times_ns, curve.blocks, strict=True):
-            end = self._origin + time
+        first = max(bisect_left(curve.times_ns, now - self._origin - SAME_NS) - 2, 0)  # the last ones to have ended
+        for at in range(first, len(curve.times_ns)):
+            if resident >= self._slots:
+                break
+            end, blocks = self._origin + curve.times_ns[at], curve.blocks[at]
             if end < now - SAME_NS:
                 ended = blocks
             elif blocks > ended + resident and resident < self._slots:

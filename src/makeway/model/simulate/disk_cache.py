@@ -1,7 +1,8 @@
-"""Measured pairs on disk: numbers under a hash of everything they depend on, the simulator's own source included.
+"""Simulated runs on disk: numbers under a hash of everything they depend on, the simulator's own source included.
 
-One small file per measurement in `$XDG_CACHE_HOME/makeway/pairs` (default ~/.cache/makeway/pairs), readable by its
-owner only. The directory may be deleted at any time. What is damaged, or belongs to somebody else, is not read.
+One small file per run in a folder of `$XDG_CACHE_HOME/makeway` (default ~/.cache/makeway), readable by its owner
+only: `pairs` for the fluid engine's pairs, `runs` for whole programs. A folder may be deleted at any time, and its
+oldest files go when it grows beyond `MOST_FOLDER_BYTES`. What is damaged, or belongs to somebody else, is not read.
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ import math
 import os
 import stat
 import tempfile
+from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from makeway.model import residency
 
 MOST_BYTES = 1 << 20  # of one file
+MOST_FOLDER_BYTES = 64 << 20
+_WRITES_PER_CHECK = 64
+Folder = Literal["pairs", "runs"]
+_writes: Counter[Path] = Counter()  # of this process, by folder
 
 
-class PairCache:
-    """The measurements that share a prefix: device, engine and policies."""
+class DiskCache:
+    """The runs that share a folder and a prefix: engine, policies and, for pairs, the device."""
 
-    def __init__(self, prefix: object) -> None:
-        self._directory = _own_directory()
+    def __init__(self, folder: Folder, prefix: object) -> None:
+        self._directory = _own_directory(folder)
         self._prefix = f"{_model_version()}\0{prefix!r}\0"
 
     def read(self, key: object) -> list[float] | None:
@@ -42,12 +49,15 @@ class PairCache:
         return [float(number) for number in numbers] if finite else None
 
     def write(self, key: object, numbers: list[float]) -> None:
-        """Keep numbers for other processes; where the disk refuses, they are measured again next time."""
-        if self._directory is None:
-            return
+        """Keep numbers for other processes; where the disk refuses, they are computed again next time."""
         text = json.dumps(numbers, allow_nan=False)
+        if self._directory is None or len(text) >= MOST_BYTES:
+            return
+        if _writes[self._directory] % _WRITES_PER_CHECK == 0:
+            _drop_oldest(self._directory)
+        _writes[self._directory] += 1
         try:
-            handle, name = tempfile.mkstemp(dir=self._directory, prefix=".pair-")
+            handle, name = tempfile.mkstemp(dir=self._directory, prefix=".new-")
             try:
                 with os.fdopen(handle, "w", encoding="ascii") as file:
                     file.write(f"{_digest(text)}\n{text}")
@@ -62,16 +72,34 @@ class PairCache:
         return f"{_digest(f'{self._prefix}{key!r}')}.json"
 
 
-def default_directory() -> Path:
-    """The directory of measured pairs."""
+def default_directory(folder: Folder) -> Path:
+    """Where the runs of a folder are kept."""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "makeway" / "pairs"
+    return (Path(root) if root else Path.home() / ".cache") / "makeway" / folder
 
 
-def _own_directory() -> Path | None:
+def _drop_oldest(directory: Path) -> None:
+    """Delete the oldest files where a folder is too large, until a quarter of it is free again."""
+    try:
+        with os.scandir(directory) as entries:
+            facts = [(entry.stat(follow_symlinks=False), entry.path) for entry in entries]
+        files = sorted((item.st_mtime_ns, item.st_size, path) for item, path in facts)
+        size = sum(size for _, size, _ in files)
+        if size <= MOST_FOLDER_BYTES:
+            return
+        for _, file_bytes, path in files:
+            if size <= MOST_FOLDER_BYTES * 3 // 4:
+                return
+            os.unlink(path)
+            size -= file_bytes
+    except OSError:  # another process drops them too
+        return
+
+
+def _own_directory(folder: Folder) -> Path | None:
     """The directory, created where it is missing; None unless only its owner, this user, may write to it."""
     try:
-        path = default_directory()
+        path = default_directory(folder)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
         facts = path.lstat()
@@ -92,7 +120,7 @@ def _own_text(path: Path) -> str:
 
 @cache
 def _model_version() -> str:
-    """A hash of the simulator's source: a changed model never reads what another one measured."""
+    """A hash of the simulator's source: a changed model never reads what another one computed."""
     sources = [*sorted(Path(__file__).parent.glob("*.py")), Path(residency.__file__)]
     return _digest("\0".join(f"{path.name}\0{path.read_text(encoding='utf-8')}" for path in sources))
 
