@@ -155,7 +155,7 @@ def simulate(
         engine=engine if result.fallback is None else _full(engine),
         dispatch=dispatch.name,
         hbm=settings.hbm.name,
-        jitter=settings.spread,
+        jitter=_widest_spread(plain.program),
         blocks=sum(op.blocks for op in chosen.program.ops),
         assumed=chosen.assumed,
         without_effect=chosen.without_effect,
@@ -169,7 +169,14 @@ def compile_for(
     """The program of a workload under settings: the last rank late by the skew, block times spread by the jitter."""
     skew = (0.0, settings.skew_ns) if settings.skew_ns else (0.0,)
     return compile_program(
-        workload, device, controls, dispatch=dispatch, jitter=settings.spread, seed=settings.seed, skew_ns=skew
+        workload,
+        device,
+        controls,
+        dispatch=dispatch,
+        jitter=settings.spread,
+        by_length=settings.jitter is None,
+        seed=settings.seed,
+        skew_ns=skew,
     )
 
 
@@ -177,7 +184,15 @@ def _engine(plain: Program, settings: Settings) -> EngineUsed:
     """The engine of a workload, by its program without controls: all its controls are compared by one engine."""
     if settings.engine != "auto":
         return settings.engine
+    if settings.jitter is None and not _widest_spread(plain):
+        return "class"  # the same to 1e-6, and faster
     return "block" if sum([op.blocks for op in plain.ops]) <= MOST_BLOCKS else "fluid"
+
+
+def _widest_spread(program: Program) -> float:
+    """The largest relative spread of block times among the kernels of a program."""
+    spreads = [program.jitter if op.jitter is None else op.jitter for op in program.ops if op.kind == "kernel"]
+    return max(spreads, default=0.0)
 
 
 def _full(engine: EngineUsed) -> Engine:
