@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -45,7 +44,7 @@ def test_the_next_block_goes_to_the_sm_with_the_most_room(x_threads: int, y_thre
     """Gilman et al.: 5 SMs, SM0 empty, one block of X on each other; three blocks of Y one at a time."""
     ops = (kernel("x", threads(x_threads), 5), kernel("y", threads(y_threads), 3))
     layout = Layout(program(PASCAL, 5, *ops), StrictHeadOfLine())
-    sms = BlockSms(layout, [0.0, 0.0], [1.0, 1.0], [5, 3], random.Random(0))
+    sms = BlockSms(layout, [0.0, 0.0], [1.0, 1.0], [5, 3], 0)
     sms.place(0, 5)
     emptied = sms._sms[0]
     emptied.blocks.clear()
@@ -173,4 +172,5 @@ def test_max_min_meets_small_wishes_in_full() -> None:
 
 def test_engines_share_one_interface() -> None:
     names = {name for name in dir(ClassSms) if not name.startswith("_")}
-    assert names == {name for name in dir(BlockSms) if not name.startswith("_")}
+    only_by_block = {"refill", "soonest"}  # many ends at once: the class engine has few events anyway
+    assert names == {name for name in dir(BlockSms) if not name.startswith("_")} - only_by_block

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import fmean, pstdev
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from makeway.model.residency import need, resident_blocks
-from makeway.model.simulate.driver import run
+from makeway.model.simulate.driver import _Run, run
 from makeway.model.simulate.policies import BackFill, CutAhead, HeldQueue, MaxMin, Proportional, StrictHeadOfLine
 from makeway.model.simulate.predict import Settings, simulate
 from makeway.model.simulate.program import EngineOp, Program, Site
+from makeway.model.simulate.spread import BLOCK_SPREAD, deviations
 from makeway.values.collective import load_footprint
 from makeway.values.control import CommPriority, Control, LaunchOrder, SmemPad, SmPartition
 from makeway.values.device import load_device
@@ -91,12 +93,28 @@ def test_both_engines_agree_on_equal_block_times(program: Program, policy: Stric
 
 
 @few
+@given(programs(), policies, hbm_rules, st.sampled_from([0.02, BLOCK_SPREAD, 0.2]))
+def test_taking_many_ends_at_once_changes_nothing(
+    program: Program, policy: StrictHeadOfLine, hbm: Proportional, jitter: float
+) -> None:
+    spread = replace(program, jitter=jitter)
+    fast = run(spread, engine="block", dispatch=policy, hbm=hbm)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Run, "_refill", lambda self: None)
+        slow = run(spread, engine="block", dispatch=policy, hbm=hbm)
+    assert fast.events == slow.events
+    for one, other in zip(fast.times, slow.times, strict=True):
+        assert one.started_ns == pytest.approx(other.started_ns, rel=1e-9)
+        assert one.ended_ns == pytest.approx(other.ended_ns, rel=1e-9)
+
+
+@few
 @given(programs(), policies, st.sampled_from(["class", "block"]), st.sampled_from([0.0, 0.1]))
 def test_an_sm_never_holds_more_than_it_has(
     program: Program, policy: StrictHeadOfLine, engine: str, jitter: float
 ) -> None:
     jitter = jitter if engine == "block" else 0.0
-    result = run(replace(program, jitter=jitter), engine=engine, dispatch=policy, record=True)  # type: ignore[arg-type]
+    result = run(replace(program, jitter=jitter), engine=engine, dispatch=policy, sample_ns=0.0)  # type: ignore[arg-type]
     sm = program.sm
     for sample in result.samples:
         assert sum(sms for _, sms in sample.holdings) == 10
@@ -192,6 +210,26 @@ def test_sequential_is_the_sum(kernel: KernelResources, blocks: int) -> None:
     assert prediction.t_sequential_ns == pytest.approx(1e6 + 5e5, rel=1e-6)
     assert prediction.t_compute_ns == pytest.approx(1e6, rel=1e-6)
     assert prediction.t_comm_ns == pytest.approx(5e5, rel=1e-6)
+
+
+@few
+@given(blocks_of_compute, st.integers(1, 3000), st.sampled_from([None, 0.02, 0.14]), st.integers(1, 3))
+def test_a_measured_kernel_takes_its_measured_time_with_any_spread(
+    kernel: KernelResources, blocks: int, jitter: float | None, launches: int
+) -> None:
+    workload = pair(kernel, blocks, 1e6, 5e5, launches=launches)
+    prediction = simulate(workload, A100, (), Settings(jitter=jitter))
+    assert prediction.t_compute_ns == pytest.approx(1e6, rel=1e-9)
+    assert prediction.t_sequential_ns == pytest.approx(1e6 + 5e5, rel=1e-9)
+
+
+def test_block_times_keep_their_mean_and_their_spread() -> None:
+    for seed in range(3):
+        values = deviations(seed).first(4096)
+        assert fmean(values) == pytest.approx(0.0, abs=1e-12)
+        assert pstdev(values) == pytest.approx(1.0, abs=0.01)
+        assert all(fmean(values[at : at + 64]) == pytest.approx(0.0, abs=1e-12) for at in range(0, 4096, 64))
+    assert deviations(0).first(64)[:64] != deviations(1).first(64)[:64]
 
 
 @few

@@ -9,6 +9,7 @@ from makeway.cli.output import add_output_options, show, show_stage
 from makeway.cli.workload_input import add_preset_options, workload_of
 from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES
 from makeway.model.simulate.predict import Settings, simulate
+from makeway.model.simulate.spread import BLOCK_SPREAD
 from makeway.model.simulate.sweep import sweep, with_alternatives
 from makeway.read.plan_file import load_plan
 from makeway.values.device import load_device
@@ -28,10 +29,10 @@ controls: pad=48KiB[:kernel*]  tile=64x64x64  priority  comm-first  comm-blocks=
           partition=32  copy-engine[=broadcast[,prelaunch]]  chunks=4
 
 Nothing here is measured. Two policies of the hardware are not confirmed (which block is dispatched
-first, how HBM is shared): --policies all shows every combination, with 5 % spread of block times.
+first, how HBM is shared): --policies all shows every combination.
 """
 
-MANY_BLOCKS = 30_000  # more take the block engine several seconds
+MANY_BLOCKS = 150_000  # more take the block engine several seconds
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +43,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=("auto", "class", "block", "fluid"),
         default="auto",
-        help="how to simulate: SM states with counts (class), block by block, from measured pairs of operations "
-        "(fluid), or class or block as fits (default: auto)",
+        help="how to simulate: block by block, by SM states with equal block times (class), from simulated pairs of "
+        "operations (fluid); auto is block, or fluid for millions of blocks (default: auto)",
     )
     parser.add_argument("--dispatch", choices=tuple(DISPATCHES), help="dispatch policy (default: the vendor's)")
     parser.add_argument("--hbm", choices=tuple(HBM_POLICIES), default="proportional", help="how HBM is shared")
-    parser.add_argument("--jitter", type=float, default=0.0, metavar="X", help="relative spread of block times")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random block times (default: 0)")
+    parser.add_argument(
+        "--jitter",
+        type=float,
+        metavar="X",
+        help=f"relative spread of block times (default: {BLOCK_SPREAD:g}; class engine: 0)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the order in which blocks take their times (default: 0)"
+    )
     parser.add_argument("--skew-us", type=float, default=0.0, metavar="T", help="how much later the last rank starts")
     parser.add_argument(
         "--policies",

@@ -75,17 +75,22 @@ def _prediction_report(prediction: Prediction, arguments: str) -> Report:
 
 
 def _times(prediction: Prediction) -> Bars:
-    rate = prediction.overlap_rate
+    rate, naive = prediction.overlap_rate, prediction.t_naive_ns
     beside = "" if rate is None else f"{percent(100 * rate)} beside compute"
     return ideal_bars(
         (
             time_bar("compute alone", prediction.t_compute_ns, "compute"),
             time_bar("communication alone", prediction.t_comm_ns, "comm", beside),
             time_bar("sequential", prediction.t_sequential_ns, "memory"),
+            *(() if not prediction.controls or naive is None else (_naive_bar(prediction, naive),)),
             time_bar("predicted", prediction.t_ns, "overlapped", share_text(prediction.share_of_ideal)),
         ),
         prediction.ideal_ns,
     )
+
+
+def _naive_bar(prediction: Prediction, naive_ns: float) -> Bar:
+    return time_bar("without controls", naive_ns, "overlapped", share_text(prediction.share_of_ideal_naive))
 
 
 def _alternatives_section(alternatives: Sequence[Alternative]) -> tuple[Section, ...]:
@@ -110,7 +115,7 @@ def _conditions(prediction: Prediction) -> Section:
             ("engine", f"{prediction.engine} ({prediction.fallback})" if prediction.fallback else prediction.engine),
             ("dispatch", prediction.dispatch),
             ("HBM", prediction.hbm),
-            ("jitter", f"{prediction.jitter:g}"),
+            ("spread of block times", percent(100 * prediction.jitter)),
         )
     )
     blocks: tuple[Block, ...] = (facts, Notes(sentences=tuple(f"assumed: {text}" for text in prediction.assumed)))
@@ -125,7 +130,11 @@ def prediction_data(prediction: Prediction) -> dict[str, Any]:
         "workload": prediction.workload.name,
         "device": prediction.device.name,
         **data,
+        "alternatives": [
+            record(other) | {"share_of_ideal": rounded(other.share_of_ideal)} for other in prediction.alternatives
+        ],
         "share_of_ideal": rounded(prediction.share_of_ideal),
+        "share_of_ideal_naive": rounded(prediction.share_of_ideal_naive),
         "overlap_rate": rounded(prediction.overlap_rate),
     }
 

@@ -123,7 +123,7 @@ def _device_map(name: str, sides: tuple[int, ...], progress: Progress) -> Device
     published = {(int(row["grid_x"]), int(row["grid_y"])): float(row["time_ratio"]) for row in rows}
     return DeviceMap(
         name=name,
-        experiment=simulated_experiment(job, comm_time="fitted"),
+        experiment=simulated_experiment(job),
         published={grid: published[grid] for grid in grids if grid in published},
     )
 

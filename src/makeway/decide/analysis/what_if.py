@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from makeway.decide.analysis.findings import Advice
 from makeway.decide.analysis.recorded import RecordedStep
-from makeway.model.simulate.driver import run
-from makeway.model.simulate.predict import Settings, compile_for, timeline_of, vendor_dispatch
+from makeway.model.simulate.predict import PredictedRun, predicted_run
 from makeway.values.control import (
     Chunks,
     CommBlocks,
@@ -27,8 +26,6 @@ from makeway.values.workload import Workload
 
 # A replay further off than this does not predict changes reliably.
 TRUSTED_ERROR = 0.10
-# The class engine: recorded kernels are many and short.
-_SETTINGS = Settings(engine="class")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,16 +99,17 @@ def standard_controls(step: RecordedStep) -> tuple[Control, ...]:
 def what_if(step: RecordedStep, controls: Sequence[Control] | None = None) -> WhatIf:
     """The recorded step under each control alone."""
     workload, device = step.workload, step.device
-    plain = _run(workload, device, ())
+    plain = predicted_run(workload, device)
+    end_ns = plain.result.end_ns
     chosen = standard_controls(step) if controls is None else controls
-    outcomes = [_outcome(workload, device, control, plain.ended_ns) for control in chosen]
+    outcomes = [_outcome(workload, device, control, end_ns) for control in chosen]
     outcomes.sort(key=lambda outcome: -(outcome.gain_ns if outcome.gain_ns is not None else float("-inf")))
     return WhatIf(
         rank=step.rank,
         device=device.name,
         replay=Replay(
             recorded_ns=step.recorded_ns,
-            predicted_ns=plain.ended_ns - plain.began_ns,
+            predicted_ns=end_ns - _began_ns(plain),
             timeline=_in_recorded_time(plain.timeline, step),
         ),
         outcomes=tuple(outcomes),
@@ -119,24 +117,9 @@ def what_if(step: RecordedStep, controls: Sequence[Control] | None = None) -> Wh
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ran:
-    ended_ns: float
-    began_ns: float  # its first operation
-    timeline: Timeline
-    without_effect: tuple[str, ...]  # the controls that did nothing
-
-
-def _run(workload: Workload, device: Device, controls: tuple[Control, ...]) -> _Ran:
-    dispatch = vendor_dispatch(device)
-    compiled = compile_for(workload, device, controls, dispatch, _SETTINGS)
-    result = run(compiled.program, engine="class", dispatch=dispatch)
-    return _Ran(
-        ended_ns=result.end_ns,
-        began_ns=min(times.started_ns for times in result.times),
-        timeline=timeline_of(compiled.program, result, device),
-        without_effect=compiled.without_effect,
-    )
+def _began_ns(run: PredictedRun) -> float:
+    """The start of the first operation."""
+    return min(times.started_ns for times in run.result.times)
 
 
 def _in_recorded_time(timeline: Timeline, step: RecordedStep) -> Timeline:
@@ -151,11 +134,11 @@ def _in_recorded_time(timeline: Timeline, step: RecordedStep) -> Timeline:
 
 def _outcome(workload: Workload, device: Device, control: Control, plain_ns: float) -> Outcome:
     try:
-        ran = _run(workload, device, (control,))
+        run = predicted_run(workload, device, (control,))
     except MakewayError as error:
         return Outcome(control=control, gain_ns=None, why_not=str(error).partition("\n")[0])
-    why_not = ran.without_effect[0] if ran.without_effect else None
-    return Outcome(control=control, gain_ns=plain_ns - ran.ended_ns, why_not=why_not)
+    idle = run.compiled.without_effect
+    return Outcome(control=control, gain_ns=plain_ns - run.result.end_ns, why_not=idle[0] if idle else None)
 
 
 def with_gains(advice: Sequence[Advice], answers: WhatIf, *, worth_ns: float) -> tuple[Advice, ...]:

@@ -40,9 +40,7 @@ class _Sm:
 class BlockSms:
     """The SMs of one rank, one by one."""
 
-    def __init__(
-        self, layout: Layout, clock: list[float], speed: list[float], unplaced: list[int], seed: int
-    ) -> None:
+    def __init__(self, layout: Layout, clock: list[float], speed: list[float], unplaced: list[int], seed: int) -> None:
         self._layout = layout
         self.clock = clock
         self.speed = speed
@@ -239,7 +237,12 @@ class BlockSms:
         layout, sms, heap = self._layout, self._sms, self._ends[op]
         operation, clock, speed = layout.ops[op], self.clock[op], self.speed[op]
         jitter = layout.program.jitter if operation.jitter is None else operation.jitter
-        mean, drawn, left, entries = operation.work_ns / operation.share, self._drawn[op], self._unplaced[op], self._entries
+        mean, drawn, left, entries = (
+            operation.work_ns / operation.share,
+            self._drawn[op],
+            self._unplaced[op],
+            self._entries,
+        )
         values, slowdowns, elapsed = self._deviations, dict[int, float](), 0.0
         times: list[float] = []
         while left > least and len(heap) > 2:

@@ -91,11 +91,14 @@ def run(
     engine: Engine,
     dispatch: Dispatch | None = None,
     hbm: SharingPolicy | None = None,
-    record: bool = False,
+    sample_ns: float | None = None,
     progress: bool = False,
 ) -> RunResult:
-    """Run a program to its end; an operation that can never become resident is an error."""
-    return _Run(program, engine, dispatch or StrictHeadOfLine(), hbm or Proportional(), record, progress).run()
+    """Run a program to its end; an operation that can never become resident is an error.
+
+    With `sample_ns`, what the SMs hold is recorded about so often, and where an operation starts or ends.
+    """
+    return _Run(program, engine, dispatch or StrictHeadOfLine(), hbm or Proportional(), sample_ns, progress).run()
 
 
 @dataclass
@@ -104,7 +107,7 @@ class _Run:
     engine: Engine
     policy: Dispatch
     hbm: SharingPolicy
-    record: bool
+    sample_ns: float | None
     record_progress: bool
     now: float = 0.0
     events: int = 0
@@ -126,6 +129,7 @@ class _Run:
         self.startable: list[str] = []  # groups of which every rank has just become resident
         self.live = list(range(len(ops), len(layout.ops)))  # operations whose clock runs; kept rooms' always does
         self.tried: list[int] = []  # operations that the last dispatch let place blocks
+        self.sampled: list[int] = []  # the running operations at the last sample
         self.shared: object = None  # what the speeds were last computed from
         self._link_up()
         self.not_started = {group: len(indexes) for group, indexes in self.groups.items()}
@@ -182,8 +186,8 @@ class _Run:
         for rank in self.ranks:
             rank.settle()
         self._share()
-        if self.record:
-            self._take_sample()
+        if self.sample_ns is not None:
+            self._take_sample(self.sample_ns)
         if self.record_progress:
             self._take_progress()
         return True
@@ -254,12 +258,13 @@ class _Run:
     def _refill(self) -> None:
         """Take the ends of a kernel's blocks, each followed by its next, in one go while nothing else can happen."""
         sms, queue, ops = self.ranks[0], self.queues[0], self.program.ops
-        if len(self.ranks) > 1 or self.record or self.program.turnaround or not isinstance(sms, BlockSms) or not queue:
+        if len(self.ranks) > 1 or self.program.turnaround or not isinstance(sms, BlockSms) or not queue:
             return
         op, other_end = sms.soonest()
         if op is None or op not in queue or op not in self.tried or self.policy.gpcs > 1:
             return
-        if ops[op].kind != "kernel" or (ops[op].block and ops[op].block.cluster > 1):
+        block = ops[op].block
+        if ops[op].kind != "kernel" or block is None or block.cluster > 1:
             return
         match self.policy:
             case StrictHeadOfLine():
@@ -418,7 +423,11 @@ class _Run:
         )
         self.steps.append(Progress(time_ns=self.now, done=done, resident=resident))
 
-    def _take_sample(self) -> None:
+    def _take_sample(self, least_ns: float) -> None:
+        last = self.samples[-1].time_ns if self.samples else -NEVER
+        if self.now < last + least_ns and self.live == self.sampled:
+            return
+        self.sampled = list(self.live)
         for rank_index, rank in enumerate(self.ranks):
             holdings = tuple(sorted(rank.holdings().items()))
             self.samples.append(Sample(time_ns=self.now, rank=rank_index, holdings=holdings))

@@ -24,6 +24,7 @@ from makeway.values.timeline import Holding, Span, SpanKind, Timeline, overlap_r
 from makeway.values.workload import Workload
 
 MOST_BLOCKS = 2_000_000  # of a workload without controls: more go to the fluid engine
+MOST_SAMPLES = 256  # of what SMs hold, besides those at the start or the end of an operation
 EngineUsed = Literal["class", "block", "fluid"]
 _KINDS: dict[str, SpanKind] = {"kernel": "compute", "collective": "comm", "copy": "copy"}
 
@@ -42,7 +43,7 @@ class Settings:
     jitter: float | None = None  # relative spread of block times; None: BLOCK_SPREAD
     seed: int = 0
     skew_ns: float = 0.0  # the last rank starts this much later than the first
-    record: bool = False
+    record: bool = False  # what SMs hold over time
 
     def __post_init__(self) -> None:
         if self.jitter is not None and not 0 <= self.jitter < 1:
@@ -131,35 +132,63 @@ def vendor_dispatch(device: Device) -> Dispatch:
     return DISPATCHES["cut-ahead" if device.vendor == "amd" else "strict"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedRun:
+    """A workload's run under controls, without baselines."""
+
+    compiled: Compiled
+    engine: EngineUsed
+    result: RunResult
+    timeline: Timeline
+
+
 def simulate(
     workload: Workload, device: Device, controls: Sequence[Control] = (), settings: Settings | None = None
 ) -> Prediction:
     """What happens when the workload runs on the device under the controls."""
     settings = settings or Settings()
     dispatch = settings.dispatch or vendor_dispatch(device)
-    plain = compile_for(workload, device, (), dispatch, settings)
-    chosen = compile_for(workload, device, controls, dispatch, settings) if controls else plain
+    chosen = predicted_run(workload, device, controls, settings)
+    plain = compile_for(workload, device, (), dispatch, settings) if controls else chosen.compiled
     engine = _engine(plain.program, settings)
-    result = _run(chosen.program, engine, dispatch, settings)
-    base = _baseline(replace(plain.program, ranks=1, ops=_first_rank(plain.program)), _full(engine), dispatch, settings.hbm)
+    first_rank = replace(plain.program, ranks=1, ops=tuple(op for op in plain.program.ops if op.rank == 0))
+    base = _baseline(first_rank, _full(engine), dispatch, settings.hbm)
     return Prediction(
         workload=workload,
         device=device,
         controls=tuple(controls),
-        t_ns=result.end_ns,
-        t_naive_ns=_end_ns(plain.program, engine, dispatch, settings) if controls else result.end_ns,
+        t_ns=chosen.result.end_ns,
+        t_naive_ns=_end_ns(plain.program, engine, dispatch, settings) if controls else chosen.result.end_ns,
         t_compute_ns=base.compute_ns,
         t_comm_ns=base.comm_ns,
         t_sequential_ns=base.sequential_ns,
-        timeline=timeline_of(chosen.program, result, device),
-        engine=engine if result.fallback is None else _full(engine),
+        timeline=chosen.timeline,
+        engine=chosen.engine,
         dispatch=dispatch.name,
         hbm=settings.hbm.name,
-        jitter=_widest_spread(plain.program),
-        blocks=sum(op.blocks for op in chosen.program.ops),
-        assumed=chosen.assumed,
-        without_effect=chosen.without_effect,
-        fallback=result.fallback,
+        jitter=_widest_spread(chosen.compiled.program),
+        blocks=sum(op.blocks for op in chosen.compiled.program.ops),
+        assumed=chosen.compiled.assumed,
+        without_effect=chosen.compiled.without_effect,
+        fallback=chosen.result.fallback,
+    )
+
+
+def predicted_run(
+    workload: Workload, device: Device, controls: Sequence[Control] = (), settings: Settings | None = None
+) -> PredictedRun:
+    """The run alone: what `simulate` compares with its baselines."""
+    settings = settings or Settings()
+    dispatch = settings.dispatch or vendor_dispatch(device)
+    plain = compile_for(workload, device, (), dispatch, settings)
+    chosen = compile_for(workload, device, controls, dispatch, settings) if controls else plain
+    engine = _engine(plain.program, settings)
+    result = _run(chosen.program, engine, dispatch, settings)
+    return PredictedRun(
+        compiled=chosen,
+        engine=engine if result.fallback is None else _full(engine),
+        result=result,
+        timeline=timeline_of(chosen.program, result, device),
     )
 
 
@@ -203,9 +232,11 @@ def _full(engine: EngineUsed) -> Engine:
 def _run(program: Program, engine: EngineUsed, dispatch: Dispatch, settings: Settings) -> RunResult:
     if engine == "fluid":
         return fluid_run(program, full=_full(engine), dispatch=dispatch, hbm=settings.hbm)
-    if settings.record:
-        return run(program, engine=engine, dispatch=dispatch, hbm=settings.hbm, record=True)
-    return kept_run(program, engine, dispatch, settings.hbm)
+    result = kept_run(program, engine, dispatch, settings.hbm)
+    if not settings.record:
+        return result
+    sampled = run(program, engine=engine, dispatch=dispatch, hbm=settings.hbm, sample_ns=result.end_ns / MOST_SAMPLES)
+    return replace(result, samples=sampled.samples)
 
 
 def _end_ns(program: Program, engine: EngineUsed, dispatch: Dispatch, settings: Settings) -> float | None:
@@ -214,10 +245,6 @@ def _end_ns(program: Program, engine: EngineUsed, dispatch: Dispatch, settings: 
         return _run(program, engine, dispatch, replace(settings, record=False)).end_ns
     except InputError:
         return None
-
-
-def _first_rank(program: Program) -> tuple[EngineOp, ...]:
-    return tuple(op for op in program.ops if op.rank == 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,17 @@ from itertools import product
 from typing import Literal
 
 from makeway.model.residency import pad_range, resident_blocks
-from makeway.model.simulate.driver import run
+from makeway.model.simulate.kept_runs import kept_run
 from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES
 from makeway.model.simulate.predict import Alternative, Prediction, Settings, compile_for, simulate, vendor_dispatch
+from makeway.model.simulate.spread import BLOCK_SPREAD
 from makeway.values.control import CommBlocks, CommPriority, Control, SmemPad
 from makeway.values.device import Device
 from makeway.values.errors import InputError
-from makeway.values.timeline import share_of_ideal
 from makeway.values.workload import Gemm, KernelOp, Workload
 
 SweepKind = Literal["pad", "priority", "comm-blocks", "grid"]
-HONEST_JITTER = 0.05  # equal block times hide starvation, so back-fill is judged with spread
+HONEST_JITTER = BLOCK_SPREAD
 _BLOCK_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _GRID_SIDES = (2, 4, 8, 16, 32, 64, 128)
 _Point = tuple[str, Workload, tuple[Control, ...]]
@@ -84,26 +84,27 @@ def _points(kind: SweepKind, workload: Workload, device: Device, base: tuple[Con
 
 
 def with_alternatives(prediction: Prediction, settings: Settings) -> Prediction:
-    """The prediction with the same run under each dispatch and sharing policy, block times spread."""
+    """The prediction with the same run under each dispatch and sharing policy.
+
+    Equal block times hide starvation, so a prediction with equal ones is judged with `BLOCK_SPREAD` here.
+    """
     return replace(prediction, alternatives=tuple(_alternatives(prediction, settings)))
 
 
 def _alternatives(prediction: Prediction, settings: Settings) -> Iterator[Alternative]:
     workload, device = prediction.workload, prediction.device
     other = DISPATCHES["backfill" if device.vendor == "nvidia" else "shader-engines"]
-    spread = replace(settings, engine="block", jitter=max(settings.jitter, HONEST_JITTER))
+    spread = replace(settings, engine="block", jitter=settings.spread or BLOCK_SPREAD)
     for dispatch in dict.fromkeys((settings.dispatch or vendor_dispatch(device), vendor_dispatch(device), other)):
         compiled = compile_for(workload, device, prediction.controls, dispatch, spread)
         for hbm in HBM_POLICIES.values():
-            time_ns = run(compiled.program, engine="block", dispatch=dispatch, hbm=hbm).end_ns
-            share = share_of_ideal(
-                t_sequential=prediction.t_sequential_ns,
-                t=time_ns,
-                t_compute=prediction.t_compute_ns,
-                t_comm=prediction.t_comm_ns,
-            )
+            time_ns = kept_run(compiled.program, "block", dispatch, hbm).end_ns
             yield Alternative(
-                dispatch=dispatch.name, hbm=hbm.name, jitter=spread.jitter, t_ns=time_ns, share_of_ideal=share
+                dispatch=dispatch.name,
+                hbm=hbm.name,
+                jitter=spread.spread,
+                t_ns=time_ns,
+                share_of_ideal=prediction.share_of(time_ns),
             )
 
 

@@ -104,7 +104,7 @@ def as_toml(errors: ModelError) -> str:
 @cache
 def written_error() -> ModelError:
     """The errors as scripts/model-error last wrote them."""
-    document = parse_toml(data_files().joinpath(FILE).read_text(), FILE)
+    document = parse_toml(data_files("").joinpath(FILE).read_text(), where=FILE)
     return ModelError(
         classes=tuple(ClassError(**{**each, "archs": tuple(each["archs"])}) for each in document["class"]),
         widest=document["widest"]["error"],
