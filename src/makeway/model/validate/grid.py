@@ -122,7 +122,9 @@ def run_experiment(
 
 
 @cache
-def _ratio(device: str, blocks: int, warps: float | None, comm_over_compute: float | None, jitter: float | None) -> float:
+def _ratio(
+    device: str, blocks: int, warps: float | None, comm_over_compute: float | None, jitter: float | None
+) -> float:
     known = load_device(device)
     if warps is not None:
         fact = Fact(value=warps, source="another choice, for comparison", unconfirmed=None)

@@ -5,18 +5,23 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import combinations
 from math import log2
 from statistics import fmean, median
+from typing import Any
 
 from makeway.model.validate.grid import CHOICES, SEEN, SOURCE, GridCell, published_device, time_ratio
 from makeway.model.validate.rows import Row, Summary, mean_absolute_error
 from makeway.values.device import Device
+from makeway.values.facts import data_files, parse_toml
 
 # Resident warps that saturate an SM, as tried: what leaving a device out chooses from.
 WARPS = (8.0, 10.0, 12.0, 14.0, 16.0)
 # The all-reduce, relative to the GEMM, that each map would choose for itself: a diagnosis, not a prediction.
 IMPLIED_COMM = {"A40": 0.4, "A100": 1.4, "MI250X": 0.03}
+GRID_FILE = "grid_errors.toml"
+SENSITIVE = (64, 256, 512)  # blocks at which the spread matters most, and that take seconds only
 _SISTERS = {"A40": "A100", "A100": "A40", "MI250X": "A100", "H100": "A100"}
 _By = Mapping[int, float]  # by blocks
 
@@ -64,8 +69,9 @@ def _baselines(name: str, group: Sequence[GridCell], known: Mapping[str, Sequenc
         "constant mean of this map": error(group, lambda blocks: mean),
     }
     sister = _SISTERS.get(name, "A100")
-    if name in known and len(known) > 1:
-        errors["leave one device out: the model"] = left_out_error(name, known)
+    written = written_errors() if group == known.get(name) else {}
+    if written:
+        errors["the model, this map left out of every choice"] = written["left_out"][name]
     if sister in known and sister != name:
         curve = by_blocks(known[sister], fmean)
         ratio = published_device(sister).sms / device.sms
@@ -76,7 +82,17 @@ def _baselines(name: str, group: Sequence[GridCell], known: Mapping[str, Sequenc
         errors[f"calibration: an all-reduce of {length:g} GEMMs, as this map implies"] = error(
             group, lambda blocks: time_ratio(device, blocks, comm_over_compute=length)
         )
+    if written:
+        grids = ", ".join(map(str, SENSITIVE))
+        for spread, value in written["spread"][name].items():
+            errors[f"all blocks spread by {100 * float(spread):g} %, at {grids} blocks"] = value
     return errors
+
+
+@cache
+def written_errors() -> Mapping[str, Any]:
+    """Errors that take minutes, as scripts/model-error last wrote them."""
+    return parse_toml(data_files("validation").joinpath(GRID_FILE).read_text(), where=GRID_FILE)
 
 
 def error(group: Sequence[GridCell], predicted: Callable[[int], float]) -> float:

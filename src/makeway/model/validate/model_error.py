@@ -1,76 +1,73 @@
-"""The error of differences between settings, by class of device: what a plan's gain must exceed to mean anything.
+"""The error of differences between settings, by architecture: what a plan's gain must exceed to mean anything.
 
-Computed from published tables, with the device's own table left out of every choice; `scripts/model-error` writes the
-result to data/model-error.toml, which planning reads.
+Computed from published tables that chose nothing in the prediction. `scripts/model-error` writes data/model-error.toml,
+which planning reads, and data/validation/grid_errors.toml, which `validate` shows: both take minutes to compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import combinations
 from statistics import fmean
 
+from makeway.model.validate.conccl import PUBLISHED as LADDER
+from makeway.model.validate.conccl import ladder, without_fit
 from makeway.model.validate.grid import GridCell, cells, published_device, time_ratio
-from makeway.model.validate.grid_errors import by_blocks, by_device, difference_errors, left_out_error, warps_without
+from makeway.model.validate.grid_errors import (
+    SENSITIVE,
+    by_device,
+    difference_errors,
+    left_out_error,
+    warps_without,
+)
 from makeway.model.validate.rows import published_csv
-from makeway.values.facts import data_files, parse_toml
+from makeway.values.device import Device, load_device
 
-FILE = "model-error.toml"
+PLANNING_FILE = "model-error.toml"
 SPREADS = (0.0, 0.02, 0.06, 0.10, 0.20)  # of all blocks, for the sensitivity
-SENSITIVE = (64, 256, 512)  # blocks at which the spread matters most, and that take seconds
-_TABLE = "grid_time_ratio.csv"
+LADDER_IDEAL = 1.62  # speed-up over sequential: ConCCL's plain overlap is 1.13 times as fast, and 21 % of ideal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassError:
-    """The mean absolute error of differences on devices of some architectures, in sequential times."""
+class DifferenceError:
+    """The mean absolute error of a difference between two settings of one device, in sequential times."""
 
-    name: str
-    archs: tuple[str, ...]
-    error: float
+    arch: str
+    vendor: str
+    value: float
     basis: str
-    rows: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelError:
-    """Errors by class of device, and the one for devices that nobody published."""
-
-    classes: tuple[ClassError, ...]
-    widest: float
-    widest_basis: str
-    left_out: dict[str, float]  # error of Fig. 2 by device, its map left out
-    spread: dict[str, dict[str, float]]  # its error at some grids, by device and spread of all blocks
+def published_cells() -> dict[str, list[GridCell]]:
+    """The maps of Fig. 2 that are known, by device."""
+    return by_device(cells(published_csv("grid_time_ratio.csv")))
 
 
-def class_error(name: str, table: Sequence[GridCell]) -> ClassError:
-    """The error of differences on one device of Fig. 2 of arXiv 2606.09200, its own map left out."""
-    known, device = by_device(table), published_device(name)
+def grid_difference_error(name: str, known: Mapping[str, Sequence[GridCell]]) -> DifferenceError:
+    """Over every two grids of one device of Fig. 2, its own map left out of every choice."""
+    device = published_device(name)
     errors = difference_errors(device, known[name], warps_without(name, known))
-    return ClassError(
-        name=f"{name} class",
-        archs=(device.arch,),
-        error=round(fmean(errors), 4),
-        basis=f"leave-one-device-out, every two of {len(by_blocks(known[name], fmean))} grids of {len(known[name])} "
-        "cells, Fig. 2 of arXiv 2606.09200",
-        rows=len(errors),
-    )
+    basis = f"Fig. 2 of arXiv 2606.09200 on {name}, {len(errors)} pairs of grids, its own map left out"
+    return _error(device, errors, basis)
 
 
-def model_error() -> ModelError:
-    """All errors, computed: a minute or two."""
-    table = cells(published_csv(_TABLE))
-    known = by_device(table)
-    classes = tuple(class_error(name, table) for name in known)
-    worst = max(classes, key=lambda each: each.error)
-    return ModelError(
-        classes=classes,
-        widest=worst.error,
-        widest_basis=f"no published table of this class: the {worst.name}'s, the widest known",
-        left_out={name: round(left_out_error(name, known), 4) for name in known},
-        spread={name: {f"{spread:g}": round(spread_error(name, group, spread), 4) for spread in SPREADS} for name, group in known.items()},
-    )
+def ladder_difference_error() -> DifferenceError:
+    """Over every two steps of ConCCL's ladder on MI300X, without the numbers fitted to it."""
+    device = load_device("MI300X")
+    steps = ladder(without_fit(device)).steps
+    misses = [_time(steps[step]) - _time(published) for step, published in LADDER.items()]
+    basis = "ConCCL's ladder (arXiv 2412.14335) on MI300X, 10 pairs of steps, without the numbers fitted to it"
+    return _error(device, [abs(first - second) for first, second in combinations(misses, 2)], basis)
+
+
+def _time(share_of_ideal: float) -> float:
+    """t / t_sequential at a share of ideal in percent."""
+    return 1.0 / (1.0 + share_of_ideal / 100 * (LADDER_IDEAL - 1.0))
+
+
+def _error(device: Device, errors: Sequence[float], basis: str) -> DifferenceError:
+    return DifferenceError(arch=device.arch, vendor=device.vendor, value=round(fmean(errors), 4), basis=basis)
 
 
 def spread_error(name: str, group: Sequence[GridCell], spread: float) -> float:
@@ -80,35 +77,31 @@ def spread_error(name: str, group: Sequence[GridCell], spread: float) -> float:
     return fmean(abs(time_ratio(device, cell.blocks, jitter=spread) - cell.ratio) for cell in kept)
 
 
-def as_toml(errors: ModelError) -> str:
-    """The file's text."""
+# --- the two files -----------------------------------------------------------------------------
+
+
+def planning_toml() -> str:
+    """What planning reads: the error of differences by architecture."""
+    known = published_cells()
     lines = [
-        "# The error of differences between settings, as a fraction of the sequential time. Written by",
-        "# scripts/model-error; tests/oracle/test_model_error.py recomputes it. docs/model.md, section 7.",
-        "",
+        "# How far the model is off when it compares two settings of one device: the mean absolute error of the",
+        "# difference of t / t_sequential between any two settings of a published table that chose nothing in the",
+        "# prediction. By architecture; another device takes the widest. Written by scripts/model-error.",
     ]
-    for each in errors.classes:
-        archs = ", ".join(f'"{arch}"' for arch in each.archs)
-        lines += ["[[class]]", f'name = "{each.name}"', f"archs = [{archs}]", f"error = {each.error}"]
-        lines += [f'basis = "{each.basis}"', f"rows = {each.rows}", ""]
-    lines += ["[widest]", f"error = {errors.widest}", f'basis = "{errors.widest_basis}"', ""]
-    lines += ["# Mean absolute error of Fig. 2 of arXiv 2606.09200, the device's own map left out of every choice.", "[left_out]"]
-    lines += [f"{name} = {value}" for name, value in errors.left_out.items()]
-    grids = ", ".join(map(str, SENSITIVE))
-    for name, values in errors.spread.items():
-        lines += ["", f"# Its error at {grids} blocks if all blocks spread so much.", f"[spread.{name}]"]
-        lines += [f'"{spread}" = {value}' for spread, value in values.items()]
+    for each in (*(grid_difference_error(name, known) for name in known), ladder_difference_error()):
+        lines += ["", f"[errors.{each.arch}]", f'vendor = "{each.vendor}"', f"value = {each.value}"]
+        lines += [f'basis = "{each.basis}"']
     return "\n".join(lines) + "\n"
 
 
-@cache
-def written_error() -> ModelError:
-    """The errors as scripts/model-error last wrote them."""
-    document = parse_toml(data_files("").joinpath(FILE).read_text(), where=FILE)
-    return ModelError(
-        classes=tuple(ClassError(**{**each, "archs": tuple(each["archs"])}) for each in document["class"]),
-        widest=document["widest"]["error"],
-        widest_basis=document["widest"]["basis"],
-        left_out=document["left_out"],
-        spread=document["spread"],
-    )
+def grid_toml() -> str:
+    """What validate shows beside Fig. 2: errors with the device left out, and by the spread of all blocks."""
+    known = published_cells()
+    lines = ["# Errors of Fig. 2 of arXiv 2606.09200. Written by scripts/model-error.", ""]
+    lines += ["# Mean absolute error over all cells, the device's own map left out of every choice.", "[left_out]"]
+    lines += [f"{name} = {round(left_out_error(name, known), 4)}" for name in known]
+    for name, group in known.items():
+        grids = ", ".join(map(str, SENSITIVE))
+        lines += ["", f"# The error at {grids} blocks if all blocks spread so much.", f"[spread.{name}]"]
+        lines += [f'"{spread:g}" = {round(spread_error(name, group, spread), 4)}' for spread in SPREADS]
+    return "\n".join(lines) + "\n"
