@@ -119,6 +119,7 @@ def _uncovered_section(rows: Sequence[Uncovered]) -> tuple[Section, ...]:
         return ()
     table = Table(
         name="uncovered",
+        caption="Rows of the table that the model cannot predict",
         columns=(Column("device"), Column("case"), Column("published", "number"), Column("reason", "wide")),
         rows=tuple(
             (Cell(row.device), Cell(row.case), Cell(f"{row.published:.3g}", row.published), Cell(row.reason))
@@ -126,7 +127,7 @@ def _uncovered_section(rows: Sequence[Uncovered]) -> tuple[Section, ...]:
         ),
         filtered=len(rows) > 20,
     )
-    return (Section(name="uncovered", title="Not predicted", blocks=(table,)),)
+    return (Section(name="not-predicted", title="Not predicted", blocks=(table,)),)
 
 
 def _rows_table(index: int, source: str, rows: Sequence[Row]) -> Table:
