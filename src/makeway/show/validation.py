@@ -111,7 +111,8 @@ def _summary_section(summaries: Sequence[Summary]) -> tuple[Section, ...]:
         ),
         brief_rows=30,
     )
-    return (Section(name="summary", title="Errors", blocks=(errors, baselines)),)
+    notes = Notes(sentences=tuple(dict.fromkeys(summary.note for summary in summaries if summary.note)))
+    return (Section(name="summary", title="Errors", blocks=(errors, baselines, notes)),)
 
 
 def _uncovered_section(rows: Sequence[Uncovered]) -> tuple[Section, ...]:
