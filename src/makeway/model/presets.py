@@ -209,7 +209,8 @@ def _tiling(shape: Shape, kind: CollectiveKind, draft: _Draft) -> None:
     options, tile, (m, n, k) = draft.options, draft.options.tile or _TILING_TILE, shape
     registers, streams, blocks = (64, 2, 32) if draft.device.vendor == "amd" else (32, 4, 16)
     block = KernelResources(threads=256, registers_per_thread=registers, smem_bytes=4 * _operands(tile))  # 4 B: fp32
-    work = Gemm(m=m, n=n, k=k, dtype="fp32", tile=tile, grid=options.grid, efficiency=_hand_written(draft.device))
+    grid = options.grid or (-(-n // tile[1]), -(-m // tile[0]))  # all tiles: the kernel's blocks loop, if only once
+    work = Gemm(m=m, n=n, k=k, dtype="fp32", tile=tile, grid=grid, efficiency=_hand_written(draft.device))
     for i in range(options.iterations or 10):
         stream = f"compute{i % (options.in_flight or streams)}"
         gemm = draft.builder.kernel(f"gemm {i}", block, work, stream=stream, launched_ns=0.0)
