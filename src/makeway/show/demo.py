@@ -127,7 +127,7 @@ def _bench_blocks(demo: Demo) -> tuple[Block, ...]:
 
 def _map_sentence(device_map: DeviceMap) -> str:
     error = device_map.error
-    published = "no published map" if error is None else f"the map is off by {error:.3f} on average"
+    published = "its published map is not in our data" if error is None else f"the map is off by {error:.3f} on average"
     return f"{device_map.name}: priority saves up to {percent(100 * (1 - device_map.best_priority))}; {published}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from makeway.model.validate.rows import Row, Summary
+from makeway.model.validate.rows import Row, Summary, Uncovered
 from makeway.model.validate.run import CLOSE, Validation
 from makeway.show.blocks import Cell, Column, Headline, Notes, Report, Section, Table
 from makeway.show.data import record
@@ -41,11 +41,15 @@ def report(validation: Validation, *, arguments: str = "") -> Report:
         sections=(
             *_summary_section(validation.summary),
             Section(name="rows", title="Published and predicted", blocks=(*tables, Notes(sentences=_STATUS))),
+            *_uncovered_section(validation.uncovered),
             provenance(arguments, numbers="predicted by simulation, beside published ones"),
         ),
-        data=record(validation, without=("rows", "summary"))
+        data=record(validation, without=("rows", "summary", "uncovered"))
         | {
-            "rows": [_row_data(row) for row in validation.rows],
+            "rows": [
+                *(_row_data(row) for row in validation.rows),
+                *(record(row) | {"predicted": None, "covered": False} for row in validation.uncovered),
+            ],
             "summary": [_summary_data(summary) for summary in validation.summary],
         },
         arguments=arguments,
@@ -107,7 +111,24 @@ def _summary_section(summaries: Sequence[Summary]) -> tuple[Section, ...]:
         ),
         brief_rows=30,
     )
-    return (Section(name="summary", title="Errors", blocks=(errors, baselines)),)
+    notes = Notes(sentences=tuple(dict.fromkeys(summary.note for summary in summaries if summary.note)))
+    return (Section(name="summary", title="Errors", blocks=(errors, baselines, notes)),)
+
+
+def _uncovered_section(rows: Sequence[Uncovered]) -> tuple[Section, ...]:
+    if not rows:
+        return ()
+    table = Table(
+        name="uncovered",
+        caption="Rows of the table that the model cannot predict",
+        columns=(Column("device"), Column("case"), Column("published", "number"), Column("reason", "wide")),
+        rows=tuple(
+            (Cell(row.device), Cell(row.case), Cell(f"{row.published:.3g}", row.published), Cell(row.reason))
+            for row in rows
+        ),
+        filtered=len(rows) > 20,
+    )
+    return (Section(name="not-predicted", title="Not predicted", blocks=(table,)),)
 
 
 def _rows_table(index: int, source: str, rows: Sequence[Row]) -> Table:

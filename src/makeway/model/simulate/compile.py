@@ -18,6 +18,7 @@ from makeway.model.simulate.network import PATHS, CollectiveCost, check_one_node
 from makeway.model.simulate.policies import Dispatch, Proportional, StrictHeadOfLine
 from makeway.model.simulate.program import EngineOp, Interference, Program, Saturation, Site
 from makeway.model.simulate.rewrite import idle_controls, rewritten
+from makeway.model.simulate.spread import looping_spread
 from makeway.values.collective import CommFootprint, load_footprint
 from makeway.values.control import CommBlocks, CommPriority, CommThreads, Control, CopyEngine, SmPartition
 from makeway.values.device import Device, device_names, load_device
@@ -31,9 +32,10 @@ GEMM_TRAFFIC = 2.0
 # All SMs together can demand this much more than HBM delivers: what makes a kernel memory-bound. Assumed.
 MEMORY_OVERDRIVE = 1.5
 DEFAULT_SMS_PER_GPC = 16
-DEFAULT_SATURATING_WARPS = 16.0
+# Resident warps that saturate an SM: one number for every device, chosen on Fig. 2 of arXiv 2606.09200.
+DEFAULT_SATURATING_WARPS = 12.0
 # Numbers that a device without its own takes from another; without the others the model leaves the effect out.
-BORROWED = ("saturating_warps", "soft_saturation", "comm_over_compute", "sms_per_gpc")
+BORROWED = ("saturating_warps", "soft_saturation", "sms_per_gpc")
 _UNIT_WORK_NS = 1e6
 
 _T = TypeVar("_T")
@@ -55,22 +57,28 @@ def compile_program(
     *,
     dispatch: Dispatch,
     jitter: float = 0.0,
+    by_length: bool = False,
     seed: int = 0,
     skew_ns: Sequence[float] = (0.0,),
 ) -> Compiled:
     """The program of `workload` on `device` under `controls`; one simulated rank per entry of `skew_ns`.
 
+    `by_length`: blocks that loop over tiles spread by less than `jitter`, as long as they are (spread.py).
+
     All ranks run the same operations, so ranks that start together behave alike and one represents them all.
     """
-    compiler = _Compiler(device, tuple(controls), dispatch, jitter)
+    compiler = _Compiler(device, tuple(controls), dispatch, jitter, by_length)
     compiler.without_effect += idle_controls(workload, controls)
     return compiler.compile(rewritten(workload, controls), seed=seed, skew_ns=tuple(skew_ns))
 
 
 class _Compiler:
-    def __init__(self, device: Device, controls: tuple[Control, ...], dispatch: Dispatch, jitter: float) -> None:
+    def __init__(
+        self, device: Device, controls: tuple[Control, ...], dispatch: Dispatch, jitter: float, by_length: bool
+    ) -> None:
         self.device = device
         self.jitter = jitter
+        self.by_length = by_length
         self.dispatch = dispatch
         self.partition = _only(controls, SmPartition)
         self.blocks = _only(controls, CommBlocks)
@@ -168,7 +176,15 @@ class _Compiler:
             share=share,
             hbm_per_ns=hbm_bytes / work,
             l2_per_ns=max(hbm_bytes, op.work.l2_bytes / blocks if isinstance(op.work, Gemm) else 0.0) / work,
+            jitter=self._spread(op, max(work / share, work * each)),
         )
+
+    def _spread(self, op: KernelOp, block_ns: float) -> float | None:
+        """The relative spread of the kernel's blocks, where it is not the program's."""
+        loops = isinstance(op.work, Gemm) and op.work.grid is not None
+        if not (self.by_length and loops and self.jitter and self.device.clock_hz):
+            return None
+        return looping_spread(self.jitter, block_ns * self.device.clock_hz / 1e9)
 
     def _work(self, op: KernelOp, blocks: int, share: float) -> tuple[float, float]:
         """Work and HBM bytes of one block."""

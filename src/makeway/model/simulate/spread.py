@@ -16,6 +16,12 @@ from statistics import NormalDist
 # (docs/model.md, section 4) shows 6 to 14 % over all blocks of a good matrix product, of which about 0.6 lies between
 # blocks of one wave; the rest is the slow first wave.
 BLOCK_SPREAD = 0.06
+# The spread does not grow with a block's length. Blocks of the referee's product that start together differ by 240
+# cycles with K = 32 (1.8 %) and by 150 with K = 128 (0.35 %), and later waves by up to 1,000 with K = 32.
+SPREAD_CYCLES = 1_000.0
+# Blocks that differ by less end in the order in which they started: their rooms are given away together. No source;
+# Fig. 2 of arXiv 2606.09200 contradicts random ends (docs/model.md, section 7).
+ORDERED_SPREAD = 0.01
 SHORTEST_BLOCK = 0.05  # of a block's mean time
 _STRATA = 64
 MOST_FACTORS = 1 << 12  # then they repeat
@@ -49,3 +55,9 @@ def _halved(number: int) -> float:
         value += step * (number & 1)
         number, step = number >> 1, step / 2
     return value + step / 2 if value else 0.5
+
+
+def looping_spread(most: float, block_cycles: float) -> float:
+    """The relative spread of blocks that loop over tiles and last so many cycles: as many cycles however long."""
+    spread = SPREAD_CYCLES / block_cycles
+    return 0.0 if spread < ORDERED_SPREAD else min(spread, most)

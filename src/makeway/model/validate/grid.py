@@ -1,29 +1,37 @@
 """Fig. 2 of arXiv 2606.09200: time of plain overlap over sequential, by the GEMM's grid.
 
-Two numbers per device are fitted: how many warps saturate an SM, and how long the all-reduce takes
-relative to the GEMM (the paper gives no absolute times). A device without them borrows them (model_fact).
+The experiment is the preset cb-ar as every command runs it: the all-reduce takes what the device's links give it, and
+no number belongs to one device. Cells of devices that the model cannot run are listed with the reason.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from statistics import fmean, median
 
 from makeway.model.presets import PresetOptions, load_preset
-from makeway.model.simulate.compile import fitted_devices, model_fact, model_number
 from makeway.model.simulate.predict import Prediction, Settings, simulate
-from makeway.model.validate.rows import Row, Summary, mean_absolute_error
+from makeway.model.validate.rows import Row, Uncovered
 from makeway.values.control import CommPriority, Control
 from makeway.values.device import Device, load_device
+from makeway.values.errors import MakewayError
+from makeway.values.facts import Fact
 from makeway.values.workload import CollectiveOp, Gemm, Workload
 
 SOURCE = "arXiv 2606.09200 Fig. 2"
 # The names of the paper's Table 1 and the devices they stand for.
 PAPER_DEVICES = {"A40": "A40", "A100": "A100-SXM4-40GB", "H100": "H100-SXM5-80GB", "MI250X": "MI250X"}
-_FITTED_KEYS = ("saturating_warps", "comm_over_compute")
+# The devices whose maps the choices of the model were made on.
+SEEN = ("A40", "A100", "MI250X")
+# What was chosen with the maps in sight; docs/model.md, section 9, says what else was tried.
+CHOICES = (
+    "10 iterations", "4 GEMMs in flight on NVIDIA", "2 on AMD", "12 warps saturate an SM", "soft saturation on AMD",
+    "64 operations per clock and SM", "FP32", "256 threads", "32 registers on NVIDIA", "64 on AMD",
+    "16 KiB of shared memory", "16 collective blocks on NVIDIA", "32 on AMD", "strict dispatch on NVIDIA",
+    "cut-ahead on AMD", "blocks of one wave end in order", "streams go before events", "no latency between operations",
+    "X x Y is the grid",
+)  # fmt: skip
 _TILES = 128  # 8192 / 64: a larger grid has no more blocks
 
 
@@ -40,6 +48,10 @@ class GridCell:
     def blocks(self) -> int:
         return min(self.x, _TILES) * min(self.y, _TILES)
 
+    @property
+    def case(self) -> str:
+        return f"grid {self.x} x {self.y}"
+
 
 def cells(table: Sequence[Mapping[str, str]]) -> list[GridCell]:
     """The cells of a table with columns device, grid_y, grid_x, time_ratio."""
@@ -51,124 +63,84 @@ def published_device(name: str) -> Device:
     return load_device(PAPER_DEVICES.get(name, name))
 
 
-def grid_rows(table: Sequence[GridCell]) -> list[Row]:
-    """Every cell beside the model's."""
-    return [
-        Row(
-            source=SOURCE,
-            device=cell.device,
-            case=f"grid {cell.x} x {cell.y}",
-            published=cell.ratio,
-            predicted=time_ratio(published_device(cell.device), cell.blocks),
-            status=_status(published_device(cell.device)),
-            assumed=_assumed(published_device(cell.device)),
-        )
-        for cell in table
-    ]
-
-
-def grid_summaries(table: Sequence[GridCell], rows: Sequence[Row]) -> list[Summary]:
-    """The error per device, and the error of the best model that sees only the number of blocks."""
-    by_device: dict[str, list[GridCell]] = defaultdict(list)
+def grid_rows(table: Sequence[GridCell]) -> tuple[list[Row], list[Uncovered]]:
+    """Every cell beside the model's, and those that the model cannot predict."""
+    rows: list[Row] = []
+    uncovered: list[Uncovered] = []
     for cell in table:
-        by_device[cell.device].append(cell)
-    return [
-        Summary(
-            source=SOURCE,
-            device=name,
-            rows=len(group),
-            mae=mean_absolute_error([row for row in rows if row.device == name]),
-            largest=max(abs(row.error) for row in rows if row.device == name),
-            baselines=_baselines(name, group, by_device),
-            note="; ".join(_assumed(published_device(name))),
+        try:
+            predicted = time_ratio(published_device(cell.device), cell.blocks)
+        except MakewayError as error:
+            reason = " ".join(str(error).split())
+            uncovered.append(Uncovered(SOURCE, cell.device, cell.case, cell.ratio, reason))
+            continue
+        rows.append(
+            Row(
+                source=SOURCE,
+                device=cell.device,
+                case=cell.case,
+                published=cell.ratio,
+                predicted=predicted,
+                status="fitted" if cell.device in SEEN else "predicted",
+                assumed=(
+                    "choices shared by all devices were made with this map in sight"
+                    if cell.device in SEEN
+                    else "from the device's facts alone",
+                ),
+            )
         )
-        for name, group in by_device.items()
-    ]
-
-
-def _status(device: Device) -> str:
-    return "fitted" if all(key in device.facts for key in _FITTED_KEYS) else "borrowed"
-
-
-def _assumed(device: Device) -> tuple[str, ...]:
-    sentences = []
-    for key in _FITTED_KEYS:
-        owned = model_fact(device, key)
-        owner = f"{owned[1]}'s" if owned and owned[1] != device.name else "its own"
-        sentences.append(f"{key} {owned[0].value if owned else 'default'} ({owner})")
-    return tuple(sentences)
-
-
-def _baselines(name: str, group: list[GridCell], tables: Mapping[str, list[GridCell]]) -> dict[str, float]:
-    ratios = [cell.ratio for cell in group]
-    by_blocks: dict[int, list[float]] = defaultdict(list)
-    for cell in group:
-        by_blocks[cell.blocks].append(cell.ratio)
-    device = published_device(name)
-    errors = {
-        "floor: best model that sees only X*Y": fmean(abs(c.ratio - median(by_blocks[c.blocks])) for c in group),
-        "constant mean": fmean(abs(ratio - fmean(ratios)) for ratio in ratios),
-        "numbers of the other devices": fmean(abs(time_ratio_without_own(device, c.blocks) - c.ratio) for c in group),
-    }
-    sister = next((other for other in ("A100", "A40", "MI250X", "H100") if other != name and other in tables), None)
-    if sister is not None:
-        copied = {(cell.x, cell.y): cell.ratio for cell in tables[sister]}
-        shared = [cell for cell in group if (cell.x, cell.y) in copied]
-        errors[f"copy of {sister}'s table"] = fmean(abs(copied[cell.x, cell.y] - cell.ratio) for cell in shared)
-    return errors
+    return rows, uncovered
 
 
 # --- the experiment itself ---------------------------------------------------------------------
 
 
-def experiment(device: Device, blocks: int) -> Workload:
-    """cb-ar with `blocks` GEMM blocks and the all-reduce at its fitted length relative to the GEMM."""
+def experiment(device: Device, blocks: int, *, comm_over_compute: float | None = None) -> Workload:
+    """cb-ar with `blocks` GEMM blocks; `comm_over_compute` sets the all-reduce's time relative to a full GEMM's."""
     side = min(blocks, _TILES)
     workload = load_preset("cb-ar", device, PresetOptions(grid=(side, blocks // side)))
-    ratio = model_number(device, "comm_over_compute", 1.0)
+    if comm_over_compute is None:
+        return workload
     gemm = workload.kernels[0].work
     assert isinstance(gemm, Gemm)
     assert device.fp32_flops_per_s is not None
-    time_ns = ratio * gemm.flops / gemm.efficiency / device.fp32_flops_per_s * 1e9
-    operations = tuple(
-        replace(op, time_ns=time_ns) if isinstance(op, CollectiveOp) else op for op in workload.operations
+    time_ns = comm_over_compute * gemm.flops / gemm.efficiency / device.fp32_flops_per_s * 1e9
+    return replace(
+        workload,
+        operations=tuple(
+            replace(op, time_ns=time_ns) if isinstance(op, CollectiveOp) else op for op in workload.operations
+        ),
     )
-    return replace(workload, operations=operations, host_launch_ns=0.0)
 
 
 def run_experiment(
     device: Device, blocks: int, *, priority: bool = False, settings: Settings | None = None
 ) -> Prediction:
-    """One run of the published experiment."""
+    """One run of the published experiment, the same as `makeway simulate cb-ar` gives."""
     controls: tuple[Control, ...] = (CommPriority(),) if priority else ()
-    return simulate(experiment(device, blocks), device, controls, settings or Settings(engine="class"))
+    return simulate(experiment(device, blocks), device, controls, settings)
 
 
 @cache
-def _ratio(device_name: str, blocks: int, own: bool) -> float:
-    device = load_device(device_name)
-    if not own:
-        device = without_own_numbers(device)
-    prediction = run_experiment(device, blocks)
+def _ratio(
+    device: str, blocks: int, warps: float | None, comm_over_compute: float | None, jitter: float | None
+) -> float:
+    known = load_device(device)
+    if warps is not None:
+        fact = Fact(value=warps, source="another choice, for comparison", unconfirmed=None)
+        known = replace(known, facts={**known.facts, "saturating_warps": fact})
+    workload = experiment(known, blocks, comm_over_compute=comm_over_compute)
+    prediction = simulate(workload, known, (), Settings(jitter=jitter))
     return prediction.t_ns / prediction.t_sequential_ns
 
 
-def time_ratio(device: Device, blocks: int) -> float:
-    """Predicted t_overlap / t_sequential with equal priorities."""
-    return _ratio(device.name, blocks, True)
-
-
-def time_ratio_without_own(device: Device, blocks: int) -> float:
-    """The same, with the numbers of the other fitted devices instead of its own."""
-    return _ratio(device.name, blocks, False)
-
-
-def without_own_numbers(device: Device) -> Device:
-    """The device with each fitted number replaced by the mean of the other devices': of its vendor if there are any."""
-    facts = dict(device.facts)
-    for key in _FITTED_KEYS:
-        others = [other for other in fitted_devices(key) if other.name != device.name]
-        same = [other for other in others if other.vendor == device.vendor] or others
-        values = [float(value) for other in same if not isinstance(value := other.facts[key].value, tuple)]
-        facts[key] = replace(same[0].facts[key], value=fmean(values))
-    return replace(device, facts=facts)
+def time_ratio(
+    device: Device,
+    blocks: int,
+    *,
+    saturating_warps: float | None = None,
+    comm_over_compute: float | None = None,
+    jitter: float | None = None,
+) -> float:
+    """Predicted t_overlap / t_sequential with equal priorities; other values than the model's own for comparison."""
+    return _ratio(device.name, blocks, saturating_warps, comm_over_compute, jitter)

@@ -33,6 +33,17 @@ class Row:
         return self.predicted - self.published
 
 
+@dataclass(frozen=True, slots=True)
+class Uncovered:
+    """A row of a table that the model cannot predict, and why."""
+
+    source: str
+    device: str
+    case: str
+    published: float
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """Mean absolute error of a group of rows, beside the errors of simpler predictors."""

@@ -10,11 +10,13 @@ from typing import ClassVar
 
 from makeway.model.validate.conccl import conccl_rows
 from makeway.model.validate.dma import dma_rows, dma_summary
-from makeway.model.validate.grid import cells, grid_rows, grid_summaries
+from makeway.model.validate.grid import cells, grid_rows
+from makeway.model.validate.grid_errors import grid_summaries
 from makeway.model.validate.headlines import headline_rows
 from makeway.model.validate.referee import COLUMNS as REFEREE_COLUMNS
 from makeway.model.validate.referee import Referee, referee
-from makeway.model.validate.rows import Row, Summary, parse_csv, published_csv
+from makeway.model.validate.rows import Row, Summary, Uncovered, parse_csv, published_csv
+from makeway.model.validate.tiles import tile_rows
 from makeway.values.errors import DataFileError, InputError, UnknownNameError, suggestion
 from makeway.values.facts import read_file
 
@@ -39,6 +41,7 @@ class Validation:
 
     rows: tuple[Row, ...]
     summary: tuple[Summary, ...] = ()
+    uncovered: tuple[Uncovered, ...] = ()  # of a table of the user's own
     referee: Referee | None = None  # a table of referee runs instead of published figures
 
     @property
@@ -76,9 +79,10 @@ def validate(names: Sequence[str] | None = None, *, data: Path | None = None) ->
 
 
 def _grid(table: _Table) -> Validation:
-    published = cells(table)
-    rows = grid_rows(published)
-    return Validation(rows=tuple(rows), summary=tuple(grid_summaries(published, rows)))
+    given = cells(table)
+    rows, uncovered = grid_rows(given)
+    summary = grid_summaries(given, rows, cells(published_csv("grid_time_ratio.csv")))
+    return Validation(rows=tuple(rows), summary=tuple(summary), uncovered=tuple(uncovered))
 
 
 def _dma(table: _Table, *, status: str) -> Validation:
@@ -88,6 +92,7 @@ def _dma(table: _Table, *, status: str) -> Validation:
 
 PARTS: dict[str, Callable[[], Validation]] = {
     "grid": lambda: _grid(published_csv("grid_time_ratio.csv")),
+    "tiles": lambda: Validation(rows=tuple(tile_rows())),
     "headlines": lambda: Validation(rows=tuple(headline_rows())),
     "conccl": lambda: Validation(rows=tuple(conccl_rows())),
     "dma": lambda: _dma(published_csv("dma_allgather_variants.csv"), status="fitted"),
