@@ -11,6 +11,7 @@ from makeway.model.residency import capacity, room_left
 from makeway.model.simulate.compile import Compiled, compile_program, model_number
 from makeway.model.simulate.driver import Engine, RunResult, run
 from makeway.model.simulate.fluid import fluid_run
+from makeway.model.simulate.mechanisms import Mechanisms
 from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES, Dispatch, HeldQueue, SharingPolicy
 from makeway.model.simulate.program import EngineOp, Program
 from makeway.values.control import Control
@@ -35,6 +36,7 @@ class Settings:
     seed: int = 0
     skew_ns: float = 0.0  # the last rank starts this much later than the first
     record: bool = False
+    mechanisms: Mechanisms = Mechanisms()
 
     def __post_init__(self) -> None:
         if not 0 <= self.jitter < 1:
@@ -143,7 +145,14 @@ def compile_for(
     """The program of a workload under settings: the last rank late by the skew, block times spread by the jitter."""
     skew = (0.0, settings.skew_ns) if settings.skew_ns else (0.0,)
     return compile_program(
-        workload, device, controls, dispatch=dispatch, jitter=settings.jitter, seed=settings.seed, skew_ns=skew
+        workload,
+        device,
+        controls,
+        dispatch=dispatch,
+        jitter=settings.jitter,
+        seed=settings.seed,
+        skew_ns=skew,
+        mechanisms=settings.mechanisms,
     )
 
 
