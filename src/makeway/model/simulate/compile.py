@@ -17,8 +17,10 @@ from makeway.model.simulate.driver import run
 from makeway.model.simulate.mechanisms import (
     COMM_POWER,
     COPY_POWER,
+    DEFAULT,
     FLAT_TRAFFIC,
     MEMORY_OVERDRIVE,
+    MIXED_HBM,
     NEIGHBOUR_EXPOSURE,
     NEIGHBOUR_SHARE,
     NEIGHBOUR_THREADS,
@@ -52,8 +54,6 @@ BORROWED = ("saturating_warps", "soft_saturation", "comm_over_compute", "sms_per
 MEMORY_BOUND = 0.5
 _UNIT_WORK_NS = 1e6
 
-_ALL = Mechanisms()
-
 _T = TypeVar("_T")
 
 
@@ -75,7 +75,7 @@ def compile_program(
     jitter: float = 0.0,
     seed: int = 0,
     skew_ns: Sequence[float] = (0.0,),
-    mechanisms: Mechanisms = _ALL,
+    mechanisms: Mechanisms = DEFAULT,
 ) -> Compiled:
     """The program of `workload` on `device` under `controls`; one simulated rank per entry of `skew_ns`.
 
@@ -147,6 +147,7 @@ class _Compiler:
             hbm_per_ns=self.device.hbm_bytes_per_s / 1e9 if self.device.hbm_bytes_per_s else None,
             l2_per_ns=self.device.l2_bytes_per_s / 1e9 if self.device.l2_bytes_per_s else None,
             link_per_ns=self.link_per_ns or None,
+            mixed_hbm=MIXED_HBM if self.mechanisms.mixed_hbm else 1.0,
             memory_side_cache=self.device.memory_side_cache_bytes is not None,
             power_exponent=POWER_EXPONENT if self.mechanisms.clocks else None,
             saturation=saturation(self.device),
@@ -251,7 +252,8 @@ class _Compiler:
                 arithmetic, _ = self._roofline(op.work.flops_per_block, 0.0, op.work.dtype)
                 return self._roofline(0.0, hbm_bytes, op.work.dtype)[0] > arithmetic
             case Measured():
-                return bool(bandwidth) and op.work.hbm_bytes >= MEMORY_BOUND * (bandwidth or 0.0) * op.work.time_ns / 1e9
+                most = (bandwidth or math.inf) * op.work.time_ns / 1e9
+                return op.work.hbm_bytes >= MEMORY_BOUND * most
             case Gemm():
                 return False
             case _:
@@ -330,13 +332,19 @@ class _Compiler:
             work_ns=time_ns,
             share=NEIGHBOUR_SHARE * block.threads / NEIGHBOUR_THREADS if self.mechanisms.neighbours else 0.0,
             exposure=NEIGHBOUR_EXPOSURE if self.mechanisms.neighbours else 1.0,
-            slack=max(1.0, blocks * cost.per_block_bytes_per_s / cost.link_bytes_per_s),
+            slack=self._slack(cost, blocks),
             power=COMM_POWER if self.mechanisms.clocks else 0.0,
             hbm_per_ns=cost.wire_bytes * cost.hbm_bytes_per_wire_byte / time_ns,
             l2_per_ns=cost.wire_bytes * cost.hbm_bytes_per_wire_byte / time_ns,
             link_per_ns=cost.wire_bytes / time_ns,
             group=op.name,
         )
+
+    def _slack(self, cost: CollectiveCost, blocks: int) -> float:
+        """How much faster than its links the blocks of a collective could go."""
+        if not (self.mechanisms.mixed_hbm or self.mechanisms.neighbours):
+            return 1.0
+        return max(1.0, blocks * cost.per_block_bytes_per_s / cost.link_bytes_per_s)
 
     def _priced_path(self, library: str) -> str:
         """The algorithm and protocol whose rates a library's path takes; ring-simple where none are known."""

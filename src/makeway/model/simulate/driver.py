@@ -335,7 +335,10 @@ class _Run:
         program, ops = self.program, self.program.ops
         demands = self._hbm_demands(rates)
         if program.hbm_knee is None or program.hbm_per_ns is None:
-            return self._shares(demands, program.hbm_per_ns)
+            capacity = program.hbm_per_ns
+            if capacity is not None and len({ops[op].kind == "kernel" for op, demand in demands.items() if demand}) > 1:
+                capacity *= program.mixed_hbm
+            return self._shares(demands, capacity)
         waiting = {op: ops[op].memory / self._crowding(op, rate) for op, rate in rates.items()}
         return latency_shares(demands, waiting, program.hbm_per_ns, program.hbm_knee)
 
@@ -364,7 +367,9 @@ class _Run:
         return max(self.progress[op].running_blocks * operation.share / rate, 1.0) if rate else 1.0
 
     def _shares(self, demands: dict[int, float], capacity: float | None) -> dict[int, float]:
-        return self.hbm.shares(demands, capacity) if capacity is not None else {}
+        if capacity is None:
+            return {}
+        return self.hbm.shares(demands, capacity, {op: self.program.ops[op].slack for op in demands})
 
     def _interfered(self, kernels: dict[int, float], comms: dict[int, float]) -> dict[int, float]:
         ops, loss = self.program.ops, self.program.interference

@@ -25,6 +25,9 @@ BYTES_IN_FLIGHT_PER_LANE = 16.0
 # Issue and load/store slots that 256 threads of communication take from a block beside them, and the part of their own
 # time that neighbours stretch: 0.85 x 0.31 and 0.31, from the cycle-level referee's runs alone (docs/model.md, 11).
 NEIGHBOUR_SHARE, NEIGHBOUR_EXPOSURE, NEIGHBOUR_THREADS = 0.26, 0.31, 256
+# What HBM delivers while kernels and communication mix reads and writes, over what a kernel gets alone: 0.78 of its
+# peak in the referee's runs, over 0.93 for a streaming kernel alone (assumed).
+MIXED_HBM = 0.84
 # Part of the power budget: a collective on SMs adds a quarter (arXiv 2507.03114, peak power under overlap), one on
 # copy engines a third less (arXiv 2511.06605: 32 % below RCCL).
 COMM_POWER, COPY_POWER = 0.25, 0.17
@@ -40,17 +43,21 @@ class Mechanisms:
 
     traffic: bool = True  # a product's HBM bytes from its waves and L2; else each matrix twice
     in_flight: bool = True  # a memory-bound kernel needs warps enough to cover latency; else as a product does
-    l2_capacity: bool = True  # a stream beside a product pushes what it would reuse out of L2
+    mixed_hbm: bool = True  # HBM delivers less to mixed streams, and a collective's spare blocks hold their share
+    l2_capacity: bool = False  # a stream beside a product pushes what it would reuse out of L2; changes no figure yet
     neighbours: bool = True  # a collective's warps take issue slots from the blocks on their SM
     clocks: bool = True  # communication takes power from products that run at the power limit
 
-    def without(self, name: str) -> Mechanisms:
-        """The same with one of them switched off."""
-        return replace(self, **{name: False})
+    def flipped(self, name: str) -> Mechanisms:
+        """The same with one of them switched off, or on if it is off."""
+        return replace(self, **{name: not getattr(self, name)})
 
     @classmethod
     def none(cls) -> Mechanisms:
         return cls(**dict.fromkeys(mechanism_names(), False))
+
+
+DEFAULT = Mechanisms()
 
 
 def mechanism_names() -> tuple[str, ...]:

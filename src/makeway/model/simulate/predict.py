@@ -11,7 +11,7 @@ from makeway.model.residency import capacity, room_left
 from makeway.model.simulate.compile import Compiled, compile_program, model_number
 from makeway.model.simulate.driver import Engine, RunResult, run
 from makeway.model.simulate.fluid import fluid_run
-from makeway.model.simulate.mechanisms import Mechanisms
+from makeway.model.simulate.mechanisms import DEFAULT, Mechanisms
 from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES, Dispatch, HeldQueue, SharingPolicy
 from makeway.model.simulate.program import EngineOp, Program
 from makeway.values.control import Control
@@ -36,7 +36,7 @@ class Settings:
     seed: int = 0
     skew_ns: float = 0.0  # the last rank starts this much later than the first
     record: bool = False
-    mechanisms: Mechanisms = Mechanisms()
+    mechanisms: Mechanisms = DEFAULT
 
     def __post_init__(self) -> None:
         if not 0 <= self.jitter < 1:

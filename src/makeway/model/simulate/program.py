@@ -101,6 +101,7 @@ class Program:
     ranks: int
     ops: tuple[EngineOp, ...]
     hbm_per_ns: float | None = None  # None: never a limit
+    mixed_hbm: float = 1.0  # part of it that is left while kernels and collectives share it
     l2_per_ns: float | None = None
     link_per_ns: float | None = None
     memory_side_cache: bool = False  # the cache before HBM sees copy engines too

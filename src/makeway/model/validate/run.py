@@ -12,6 +12,7 @@ from makeway.model.validate.conccl import conccl_rows
 from makeway.model.validate.dma import dma_rows, dma_summary
 from makeway.model.validate.grid import cells, grid_rows, grid_summaries
 from makeway.model.validate.headlines import headline_rows
+from makeway.model.validate.interference import Ablation, ablations, interference_rows
 from makeway.model.validate.referee import COLUMNS as REFEREE_COLUMNS
 from makeway.model.validate.referee import Referee, referee
 from makeway.model.validate.rows import Row, Summary, parse_csv, published_csv
@@ -39,6 +40,7 @@ class Validation:
 
     rows: tuple[Row, ...]
     summary: tuple[Summary, ...] = ()
+    ablation: tuple[Ablation, ...] = ()  # figures that interference decides, without each mechanism
     referee: Referee | None = None  # a table of referee runs instead of published figures
 
     @property
@@ -72,6 +74,7 @@ def validate(names: Sequence[str] | None = None, *, data: Path | None = None) ->
     return Validation(
         rows=tuple(row for part in parts for row in part.rows),
         summary=tuple(summary for part in parts for summary in part.summary),
+        ablation=tuple(ablation for part in parts for ablation in part.ablation),
     )
 
 
@@ -89,6 +92,7 @@ def _dma(table: _Table, *, status: str) -> Validation:
 PARTS: dict[str, Callable[[], Validation]] = {
     "grid": lambda: _grid(published_csv("grid_time_ratio.csv")),
     "headlines": lambda: Validation(rows=tuple(headline_rows())),
+    "interference": lambda: Validation(rows=tuple(interference_rows()), ablation=tuple(ablations())),
     "conccl": lambda: Validation(rows=tuple(conccl_rows())),
     "dma": lambda: _dma(published_csv("dma_allgather_variants.csv"), status="fitted"),
 }
