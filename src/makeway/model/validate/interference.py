@@ -14,7 +14,7 @@ from makeway.model.presets import PresetOptions, load_preset, preset_names
 from makeway.model.simulate.mechanisms import DEFAULT, Mechanisms, mechanism_names
 from makeway.model.simulate.predict import Prediction, Settings, simulate
 from makeway.model.validate.rows import Row
-from makeway.values.control import CommPriority, Control, SmPartition
+from makeway.values.control import CommPriority, Control, CopyEngine, LaunchOrder, SmPartition
 from makeway.values.device import Device, load_device
 from makeway.values.kernel import KernelResources
 from makeway.values.timeline import Timeline
@@ -98,7 +98,8 @@ def _beside(
     device: str, block: KernelResources, work: Work, on: Mechanisms, *, path: str = "ring-simple", **more: object
 ) -> Prediction:
     """A kernel launched behind a long collective of 24 blocks."""
-    kind = {"sendrecv": "all-to-all", "ring-ll": "all-reduce"}.get(path, "all-gather")
+    kind = {"sendrecv": "all-to-all", "ring-ll": "all-reduce", "all-reduce": path}.get(path, "all-gather")
+    path = "ring-simple" if path == kind else path
     builder = WorkloadBuilder("kernel behind a collective", ranks=8)
     builder.collective("comm", kind, 2**32, f"nccl-2.21.5/{path}", blocks=24)  # type: ignore[arg-type]
     builder.kernel("kernel", block, work, **more)
@@ -168,6 +169,28 @@ def _other_reports() -> Iterator[Case]:
         predict=lambda on: _slowdown(_H100, hopper, one_wave, on, share=1.0),
         assumed=("equal block times: the second wave doubles the GEMM",),
     )
+    norm = KernelResources(threads=512, registers_per_thread=32)
+    backward = BlockWork(blocks=20_000, hbm_bytes_per_block=90_000)
+    yield Case(
+        source="NVIDIA/nccl issue 338",
+        device="V100-SXM2-16GB",
+        case="batch norm backward of 2 ms beside an all-reduce (4 to 8 ms)",
+        published=3.0,
+        predict=lambda on: _slowdown("V100-SXM2-16GB", norm, backward, on, path="all-reduce"),
+        assumed=("the device is not named; the kernel's blocks are ours",),
+    )
+    for name, published, controls in (
+        ("overlapped", 2.02 / 2.96, (LaunchOrder(),)),
+        ("overlapped on copy engines", 1.77 / 2.96, (CopyEngine(),)),
+    ):
+        yield Case(
+            source="pytorch/pytorch PR 172714",
+            device=_H100,
+            case=f"GEMM 8192x8192x8192 and all-gather of 64 MiB per rank, {name} over sequential",
+            published=published,
+            predict=lambda on, c=controls: _gemm_and_gather(c, on),  # type: ignore[misc]
+            assumed=("the all-gather is launched first",),
+        )
     yield Case(
         source="NVIDIA/nccl issue 1433",
         device="L40S",
@@ -176,6 +199,17 @@ def _other_reports() -> Iterator[Case]:
         predict=_one_block_beside_gemm,
         assumed=("an L40S is the 142-SM device; the GEMM's shape and the link are ours", "published: up to 2"),
     )
+
+
+def _gemm_and_gather(controls: tuple[Control, ...], mechanisms: Mechanisms) -> float:
+    """Time of a large product and an all-gather together over their times alone, added up."""
+    builder = WorkloadBuilder("product and all-gather", ranks=8)
+    block = KernelResources(threads=384, registers_per_thread=168, smem_bytes=200 * 1024)
+    builder.kernel("gemm", block, Gemm(m=8192, n=8192, k=8192, dtype="fp16", tile=(128, 256, 64)), share=1.0)
+    builder.collective("gather", "all-gather", 512 * 2**20, "nccl-2.27.5/ring-simple")
+    settings = Settings(engine="class", mechanisms=mechanisms)
+    prediction = simulate(builder.done(), load_device(_H100), controls, settings)
+    return prediction.t_ns / prediction.t_sequential_ns
 
 
 def _one_block_beside_gemm(mechanisms: Mechanisms) -> float:
@@ -235,16 +269,13 @@ def _training_costs(mechanisms: Mechanisms) -> tuple[TrainingCost, ...]:
 
 @cache
 def _as_published(name: str, device_name: str) -> Workload:
-    """A layer of training whose collectives take as long, next to its kernels, as the paper's figures imply.
-
-    Hopper's library products are persistent: one block per SM, as in every H100 recording at hand.
-    """
+    """A layer of training whose collectives take as long, next to its kernels, as the paper's figures imply."""
     device = load_device(device_name)
     workload = load_preset(name, device, PresetOptions(ranks=8 if device.vendor == "amd" else 4))
     plain = simulate(workload, device, (), Settings(engine="class"))
     scale = _COMM_OVER_COMPUTE * plain.t_compute_ns / plain.t_comm_ns
     operations = tuple(
-        replace(op, persistent=device.arch == "sm_90" and isinstance(op.work, Gemm))
+        op
         if isinstance(op, KernelOp)
         else replace(op, collective=replace(op.collective, size_bytes=int(op.collective.size_bytes * scale)))
         for op in workload.operations
@@ -256,7 +287,6 @@ def _training() -> Iterator[Case]:
     assumed = (
         "3 layer presets on A100, H100, MI250X, communication at high priority",
         "collectives scaled to 0.31 of the kernels' time, which the paper's means imply",
-        "GEMMs of the H100 are persistent",
     )
     figures: tuple[tuple[str, float, Callable[[Mechanisms], float]], ...] = (
         ("mean compute slow-down", 18.9, lambda on: fmean(cost.compute_slowdown for cost in _training_costs(on))),
