@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from makeway.model.simulate.mechanisms import DEFAULT
+from makeway.model.simulate.mechanisms import switch
 from makeway.model.validate.interference import Ablation
 from makeway.model.validate.rows import Row, Summary
 from makeway.model.validate.run import CLOSE, Validation
@@ -86,7 +86,6 @@ def _ablation_section(ablations: Sequence[Ablation]) -> tuple[Section, ...]:
     if not ablations:
         return ()
     names = tuple(ablations[0].flipped)
-    in_use = {name: getattr(DEFAULT, name) for name in names}
     table = Table(
         name="switched",
         caption="Predictions with the mechanisms in use, with one at a time switched, and with none",
@@ -94,7 +93,7 @@ def _ablation_section(ablations: Sequence[Ablation]) -> tuple[Section, ...]:
             Column("case", "wide"),
             Column("published", "number"),
             Column("predicted", "number", origin="predicted"),
-            *(Column(f"{'without' if in_use[name] else 'with'} {name.replace('_', ' ')}", "number") for name in names),
+            *(Column(switch(name), "number") for name in names),
             Column("none", "number"),
         ),
         rows=tuple(

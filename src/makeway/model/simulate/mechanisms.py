@@ -65,6 +65,11 @@ def mechanism_names() -> tuple[str, ...]:
     return tuple(field.name for field in fields(Mechanisms))
 
 
+def switch(name: str) -> str:
+    """What flipping a mechanism does, in words."""
+    return f"{'without' if getattr(DEFAULT, name) else 'with'} {name.replace('_', ' ')}"
+
+
 @dataclass(frozen=True, slots=True)
 class Reuse:
     """Bytes that a kernel would read again, and how often what lies between two reads fits into the cache."""

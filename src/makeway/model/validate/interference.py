@@ -11,9 +11,9 @@ from functools import cache
 from statistics import fmean
 
 from makeway.model.presets import PresetOptions, load_preset, preset_names
-from makeway.model.simulate.mechanisms import DEFAULT, Mechanisms, mechanism_names
+from makeway.model.simulate.mechanisms import DEFAULT, Mechanisms, mechanism_names, switch
 from makeway.model.simulate.predict import Prediction, Settings, simulate
-from makeway.model.validate.rows import Row
+from makeway.model.validate.rows import Row, Summary
 from makeway.values.control import CommPriority, Control, CopyEngine, LaunchOrder, SmPartition
 from makeway.values.device import Device, load_device
 from makeway.values.kernel import KernelResources
@@ -37,18 +37,6 @@ class Case:
     calibrated_on: str = _REFEREE
     assumed: tuple[str, ...] = ()
 
-    def row(self) -> Row:
-        return Row(
-            source=self.source,
-            device=self.device,
-            case=self.case,
-            published=self.published,
-            predicted=self.predict(DEFAULT),
-            unit=self.unit,
-            calibrated_on=self.calibrated_on,
-            assumed=self.assumed,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablation:
@@ -64,25 +52,71 @@ class Ablation:
     none: float
 
 
-def interference_rows() -> Iterator[Row]:
-    """All rows, computed one at a time."""
-    for case in cases():
-        yield case.row()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interference:
+    """Every figure that interference decides, beside ours, and what each mechanism adds."""
+
+    rows: tuple[Row, ...]
+    ablations: tuple[Ablation, ...]
+    summary: Summary
 
 
-def ablations() -> Iterator[Ablation]:
-    """Every case with each mechanism flipped."""
-    for case in cases():
-        yield Ablation(
+def interference() -> Interference:
+    """All rows with the mechanisms in use, with each of them flipped, and with none."""
+    every = tuple(cases())
+    switched = tuple(_ablation(case) for case in every)
+    rows = tuple(
+        Row(
             source=case.source,
             device=case.device,
             case=case.case,
             published=case.published,
+            predicted=ablation.predicted,
             unit=case.unit,
-            predicted=case.predict(DEFAULT),
-            flipped={name: case.predict(DEFAULT.flipped(name)) for name in mechanism_names()},
-            none=case.predict(Mechanisms.none()),
+            calibrated_on=case.calibrated_on,
+            assumed=case.assumed,
         )
+        for case, ablation in zip(every, switched, strict=True)
+    )
+    return Interference(rows=rows, ablations=switched, summary=_summary(switched))
+
+
+def _ablation(case: Case) -> Ablation:
+    return Ablation(
+        source=case.source,
+        device=case.device,
+        case=case.case,
+        published=case.published,
+        unit=case.unit,
+        predicted=case.predict(DEFAULT),
+        flipped={name: case.predict(DEFAULT.flipped(name)) for name in mechanism_names()},
+        none=case.predict(Mechanisms.none()),
+    )
+
+
+def _summary(ablations: tuple[Ablation, ...]) -> Summary:
+    """The mean error relative to the published figure, and the same with each mechanism flipped."""
+    counted = [ablation for ablation in ablations if ablation.published]
+
+    def errors(predicted: Callable[[Ablation], float]) -> list[float]:
+        return [abs(predicted(ablation) / ablation.published - 1.0) for ablation in counted]
+
+    def flipped(name: str) -> float:
+        return fmean(errors(lambda ablation: ablation.flipped[name]))
+
+    own = errors(lambda ablation: ablation.predicted)
+    return Summary(
+        source="interference",
+        device="all",
+        rows=len(counted),
+        mae=fmean(own),
+        largest=max(own),
+        baselines={
+            **{switch(name): flipped(name) for name in mechanism_names()},
+            "no mechanism": fmean(errors(lambda ablation: ablation.none)),
+        },
+        note="errors relative to the published figure",
+    )
 
 
 def cases() -> Iterator[Case]:
@@ -261,17 +295,16 @@ def _busy_ns(timeline: Timeline) -> int:
 @cache
 def _training_costs(mechanisms: Mechanisms) -> tuple[TrainingCost, ...]:
     return tuple(
-        compute_slowdown(_as_published(name, device), load_device(device), (CommPriority(),), mechanisms)
-        for name in ("fsdp-llama-7b", "fsdp-llama-70b", "ddp-llama-7b")
+        compute_slowdown(_as_published(device), load_device(device), (CommPriority(),), mechanisms)
         for device in (_A100, _H100, "MI250X")
     )
 
 
 @cache
-def _as_published(name: str, device_name: str) -> Workload:
+def _as_published(device_name: str) -> Workload:
     """A layer of training whose collectives take as long, next to its kernels, as the paper's figures imply."""
     device = load_device(device_name)
-    workload = load_preset(name, device, PresetOptions(ranks=8 if device.vendor == "amd" else 4))
+    workload = load_preset("fsdp-llama-7b", device, PresetOptions(ranks=8 if device.vendor == "amd" else 4))
     plain = simulate(workload, device, (), Settings(engine="class"))
     scale = _COMM_OVER_COMPUTE * plain.t_compute_ns / plain.t_comm_ns
     operations = tuple(
@@ -285,7 +318,7 @@ def _as_published(name: str, device_name: str) -> Workload:
 
 def _training() -> Iterator[Case]:
     assumed = (
-        "3 layer presets on A100, H100, MI250X, communication at high priority",
+        "an FSDP layer of LLaMA-7B on each device, communication at high priority",
         "collectives scaled to 0.31 of the kernels' time, which the paper's means imply",
     )
     figures: tuple[tuple[str, float, Callable[[Mechanisms], float]], ...] = (

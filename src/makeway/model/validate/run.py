@@ -12,7 +12,7 @@ from makeway.model.validate.conccl import conccl_rows
 from makeway.model.validate.dma import dma_rows, dma_summary
 from makeway.model.validate.grid import cells, grid_rows, grid_summaries
 from makeway.model.validate.headlines import headline_rows
-from makeway.model.validate.interference import Ablation, ablations, interference_rows
+from makeway.model.validate.interference import Ablation, interference
 from makeway.model.validate.referee import COLUMNS as REFEREE_COLUMNS
 from makeway.model.validate.referee import Referee, referee
 from makeway.model.validate.rows import Row, Summary, parse_csv, published_csv
@@ -89,10 +89,15 @@ def _dma(table: _Table, *, status: str) -> Validation:
     return Validation(rows=tuple(rows), summary=(dma_summary(rows),))
 
 
+def _interference() -> Validation:
+    found = interference()
+    return Validation(rows=found.rows, summary=(found.summary,), ablation=found.ablations)
+
+
 PARTS: dict[str, Callable[[], Validation]] = {
     "grid": lambda: _grid(published_csv("grid_time_ratio.csv")),
     "headlines": lambda: Validation(rows=tuple(headline_rows())),
-    "interference": lambda: Validation(rows=tuple(interference_rows()), ablation=tuple(ablations())),
+    "interference": _interference,
     "conccl": lambda: Validation(rows=tuple(conccl_rows())),
     "dma": lambda: _dma(published_csv("dma_allgather_variants.csv"), status="fitted"),
 }
