@@ -79,7 +79,7 @@ def conccl_rows() -> Iterator[Row]:
 
 def ladder_rows(device: Device, *, label: str = "") -> Iterator[Row]:
     """Each step of the ladder beside the published one, and the largest speed-up."""
-    found = ladder(device)
+    steps = ladder(device)
     for step, published in {**PUBLISHED, "largest speed-up": BEST_SPEEDUP}.items():
         calibrated = "queue_hold" in device.facts and not step.startswith(("copy", "largest"))
         speedup = step == "largest speed-up"
@@ -88,7 +88,7 @@ def ladder_rows(device: Device, *, label: str = "") -> Iterator[Row]:
             device="MI300X",
             case=f"{step}{'' if speedup else ', share of ideal'}{label}",
             published=published,
-            predicted=found.best if speedup else found.steps[step],
+            predicted=steps.best if speedup else steps.steps[step],
             unit="x" if speedup else "%",
             status="calibration" if calibrated else "predicted",
             calibrated_on="two numbers fitted to these three steps" if calibrated else "mechanisms only",
