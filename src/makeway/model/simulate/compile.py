@@ -15,12 +15,11 @@ from makeway.model.residency import check_launch, need, resident_blocks
 from makeway.model.simulate.dma import dma_cost
 from makeway.model.simulate.driver import run
 from makeway.model.simulate.mechanisms import (
-    COMM_POWER,
-    COPY_POWER,
     DEFAULT,
     FLAT_TRAFFIC,
     MEMORY_OVERDRIVE,
     MIXED_HBM,
+    MOVING_POWER,
     NEIGHBOUR_EXPOSURE,
     NEIGHBOUR_SHARE,
     NEIGHBOUR_THREADS,
@@ -321,6 +320,7 @@ class _Compiler:
         cost = self._cost(op, footprint, path, self.threads.threads if self.threads else None)
         self.assumed += cost.assumed
         time_ns = cost.alone_ns(blocks) * scale
+        moved = cost.wire_bytes * cost.hbm_bytes_per_wire_byte / time_ns
         return EngineOp(
             name=op.name,
             kind="collective",
@@ -333,12 +333,18 @@ class _Compiler:
             share=NEIGHBOUR_SHARE * block.threads / NEIGHBOUR_THREADS if self.mechanisms.neighbours else 0.0,
             exposure=NEIGHBOUR_EXPOSURE if self.mechanisms.neighbours else 1.0,
             slack=self._slack(cost, blocks),
-            power=COMM_POWER if self.mechanisms.clocks else 0.0,
-            hbm_per_ns=cost.wire_bytes * cost.hbm_bytes_per_wire_byte / time_ns,
-            l2_per_ns=cost.wire_bytes * cost.hbm_bytes_per_wire_byte / time_ns,
+            power=self._moving_power(moved),
+            hbm_per_ns=moved,
+            l2_per_ns=moved,
             link_per_ns=cost.wire_bytes / time_ns,
             group=op.name,
         )
+
+    def _moving_power(self, hbm_per_ns: float) -> float:
+        """The part of the power budget that a collective draws."""
+        if not self.mechanisms.clocks or not self.device.hbm_bytes_per_s:
+            return 0.0
+        return MOVING_POWER * hbm_per_ns / (self.device.hbm_bytes_per_s / 1e9)
 
     def _slack(self, cost: CollectiveCost, blocks: int) -> float:
         """How much faster than its links the blocks of a collective could go."""
@@ -371,14 +377,15 @@ class _Compiler:
         cost = dma_cost(self.device, op.collective, variant=variant.variant, prelaunch=variant.prelaunch)
         self.assumed += cost.assumed
         time_ns = cost.total_ns * scale
+        moved = cost.hbm_bytes_per_s / 1e9 * cost.copy_ns / cost.total_ns / scale
         return EngineOp(
             name=op.name,
             kind="copy",
             stream=op.stream,
             work_ns=time_ns,
-            hbm_per_ns=cost.hbm_bytes_per_s / 1e9 * cost.copy_ns / cost.total_ns / scale,
+            hbm_per_ns=moved,
             link_per_ns=op.collective.wire_bytes / time_ns,
-            power=COPY_POWER if self.mechanisms.clocks else 0.0,
+            power=self._moving_power(moved),
             group=op.name,
         )
 

@@ -28,9 +28,10 @@ NEIGHBOUR_SHARE, NEIGHBOUR_EXPOSURE, NEIGHBOUR_THREADS = 0.26, 0.31, 256
 # What HBM delivers while kernels and communication mix reads and writes, over what a kernel gets alone: 0.78 of its
 # peak in the referee's runs, over 0.93 for a streaming kernel alone (assumed).
 MIXED_HBM = 0.84
-# Part of the power budget: a collective on SMs adds a quarter (arXiv 2507.03114, peak power under overlap), one on
-# copy engines a third less (arXiv 2511.06605: 32 % below RCCL).
-COMM_POWER, COPY_POWER = 0.25, 0.17
+# Power that moving data takes, as a part of the budget per part of HBM bandwidth: overlap adds a quarter to the peak
+# (arXiv 2507.03114, second-hand) where a collective moves a third of what HBM can, as on A100 and H100. Two bytes of
+# HBM per wire byte instead of three are a third less, as copy engines draw 32 % less than RCCL (arXiv 2511.06605).
+MOVING_POWER = 0.75
 # Power grows with this power of the clock: 2.07 times the time at a 100 W cap of 400 W with 55 W idle (2507.03114).
 POWER_EXPONENT = 2.8
 # Products on these types run at the power limit; FP32 without tensor cores is taken to stay below it.
