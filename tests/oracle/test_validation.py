@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ from makeway.model.validate import validate
 from makeway.model.validate.conccl import PUBLISHED, ladder, without_fit
 from makeway.model.validate.grid import run_experiment, time_ratio
 from makeway.model.validate.headlines import priority_gain
+from makeway.model.validate.interference import Interference, interference
 from makeway.model.validate.rows import Summary
 from makeway.model.validate.run import Validation
 from makeway.model.validate.tiles import OPT1, OPT2, tile_ratio
@@ -148,16 +153,57 @@ def test_tile_shaping_acts_and_the_tiles_converge_at_many_blocks(workload: str, 
     assert tile_ratio(workload, device, 16384) == pytest.approx(1.0, abs=0.005)
 
 
-def test_conccls_ladder_is_met_within_five_points_by_three_fitted_numbers() -> None:
+def test_conccls_ladder_is_met_within_five_points_but_for_its_last_step() -> None:
     device = load_device("MI300X")
-    found = ladder(device)
-    for step, published in PUBLISHED.items():
-        assert abs(found.steps[step] - published) <= 5, step
-    assert 1.6 <= found.best <= 1.8
-    plain = ladder(without_fit(device))
-    assert (
-        max(abs(plain.steps[step] - published) for step, published in PUBLISHED.items()) > 20
-    )  # the fit does the work
+    found, plain = ladder(device), ladder(without_fit(device))
+    missed = [step for step, published in PUBLISHED.items() if abs(found.steps[step] - published) > 5]
+    assert missed == ["copy engine, 8 CUs fewer"]  # 72 published: taking 8 CUs away gains a point here, not six
+    for step in ("copy engine", "copy engine, 8 CUs fewer"):  # no fitted number acts on copy engines
+        assert found.steps[step] == plain.steps[step]
+    assert plain.steps["launch order"] > PUBLISHED["launch order"] + 15  # on CUs the fit does the work
+
+
+@pytest.fixture(scope="module")
+def slowdowns() -> Interference:
+    return interference()
+
+
+def _predicted(slowdowns: Interference, source: str) -> dict[str, float]:
+    """Prediction over the published figure, by case."""
+    return {row.case: row.predicted / row.published for row in slowdowns.rows if source in row.source}
+
+
+def test_a_measured_product_beside_an_all_gather_is_met_within_five_percent(slowdowns: Interference) -> None:
+    ratios = _predicted(slowdowns, "PR 172714")
+    assert len(ratios) == 2
+    assert all(ratio == pytest.approx(1, abs=0.05) for ratio in ratios.values())
+
+
+def test_memory_bound_kernels_slow_down_within_thirty_percent_of_what_three_reports_say(
+    slowdowns: Interference,
+) -> None:
+    memory_bound = [
+        (row.predicted / row.published, ablation.none / row.published)
+        for row, ablation in zip(slowdowns.rows, slowdowns.ablations, strict=True)
+        if "elementwise" in row.case or "batch norm" in row.case
+    ]
+    assert len(memory_bound) == 3
+    assert all(0.7 <= with_mechanisms <= 1.3 for with_mechanisms, _ in memory_bound)
+    assert all(none < 0.6 for _, none in memory_bound)  # without mechanisms they are missed by almost half
+
+
+def test_only_mechanisms_that_help_are_in_use(slowdowns: Interference) -> None:
+    summary = slowdowns.summary
+    assert summary.mae < summary.baselines["no mechanism"] - 0.02
+    assert all(summary.mae <= error + 1e-3 for error in summary.baselines.values())
+
+
+def test_every_row_says_what_it_was_calibrated_on_and_misses_stay(slowdowns: Interference) -> None:
+    assert all(row.calibrated_on for row in slowdowns.rows)
+    assert {row.status for row in slowdowns.rows} == {"predicted"}
+    far = [row.case for row in slowdowns.rows if abs(row.error) > 0.25 * abs(row.published)]
+    assert "send-recv of one block beside a 128-block GEMM, SMs to spare" in far
+    assert "mean compute slow-down" in far
 
 
 def test_dma_variants_are_within_20_percent_at_16_mib_and_above() -> None:
@@ -233,7 +279,17 @@ def test_a_table_that_cannot_be_used_says_why(content: str, error: type[Exceptio
         validate(data=table)
 
 
-def test_the_same_numbers_come_out_every_time() -> None:
-    assert time_ratio(A100, 256) == time_ratio(load_device("A100-SXM4-40GB"), 256)
-    spread = Settings(jitter=0.02, seed=5)
-    assert run_experiment(A40, 128, settings=spread).t_ns == run_experiment(A40, 128, settings=spread).t_ns
+def test_the_same_numbers_come_out_every_time(tmp_path: Path) -> None:
+    """Compared with what a process without any cache prints: a second call would only read the cache."""
+    script = "from makeway.model.validate.grid import time_ratio; from makeway.values.device import load_device; "
+    script += "print(repr(time_ratio(load_device('A100-SXM4-40GB'), 256)))"
+    environment = dict(os.environ, XDG_CACHE_HOME=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == repr(time_ratio(A100, 256))
+    spread = Settings(engine="block", jitter=0.02, seed=5)
+    first = run_experiment(A40, 128, settings=spread).t_ns
+    assert (
+        run_experiment(A40, 128, settings=spread).t_ns
+        == first
+        != run_experiment(A40, 128, settings=replace(spread, seed=6)).t_ns
+    )

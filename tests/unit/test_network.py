@@ -36,9 +36,19 @@ def test_more_bytes_are_never_faster(device: Device, collective: Collective, blo
 
 
 @given(devices, collectives, blocks_counts, blocks_counts)
-def test_more_blocks_are_never_slower_alone(device: Device, collective: Collective, one: int, more: int) -> None:
+def test_more_blocks_are_never_slower_alone_inside_a_node(
+    device: Device, collective: Collective, one: int, more: int
+) -> None:
     cost = collective_cost(device, collective)
     assert cost.alone_ns(one + more) <= cost.alone_ns(one)
+
+
+def test_between_nodes_more_channels_can_be_slower() -> None:
+    """ROCm/rocm-systems PR 9406: 249.4 GB/s with 48 channels, 229.7 with 64, 128 MiB on two MI350X nodes."""
+    reduce = Collective(kind="all-reduce", size_bytes=128 << 20, ranks=16)
+    cost = collective_cost(load_device("MI350X"), reduce, nodes=2)
+    assert 1.0 < cost.rate_bytes_per_s(48) / cost.rate_bytes_per_s(64) < 1.09 * 1.25
+    assert cost.rate_bytes_per_s(8) < cost.rate_bytes_per_s(16)  # too few cannot fill the network
 
 
 @given(devices, collectives, blocks_counts)

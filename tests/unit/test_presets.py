@@ -11,6 +11,8 @@ import pytest
 
 from makeway.model.presets import PresetOptions, load_preset, preset_names, preset_summary
 from makeway.model.residency import check_launch, resident_blocks
+from makeway.model.simulate.compile import compile_program
+from makeway.model.simulate.policies import DISPATCHES
 from makeway.read.workload_file import parse_workload
 from makeway.values.collective import load_footprint
 from makeway.values.device import Device, device_names, load_device
@@ -224,11 +226,11 @@ def test_conccl_pairs_are_independent_distinct_and_of_llama_sizes() -> None:
         assert workload.collectives[0].blocks is None
         assert workload.ranks == 8
         assert work.dtype == "bf16"
-        assert 8192 <= min(work.m, work.n) <= max(work.m, work.n) <= 57344
-        assert 128 * MIB <= collective.size_bytes <= 3328 * MIB
+        assert max(work.m, work.n) in (8192, 10240, 16384, 18432, 28672, 53248, 57344, 106496, 128256)
+        assert 64 * MIB <= collective.size_bytes <= 3328 * MIB
         assert any("pairing are assumed" in sentence for sentence in workload.assumed)
-    assert all(8192 <= work.k <= 28672 for work, _ in shapes[:15])
-    assert all(256 <= work.k <= 1024 for work, _ in shapes[15:])
+    assert all(min(work.m, work.n, work.k) >= 8192 for work, _ in shapes[:15])
+    assert all(work.m <= 64 for work, _ in shapes[15:])
 
 
 @pytest.mark.parametrize("half", [CONCCL[:15], CONCCL[15:]])
@@ -324,3 +326,13 @@ def test_volta_multiplies_fp16_with_the_last_library_that_knows_it() -> None:
     assert {work.dtype for work in gemms(workload)} == {"fp16"}
     assert {op.library for op in workload.collectives} == {"nccl-2.27.5/ring-simple"}
     assert any("fp16 in place of bf16" in sentence for sentence in workload.assumed)
+
+
+@pytest.mark.parametrize("name", CONCCL)
+def test_half_of_conccls_products_are_bound_by_memory_in_the_models_own_roofline(name: str) -> None:
+    (work,) = gemms(load_preset(name, MI300X))
+    compiled = compile_program(load_preset(name, MI300X), MI300X, (), dispatch=DISPATCHES["cut-ahead"]).program.ops[0]
+    hbm_s = compiled.hbm_per_ns * compiled.work_ns * compiled.blocks / HBM_BYTES_PER_S
+    bound = "memory" if hbm_s > work.flops / GEMM_FLOPS_PER_S else "compute"
+    assert bound == ("compute" if name in CONCCL[:15] else "memory")
+    assert f"{bound}-bound" in preset_summary(name)

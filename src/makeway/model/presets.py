@@ -131,6 +131,9 @@ _WIDE = _GemmKernel((128, 256, 64), KernelResources(threads=384, registers_per_t
 _NARROW = _GemmKernel((128, 128, 32), KernelResources(threads=256, registers_per_thread=170, smem_bytes=64 * KIB))
 # One workgroup fills the 64 KiB LDS of a gfx90a or gfx942 CU; 0.55 of peak as on ConCCL's MI300X (arXiv 2412.14335).
 _CDNA = _GemmKernel((256, 256, 64), KernelResources(threads=256, registers_per_thread=256, smem_bytes=64 * KIB), 0.55)
+# For few tokens: narrow tiles, so that every CU or SM streams a part of the weights.
+_SKINNY = _GemmKernel((128, 64, 64), KernelResources(threads=256, registers_per_thread=128, smem_bytes=48 * KIB), 0.55)
+_FEW_TOKENS = 256
 _NORM_BLOCK = KernelResources(threads=256, registers_per_thread=40)  # one row of activations per block
 
 
@@ -157,6 +160,7 @@ class _Draft:
     def gemm(self, name: str, shape: Shape) -> str:
         fits = _WIDE.block.smem_bytes <= self.device.sm.smem_block_bytes
         kernel = _CDNA if self.device.vendor == "amd" else _WIDE if fits else _NARROW
+        kernel = _SKINNY if shape[0] <= _FEW_TOKENS else kernel
         (m, n, k), tile, grid = shape, self.options.tile or kernel.tile, self.options.grid
         smem_bytes = kernel.block.smem_bytes * _operands(tile) // _operands(kernel.tile)
         work = Gemm(m=m, n=n, k=k, dtype=self.dtype, tile=tile, grid=grid, efficiency=kernel.efficiency)
@@ -228,16 +232,16 @@ def _hand_written(device: Device) -> float:
 
 # ConCCL's list is not published. M, N, K of the GEMM and MiB of the collective, from the weights of LLaMA-70B (hidden
 # 8192, ffn 28672) and 405B (16384, 53248): 128 MiB is a 70B output projection, 3.25 GiB a 405B gate and up together.
-# The first 15 are compute-bound, M tokens; the others weight gradients of few tokens, K, which lean on memory.
+# The first 15 are compute-bound, of M tokens; the others multiply few tokens by whole weights: memory bounds them.
 _CONCCL_PAIRS = (
     (8192, 8192, 8192, 448), (8192, 8192, 8192, 576), (8192, 8192, 8192, 896), (8192, 10240, 8192, 896),
     (8192, 10240, 8192, 1664), (16384, 8192, 8192, 512), (16384, 10240, 8192, 896), (8192, 28672, 8192, 896),
     (8192, 28672, 8192, 3328), (8192, 8192, 28672, 1664), (8192, 57344, 8192, 3328), (8192, 16384, 16384, 1664),
     (8192, 18432, 16384, 3328), (16384, 16384, 16384, 1664), (8192, 53248, 16384, 3328),
-    (8192, 57344, 256, 128), (8192, 57344, 512, 160), (8192, 57344, 1024, 896), (8192, 57344, 512, 448),
-    (8192, 28672, 512, 160), (8192, 28672, 1024, 448), (16384, 16384, 512, 128), (16384, 16384, 1024, 128),
-    (16384, 18432, 1024, 160), (16384, 18432, 256, 128), (16384, 18432, 1024, 448), (16384, 53248, 256, 160),
-    (16384, 53248, 512, 896), (16384, 53248, 1024, 512), (16384, 53248, 1024, 1664),
+    (64, 57344, 8192, 64), (32, 57344, 8192, 64), (64, 57344, 8192, 128), (32, 57344, 8192, 128),
+    (64, 106496, 16384, 128), (32, 106496, 16384, 160), (64, 106496, 16384, 448), (32, 106496, 16384, 448),
+    (64, 106496, 16384, 576), (64, 16384, 53248, 256), (32, 16384, 53248, 160), (64, 16384, 53248, 64),
+    (32, 16384, 53248, 128), (64, 128256, 8192, 128), (32, 128256, 8192, 64),
 )  # fmt: skip
 _CONCCL_ASSUMED = (
     "The shape, the size and their pairing are assumed: ConCCL (arXiv 2412.14335) used 30 pairs of LLaMA-70B and 405B "

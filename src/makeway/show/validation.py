@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from makeway.model.simulate.mechanisms import switch
+from makeway.model.validate.interference import Ablation
 from makeway.model.validate.rows import Row, Summary, Uncovered
 from makeway.model.validate.run import CLOSE, Validation
 from makeway.show.blocks import Cell, Column, Headline, Notes, Report, Section, Table
@@ -42,15 +44,17 @@ def report(validation: Validation, *, arguments: str = "") -> Report:
             *_summary_section(validation.summary),
             Section(name="rows", title="Published and predicted", blocks=(*tables, Notes(sentences=_STATUS))),
             *_uncovered_section(validation.uncovered),
+            *_ablation_section(validation.ablation),
             provenance(arguments, numbers="predicted by simulation, beside published ones"),
         ),
-        data=record(validation, without=("rows", "summary", "uncovered"))
+        data=record(validation, without=("rows", "summary", "ablation", "uncovered"))
         | {
             "rows": [
                 *(_row_data(row) for row in validation.rows),
                 *(record(row) | {"predicted": None, "covered": False} for row in validation.uncovered),
             ],
             "summary": [_summary_data(summary) for summary in validation.summary],
+            "ablation": [_ablation_data(ablation) for ablation in validation.ablation],
         },
         arguments=arguments,
     )
@@ -71,6 +75,44 @@ def _summary_data(summary: Summary) -> dict[str, Any]:
         "largest": round(summary.largest, 6),
         "baselines": {name: round(value, 6) for name, value in summary.baselines.items()},
     }
+
+
+def _ablation_data(ablation: Ablation) -> dict[str, Any]:
+    return record(ablation) | {
+        "predicted": round(ablation.predicted, 6),
+        "flipped": {name: round(value, 6) for name, value in ablation.flipped.items()},
+        "none": round(ablation.none, 6),
+    }
+
+
+def _ablation_section(ablations: Sequence[Ablation]) -> tuple[Section, ...]:
+    """Each figure that interference decides, with one mechanism at a time switched."""
+    if not ablations:
+        return ()
+    names = tuple(ablations[0].flipped)
+    table = Table(
+        name="switched",
+        caption="Predictions with the mechanisms in use, with one at a time switched, and with none",
+        columns=(
+            Column("case", "wide"),
+            Column("published", "number"),
+            Column("predicted", "number", origin="predicted"),
+            *(Column(switch(name), "number") for name in names),
+            Column("none", "number"),
+        ),
+        rows=tuple(
+            (
+                Cell(f"{ablation.device}: {ablation.case}"),
+                *(
+                    Cell(f"{value:.3g}", round(value, 6))
+                    for value in (ablation.published, ablation.predicted, *ablation.flipped.values(), ablation.none)
+                ),
+            )
+            for ablation in ablations
+        ),
+        origin="predicted",
+    )
+    return (Section(name="ablation", title="Without each mechanism", blocks=(table,)),)
 
 
 def _summary_section(summaries: Sequence[Summary]) -> tuple[Section, ...]:
@@ -142,6 +184,7 @@ def _rows_table(index: int, source: str, rows: Sequence[Row]) -> Table:
             Column("predicted", "number", origin="predicted"),
             Column("error", "number"),
             Column("status"),
+            Column("calibrated on", "wide", brief=False),
             Column("assumed", "wide", brief=False),
         ),
         rows=tuple(
@@ -152,6 +195,7 @@ def _rows_table(index: int, source: str, rows: Sequence[Row]) -> Table:
                 Cell(f"{row.predicted:.3g} {row.unit}".rstrip(), row.predicted),
                 Cell(f"{round(row.error, 6):+.3g}", row.error),
                 Cell(row.status),
+                Cell(row.calibrated_on),
                 Cell("; ".join(row.assumed)),
             )
             for row in sorted(rows, key=lambda row: -abs(row.error))

@@ -83,6 +83,7 @@ class Device:
     fp16_flops_per_s: float | None = None
     hbm_bytes_per_s: float | None = None
     l2_bytes: int | None = None
+    memory_side_cache_bytes: int | None = None  # between L2 and HBM; copy engines pass through it
     l2_bytes_per_s: float | None = None
     links: int | None = None
     link_bytes_per_s: float | None = None  # all links of the device together, one direction
@@ -107,7 +108,7 @@ _LIMIT_KEYS = (
     "smem_reserved_bytes", "smem_unit_bytes", "carveouts_bytes", "max_cluster", "barriers", "scalar_registers",
 )  # fmt: skip
 _OPTIONAL_LIMITS = ("carveouts_bytes", "max_cluster", "barriers", "scalar_registers")
-_WHOLE_RATES = ("memory_bytes", "l2_bytes", "links", "copy_engines")
+_WHOLE_RATES = ("memory_bytes", "l2_bytes", "memory_side_cache_bytes", "links", "copy_engines")
 _RATES = (
     "clock_hz", "fp32_flops_per_s", "tf32_flops_per_s", "fp16_flops_per_s", "hbm_bytes_per_s",
     "l2_bytes_per_s", "link_bytes_per_s", "pcie_bytes_per_s",

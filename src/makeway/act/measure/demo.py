@@ -17,7 +17,7 @@ from makeway.decide.analysis.analyze import Analysis, analysis_of
 from makeway.decide.planning.planner import plan as make_plan
 from makeway.model.presets import load_preset
 from makeway.model.simulate.predict import simulate
-from makeway.model.validate.conccl import conccl_rows
+from makeway.model.validate.conccl import ladder_rows
 from makeway.model.validate.grid import PAPER_DEVICES, published_device
 from makeway.model.validate.rows import Row, published_csv
 from makeway.values.control import Control
@@ -87,7 +87,7 @@ def demo(*, quick: bool = False, progress: Progress | None = None) -> Demo:
     benches, no_bench = ((), "left out by --quick") if quick else _real_ranks(report)
     maps = tuple(_device_map(name, _QUICK_SIDES if quick else PAPER_SIDES, report) for name in PAPER_DEVICES)
     report("simulating ConCCL's ladder on MI300X")
-    ladder = tuple(row for row in conccl_rows() if row.unit == "%" and row.status == "calibration")
+    ladder = tuple(row for row in ladder_rows(load_device("MI300X")) if row.unit == "%")
     report(f"analysing and planning a step of {_STEP} on {_STEP_DEVICE}")
     return Demo(
         benches=benches,

@@ -14,6 +14,25 @@ from typing import TypeVar, assert_never
 from makeway.model.residency import check_launch, need, resident_blocks
 from makeway.model.simulate.dma import dma_cost
 from makeway.model.simulate.kept_runs import kept_run
+from makeway.model.simulate.mechanisms import (
+    DEFAULT,
+    FLAT_TRAFFIC,
+    MEMORY_OVERDRIVE,
+    MIXED_HBM,
+    MOVING_POWER,
+    NEIGHBOUR_EXPOSURE,
+    NEIGHBOUR_SHARE,
+    NEIGHBOUR_THREADS,
+    POWER_EXPONENT,
+    TENSOR_TYPES,
+    GemmTraffic,
+    Mechanisms,
+    Reuse,
+    assumptions,
+    cache_bytes,
+    gemm_traffic,
+    streaming_warps,
+)
 from makeway.model.simulate.network import PATHS, CollectiveCost, check_one_node, collective_cost, default_blocks
 from makeway.model.simulate.policies import Dispatch, Proportional, StrictHeadOfLine
 from makeway.model.simulate.program import EngineOp, Interference, Program, Saturation, Site
@@ -27,15 +46,13 @@ from makeway.values.facts import Fact
 from makeway.values.kernel import KernelResources
 from makeway.values.workload import BlockWork, CollectiveOp, DataType, Gemm, KernelOp, Measured, Workload
 
-# How often a tiled product moves each matrix: at least once; L2 misses repeat part of it. Assumed.
-GEMM_TRAFFIC = 2.0
-# All SMs together can demand this much more than HBM delivers: what makes a kernel memory-bound. Assumed.
-MEMORY_OVERDRIVE = 1.5
 DEFAULT_SMS_PER_GPC = 16
 # Resident warps that saturate an SM: one number for every device, chosen on Fig. 2 of arXiv 2606.09200.
 DEFAULT_SATURATING_WARPS = 12.0
 # Numbers that a device without its own takes from another; without the others the model leaves the effect out.
 BORROWED = ("saturating_warps", "soft_saturation", "sms_per_gpc")
+# A measured kernel is memory-bound if it moves this part of what HBM could in its time.
+MEMORY_BOUND = 0.5
 _UNIT_WORK_NS = 1e6
 
 _T = TypeVar("_T")
@@ -60,6 +77,7 @@ def compile_program(
     by_length: bool = False,
     seed: int = 0,
     skew_ns: Sequence[float] = (0.0,),
+    mechanisms: Mechanisms = DEFAULT,
 ) -> Compiled:
     """The program of `workload` on `device` under `controls`; one simulated rank per entry of `skew_ns`.
 
@@ -67,18 +85,34 @@ def compile_program(
 
     All ranks run the same operations, so ranks that start together behave alike and one represents them all.
     """
-    compiler = _Compiler(device, tuple(controls), dispatch, jitter, by_length)
+    compiler = _Compiler(device, tuple(controls), dispatch, jitter, by_length, mechanisms)
     compiler.without_effect += idle_controls(workload, controls)
     return compiler.compile(rewritten(workload, controls), seed=seed, skew_ns=tuple(skew_ns))
 
 
+@dataclass(frozen=True, slots=True)
+class _KernelCost:
+    """What a whole kernel takes of memory, and of the power budget while it has all SMs."""
+
+    hbm_bytes: float
+    reuse: tuple[Reuse, ...] = ()
+    power: float = 0.0
+
+
 class _Compiler:
     def __init__(
-        self, device: Device, controls: tuple[Control, ...], dispatch: Dispatch, jitter: float, by_length: bool
+        self,
+        device: Device,
+        controls: tuple[Control, ...],
+        dispatch: Dispatch,
+        jitter: float,
+        by_length: bool,
+        mechanisms: Mechanisms,
     ) -> None:
         self.device = device
         self.jitter = jitter
         self.by_length = by_length
+        self.mechanisms = mechanisms
         self.dispatch = dispatch
         self.partition = _only(controls, SmPartition)
         self.blocks = _only(controls, CommBlocks)
@@ -94,6 +128,8 @@ class _Compiler:
 
     def compile(self, workload: Workload, *, seed: int, skew_ns: tuple[float, ...]) -> Compiled:
         self.assumed += workload.assumed
+        if workload.kernels and workload.collectives:
+            self.assumed += assumptions(self.mechanisms)
         number = {operation.name: index for index, operation in enumerate(workload.operations)}
         one_rank = [
             replace(
@@ -123,6 +159,9 @@ class _Compiler:
             hbm_per_ns=self.device.hbm_bytes_per_s / 1e9 if self.device.hbm_bytes_per_s else None,
             l2_per_ns=self.device.l2_bytes_per_s / 1e9 if self.device.l2_bytes_per_s else None,
             link_per_ns=self.link_per_ns or None,
+            mixed_hbm=MIXED_HBM if self.mechanisms.mixed_hbm else 1.0,
+            memory_side_cache=self.device.memory_side_cache_bytes is not None,
+            power_exponent=POWER_EXPONENT if self.mechanisms.clocks else None,
             saturation=saturation(self.device),
             interference=Interference(
                 any=model_number(self.device, "overlap_loss", 0.0),
@@ -163,8 +202,9 @@ class _Compiler:
         sms = self._parts()[0][1]
         each = resident_blocks(self.device, op.resources)
         blocks = each * sms if op.persistent else op.work.blocks
-        share = op.share if op.share is not None else warp_share(self.device, op)
-        work, hbm_bytes = self._work(op, blocks, share)
+        share = op.share if op.share is not None else self._share(op)
+        work, cost = self._work(op, blocks, share)
+        l2_bytes = op.work.l2_bytes if isinstance(op.work, Gemm) else 0.0
         return EngineOp(
             name=op.name,
             kind="kernel",
@@ -174,8 +214,10 @@ class _Compiler:
             blocks=blocks,
             work_ns=work,
             share=share,
-            hbm_per_ns=hbm_bytes / work,
-            l2_per_ns=max(hbm_bytes, op.work.l2_bytes / blocks if isinstance(op.work, Gemm) else 0.0) / work,
+            hbm_per_ns=cost.hbm_bytes / blocks / work,
+            reuse=tuple(Reuse(item.repeated_bytes / blocks / work, item.fit) for item in cost.reuse),
+            l2_per_ns=max(cost.hbm_bytes, l2_bytes) / blocks / work,
+            power=cost.power,
             jitter=self._spread(op, max(work / share, work * each)),
         )
 
@@ -186,30 +228,62 @@ class _Compiler:
             return None
         return looping_spread(self.jitter, block_ns * self.device.clock_hz / 1e9)
 
-    def _work(self, op: KernelOp, blocks: int, share: float) -> tuple[float, float]:
-        """Work and HBM bytes of one block."""
+    def _work(self, op: KernelOp, blocks: int, share: float) -> tuple[float, _KernelCost]:
+        """Work of one block, and what the whole kernel takes of memory and power."""
         match op.work:
             case Gemm():
-                self.assumed.append(
-                    f"matrix products reach {op.work.efficiency:.0%} of peak, move each matrix {GEMM_TRAFFIC:g} times"
-                )
-                hbm_bytes = op.work.min_bytes * GEMM_TRAFFIC / blocks
-                return self._roofline(op.work.flops / op.work.efficiency / blocks, hbm_bytes, op.work.dtype), hbm_bytes
+                return self._gemm(op.work, op.resources, blocks)
             case BlockWork():
-                whole = op.work.blocks / blocks  # a persistent kernel divides the same work among fewer blocks
-                hbm_bytes = op.work.hbm_bytes_per_block * whole
-                return self._roofline(op.work.flops_per_block * whole, hbm_bytes, op.work.dtype), hbm_bytes
+                hbm_bytes = op.work.hbm_bytes_per_block * op.work.blocks
+                time_ns, power = self._roofline(op.work.flops_per_block * op.work.blocks, hbm_bytes, op.work.dtype)
+                return time_ns / blocks, _KernelCost(hbm_bytes, power=power)
             case Measured():
-                work = self._measured_work(op, share) / blocks
-                most = (
-                    math.inf if not self.device.hbm_bytes_per_s else self.device.hbm_bytes_per_s / 1e9 / self.device.sms
-                )
-                return work, min(op.work.hbm_bytes / blocks, most * work)
+                work = self._measured_work(op, share)
+                bandwidth = self.device.hbm_bytes_per_s
+                most = bandwidth / 1e9 / self.device.sms if bandwidth else math.inf
+                return work / blocks, _KernelCost(min(op.work.hbm_bytes, most * work))
             case _:
                 assert_never(op.work)
 
-    def _roofline(self, flops: float, hbm_bytes: float, dtype: DataType) -> float:
-        """Time of one block with an SM to itself: its arithmetic or its memory traffic, whichever takes longer."""
+    def _gemm(self, gemm: Gemm, resources: KernelResources, blocks: int) -> tuple[float, _KernelCost]:
+        self.assumed.append(f"matrix products reach {gemm.efficiency:.0%} of peak")
+        traffic = GemmTraffic(gemm.min_bytes * FLAT_TRAFFIC)
+        if self.mechanisms.traffic and cache_bytes(self.device):
+            at_once = min(blocks, resident_blocks(self.device, resources) * self.device.sms)
+            traffic = gemm_traffic(gemm, at_once=at_once, cache_bytes=cache_bytes(self.device))
+            self.assumed.append("matrix products walk their tiles in square waves")
+        else:
+            self.assumed.append(f"matrix products move each matrix {FLAT_TRAFFIC:g} times")
+        time_ns, power = self._roofline(gemm.flops / gemm.efficiency, traffic.hbm_bytes, gemm.dtype)
+        reuse = traffic.reuse if self.mechanisms.l2_capacity else ()
+        return time_ns / blocks, _KernelCost(traffic.hbm_bytes, reuse, power)
+
+    def _share(self, op: KernelOp) -> float:
+        """The part of an SM that one block can use: by latency for a memory-bound kernel, else by its warps."""
+        warps = streaming_warps(self.device) if self.mechanisms.in_flight and self._memory_bound(op) else None
+        return warp_share(self.device, op, warps)
+
+    def _memory_bound(self, op: KernelOp) -> bool:
+        """Whether memory traffic, not arithmetic, decides a kernel's time."""
+        bandwidth = self.device.hbm_bytes_per_s
+        match op.work:
+            case BlockWork():
+                hbm_bytes = op.work.hbm_bytes_per_block
+                arithmetic, _ = self._roofline(op.work.flops_per_block, 0.0, op.work.dtype)
+                return self._roofline(0.0, hbm_bytes, op.work.dtype)[0] > arithmetic
+            case Measured():
+                most = (bandwidth or math.inf) * op.work.time_ns / 1e9
+                return op.work.hbm_bytes >= MEMORY_BOUND * most
+            case Gemm():
+                return False
+            case _:
+                assert_never(op.work)
+
+    def _roofline(self, flops: float, hbm_bytes: float, dtype: DataType) -> tuple[float, float]:
+        """Time on one SM, and the part of the power budget that it draws on all of them.
+
+        The time is that of the arithmetic or of the memory traffic, whichever takes longer.
+        """
         device = self.device
         key: str = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16", "bf16": "fp16"}[dtype]
         peak = getattr(device, f"{key}_flops_per_s")
@@ -219,7 +293,9 @@ class _Compiler:
         arithmetic = flops / (peak / device.sms) * 1e9 if flops else 0.0
         most = MEMORY_OVERDRIVE * (device.hbm_bytes_per_s or 0.0) / device.sms
         memory = hbm_bytes / most * 1e9 if hbm_bytes else 0.0
-        return max(arithmetic, memory)
+        time_ns = max(arithmetic, memory)
+        limited = self.mechanisms.clocks and dtype in TENSOR_TYPES and arithmetic > memory
+        return time_ns, 1.0 if limited else 0.0
 
     def _measured_work(self, op: KernelOp, share: float) -> float:
         """Work of all blocks together for which the kernel, as measured, takes its time on the whole device.
@@ -266,7 +342,9 @@ class _Compiler:
             block = replace(block, cluster=1)  # as NCCL does
         check_launch(self.device, block)
         cost = self._cost(op, footprint, path, self.threads.threads if self.threads else None)
+        self.assumed += cost.assumed
         time_ns = cost.alone_ns(blocks) * scale
+        moved = cost.wire_bytes * cost.hbm_bytes_per_wire_byte / time_ns
         return EngineOp(
             name=op.name,
             kind="collective",
@@ -276,12 +354,27 @@ class _Compiler:
             block=need(self.device.sm, block),
             blocks=blocks,
             work_ns=time_ns,
-            share=0.0,
-            hbm_per_ns=cost.wire_bytes * cost.hbm_bytes_per_wire_byte / time_ns,
-            l2_per_ns=cost.wire_bytes * cost.hbm_bytes_per_wire_byte / time_ns,
+            share=NEIGHBOUR_SHARE * block.threads / NEIGHBOUR_THREADS if self.mechanisms.neighbours else 0.0,
+            exposure=NEIGHBOUR_EXPOSURE if self.mechanisms.neighbours else 1.0,
+            slack=self._slack(cost, blocks),
+            power=self._moving_power(moved),
+            hbm_per_ns=moved,
+            l2_per_ns=moved,
             link_per_ns=cost.wire_bytes / time_ns,
             group=op.name,
         )
+
+    def _moving_power(self, hbm_per_ns: float) -> float:
+        """The part of the power budget that a collective draws."""
+        if not self.mechanisms.clocks or not self.device.hbm_bytes_per_s:
+            return 0.0
+        return MOVING_POWER * hbm_per_ns / (self.device.hbm_bytes_per_s / 1e9)
+
+    def _slack(self, cost: CollectiveCost, blocks: int) -> float:
+        """How much faster than its links the blocks of a collective could go."""
+        if not (self.mechanisms.mixed_hbm or self.mechanisms.neighbours):
+            return 1.0
+        return max(1.0, blocks * cost.per_block_bytes_per_s / cost.link_bytes_per_s)
 
     def _priced_path(self, library: str) -> str:
         """The algorithm and protocol whose rates a library's path takes; ring-simple where none are known."""
@@ -308,13 +401,15 @@ class _Compiler:
         cost = dma_cost(self.device, op.collective, variant=variant.variant, prelaunch=variant.prelaunch)
         self.assumed += cost.assumed
         time_ns = cost.total_ns * scale
+        moved = cost.hbm_bytes_per_s / 1e9 * cost.copy_ns / cost.total_ns / scale
         return EngineOp(
             name=op.name,
             kind="copy",
             stream=op.stream,
             work_ns=time_ns,
-            hbm_per_ns=cost.hbm_bytes_per_s / 1e9 * cost.copy_ns / cost.total_ns / scale,
+            hbm_per_ns=moved,
             link_per_ns=op.collective.wire_bytes / time_ns,
+            power=self._moving_power(moved),
             group=op.name,
         )
 
@@ -331,10 +426,10 @@ def saturation(device: Device) -> Saturation:
     return "soft" if model_number(device, "soft_saturation", 0.0) else "hard"
 
 
-def warp_share(device: Device, op: KernelOp) -> float:
+def warp_share(device: Device, op: KernelOp, saturating: float | None = None) -> float:
     """The part of an SM that one block of the kernel can use: its warps over those that saturate an SM."""
     warps = need(device.sm, op.resources).warps
-    return min(1.0, warps / model_number(device, "saturating_warps", DEFAULT_SATURATING_WARPS))
+    return min(1.0, warps / (saturating or model_number(device, "saturating_warps", DEFAULT_SATURATING_WARPS)))
 
 
 def model_fact(device: Device, key: str) -> tuple[Fact, str] | None:

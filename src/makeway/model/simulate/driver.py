@@ -29,6 +29,7 @@ from makeway.model.simulate.sms import NEVER, SAME_NS, Layout, Sms
 from makeway.values.errors import InputError
 
 Engine = Literal["class", "block"]
+MOST_COMM_POWER = 0.5  # of the power budget, whatever number of collectives runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,7 @@ class _Run:
         self.groups: dict[str, list[int]] = defaultdict(list)
         self.moving: set[str] = set()
         self.startable: list[str] = []  # groups of which every rank has just become resident
+        self.sms = sum(site.sms for site in self.program.sites)
         self.live = list(range(len(ops), len(layout.ops)))  # operations whose clock runs; kept rooms' always does
         self.tried: list[int] = []  # operations that the last dispatch let place blocks
         self.sampled: list[int] = []  # the running operations at the last sample
@@ -410,11 +412,31 @@ class _Run:
     def _hbm_shares(self, rates: dict[int, float]) -> dict[int, float]:
         """The part of its speed that HBM leaves each operation: by latency where the program has a knee."""
         program, ops = self.program, self.program.ops
-        demands = {op: rate * ops[op].hbm_per_ns for op, rate in rates.items()}
+        demands = self._hbm_demands(rates)
         if program.hbm_knee is None or program.hbm_per_ns is None:
-            return self._shares(demands, program.hbm_per_ns)
+            capacity = program.hbm_per_ns
+            if capacity is not None and len({ops[op].kind == "kernel" for op, demand in demands.items() if demand}) > 1:
+                capacity *= program.mixed_hbm
+            return self._shares(demands, capacity)
         waiting = {op: ops[op].memory / self._crowding(op, rate) for op, rate in rates.items()}
         return latency_shares(demands, waiting, program.hbm_per_ns, program.hbm_knee)
+
+    def _hbm_demands(self, rates: dict[int, float]) -> dict[int, float]:
+        """Bytes per nanosecond that each operation asks of HBM.
+
+        A collective's stream takes cache from a kernel that reuses data, in proportion to what each brings in (LRU);
+        the kernel reads what it loses again.
+        """
+        ops = self.program.ops
+        demands = {op: rate * ops[op].hbm_per_ns for op, rate in rates.items()}
+        through = ("collective", "copy") if self.program.memory_side_cache else ("collective",)
+        stream = sum([demand for op, demand in demands.items() if ops[op].kind in through])
+        for op, rate in rates.items() if stream else ():
+            if ops[op].reuse:
+                lost = stream / (stream + demands[op])
+                again = [reuse.missed_bytes(lost) - reuse.missed_bytes() for reuse in ops[op].reuse]
+                demands[op] += rate * sum(again)
+        return demands
 
     def _crowding(self, op: int, rate: float) -> float:
         """How much its SM neighbours slow an operation, over all its blocks."""
@@ -424,7 +446,9 @@ class _Run:
         return max(self.progress[op].running_blocks * operation.share / rate, 1.0) if rate else 1.0
 
     def _shares(self, demands: dict[int, float], capacity: float | None) -> dict[int, float]:
-        return self.hbm.shares(demands, capacity) if capacity is not None else {}
+        if capacity is None:
+            return {}
+        return self.hbm.shares(demands, capacity, {op: self.program.ops[op].slack for op in demands})
 
     def _interfered(self, kernels: dict[int, float], comms: dict[int, float]) -> dict[int, float]:
         ops, loss = self.program.ops, self.program.interference
@@ -435,8 +459,20 @@ class _Run:
         for index, part in comms.items():
             base[index] *= part
             if ops[index].kind == "collective" and ops[index].share:
-                base[index] /= self.ranks[ops[index].rank].crowding(index)
+                base[index] /= max(1.0, self.ranks[ops[index].rank].crowding(index) / ops[index].slack)
+        clock = self._clock(kernels, comms)
+        for index in kernels if clock < 1.0 else ():
+            base[index] *= clock if ops[index].power else 1.0
         return base
+
+    def _clock(self, kernels: dict[int, float], comms: dict[int, float]) -> float:
+        """The clock, as a part of what kernels alone have, that the power budget allows beside communication."""
+        program, ops = self.program, self.program.ops
+        if program.power_exponent is None or not comms:
+            return 1.0
+        drawn = sum([ops[index].power * rate for index, rate in kernels.items()]) / self.sms
+        left = 1.0 - min(sum([ops[index].power * part for index, part in comms.items()]), MOST_COMM_POWER)
+        return min(1.0, (left / drawn) ** (1.0 / program.power_exponent)) if drawn else 1.0
 
     def _take_progress(self) -> None:
         resident = tuple(progress.running_blocks for progress in self.progress)

@@ -1,7 +1,8 @@
 """What a collective costs when blocks move the data: latency, rate on the wire, memory traffic.
 
 The rate is the smaller of what the links carry and what the blocks move together: a hard minimum, as in the ring and
-tree model of NCCL's own tuner. Constants are cited facts, keyed by architecture, in data/comm.
+tree model of NCCL's own tuner. Between nodes, links carry less of small messages, and more channels cut them smaller.
+Constants are cited facts, keyed by architecture, in data/comm.
 """
 
 from __future__ import annotations
@@ -36,12 +37,16 @@ class CollectiveCost:
     link_bytes_per_s: float  # what the links of one device carry for this collective, usable
     hbm_bytes_per_wire_byte: float
     assumed: tuple[str, ...]  # the numbers that are assumptions
+    step_bytes: float = 0.0  # what a rank sends at once over all channels
+    half_rate_bytes: float = 0.0  # message of a channel at which the links reach half their rate; 0: at any size
 
     def rate_bytes_per_s(self, blocks: int) -> float:
         """Bytes per second on the wire, per rank, with `blocks` resident and nothing beside them."""
         if blocks < 1:
             raise InputError(f"a collective needs at least 1 block, got {blocks}")
-        return min(self.link_bytes_per_s, blocks * self.per_block_bytes_per_s)
+        message = self.step_bytes / blocks
+        filled = message / (message + self.half_rate_bytes) if self.half_rate_bytes else 1.0
+        return min(self.link_bytes_per_s * filled, blocks * self.per_block_bytes_per_s)
 
     def alone_ns(self, blocks: int) -> float:
         """Time alone on an idle device, all ranks starting together: latency + wire bytes / rate."""
@@ -84,9 +89,11 @@ def collective_cost(
         assumed=(
             *wire.assumed,
             *assumptions(facts, [block_key, *(["thread_exponent"] if given < full else [])]),
-            *assumptions(facts, ["net_bytes_per_s"] if nodes > 1 else []),
+            *assumptions(facts, ["net_bytes_per_s", "net_half_rate_bytes"] if nodes > 1 else []),
             *assumptions(traffic, ["nvls_passes" if path == "nvls-simple" else kind]),
         ),
+        step_bytes=collective.size_bytes / collective.ranks,
+        half_rate_bytes=number(facts, "net_half_rate_bytes") if nodes > 1 else 0.0,
     )
 
 

@@ -130,7 +130,7 @@ class Pairs:
         ops: tuple[EngineOp, ...] = (op,)
         if comm is not None:
             if case == "waiting":
-                comm = replace(comm, hbm_per_ns=0.0, l2_per_ns=0.0, link_per_ns=0.0)
+                comm = replace(comm, hbm_per_ns=0.0, l2_per_ns=0.0, link_per_ns=0.0, power=0.0)
                 program = replace(program, interference=Interference())
             ops = (replace(op, launch_ns=_JUST_AFTER_NS), comm)
         result = run(

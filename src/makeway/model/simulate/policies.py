@@ -113,19 +113,34 @@ class SharingPolicy(Protocol):
     @property
     def name(self) -> str: ...
 
-    def shares(self, demands: Mapping[int, float], capacity: float) -> dict[int, float]: ...
+    def shares(
+        self, demands: Mapping[int, float], capacity: float, slack: Mapping[int, float] | None = None
+    ) -> dict[int, float]:
+        """`slack` says how many times its demand an operation could have in flight; without it, once."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Proportional:
-    """All are cut by the same factor, as if every request waited in one queue."""
+    """Every request waits in one queue: each gets bandwidth by what it has in flight, and no more than it asks for."""
 
     name: str = "proportional"
 
-    def shares(self, demands: Mapping[int, float], capacity: float) -> dict[int, float]:
-        total = sum(demands.values())
-        factor = capacity / total if total > capacity else 1.0
-        return {op: factor if demand else 1.0 for op, demand in demands.items()}
+    def shares(
+        self, demands: Mapping[int, float], capacity: float, slack: Mapping[int, float] | None = None
+    ) -> dict[int, float]:
+        shares = dict.fromkeys(demands, 1.0)
+        if sum(demands.values()) <= capacity:
+            return shares
+        left, short = capacity, [op for op, demand in demands.items() if demand]
+        while short:
+            factor = left / sum([demands[op] * (slack[op] if slack else 1.0) for op in short])
+            met = [op for op in short if slack and factor * slack[op] >= 1.0]
+            if not met:
+                return shares | {op: factor * (slack[op] if slack else 1.0) for op in short}
+            left -= sum([demands[op] for op in met])
+            short = [op for op in short if op not in met]
+        return shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +149,9 @@ class MaxMin:
 
     name: str = "max-min"
 
-    def shares(self, demands: Mapping[int, float], capacity: float) -> dict[int, float]:
+    def shares(
+        self, demands: Mapping[int, float], capacity: float, slack: Mapping[int, float] | None = None
+    ) -> dict[int, float]:
         shares = dict.fromkeys(demands, 1.0)
         if sum(demands.values()) <= capacity:
             return shares

@@ -14,6 +14,7 @@ from makeway.model.simulate.compile import Compiled, compile_program, model_numb
 from makeway.model.simulate.driver import Engine, RunResult, run
 from makeway.model.simulate.fluid import fluid_run
 from makeway.model.simulate.kept_runs import kept_run
+from makeway.model.simulate.mechanisms import DEFAULT, Mechanisms
 from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES, Dispatch, HeldQueue, SharingPolicy
 from makeway.model.simulate.program import EngineOp, Program
 from makeway.model.simulate.spread import BLOCK_SPREAD
@@ -45,6 +46,7 @@ class Settings:
     seed: int = 0
     skew_ns: float = 0.0  # the last rank starts this much later than the first
     record: bool = False  # what SMs hold over time
+    mechanisms: Mechanisms = DEFAULT
 
     def __post_init__(self) -> None:
         if self.jitter is not None and not 0 <= self.jitter < 1:
@@ -219,6 +221,7 @@ def compile_for(
         by_length=settings.jitter is None,
         seed=settings.seed,
         skew_ns=skew,
+        mechanisms=settings.mechanisms,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from makeway.model.residency import Need
+from makeway.model.simulate.mechanisms import Reuse
 from makeway.values.device import SmLimits
 
 OpKind = Literal["kernel", "collective", "copy"]
@@ -35,8 +36,11 @@ class EngineOp:
     exposure: float = 1.0  # part of a block's time that its SM neighbours stretch
     memory: float = 1.0  # part of its time that HBM latency stretches, without neighbours; only with a knee
     hbm_per_ns: float = 0.0  # bytes per nanosecond of work done: one block, or the whole collective
+    reuse: tuple[Reuse, ...] = ()  # a kernel's repeated reads per nanosecond of work, as far as caches keep them
     l2_per_ns: float = 0.0  # likewise through L2
     link_per_ns: float = 0.0  # bytes on the wire per nanosecond of a collective's work
+    power: float = 0.0  # part of the power budget: a kernel on all SMs at full clock, or a collective
+    slack: float = 1.0  # how much faster than its links a collective's blocks could go
     jitter: float | None = None  # relative spread of its block times; None: the program's
     group: str | None = None  # collectives of the same group on all ranks are one
 
@@ -97,8 +101,11 @@ class Program:
     ranks: int
     ops: tuple[EngineOp, ...]
     hbm_per_ns: float | None = None  # None: never a limit
+    mixed_hbm: float = 1.0  # part of it that is left while kernels and collectives share it
     l2_per_ns: float | None = None
     link_per_ns: float | None = None
+    memory_side_cache: bool = False  # the cache before HBM sees copy engines too
+    power_exponent: float | None = None  # power grows with this power of the clock; None: power is never a limit
     hbm_knee: float | None = None  # how sharply latency rises near the HBM limit; None: a limit without latency
     saturation: Saturation = "hard"
     interference: Interference = Interference()

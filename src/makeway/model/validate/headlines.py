@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
-from statistics import fmean
 
-from makeway.model.presets import load_preset, preset_names
 from makeway.model.simulate.network import collective_cost
 from makeway.model.simulate.policies import DISPATCHES
 from makeway.model.simulate.predict import Settings, simulate
@@ -15,18 +12,17 @@ from makeway.model.simulate.spread import BLOCK_SPREAD
 from makeway.model.validate.grid import PAPER_DEVICES, published_device, run_experiment
 from makeway.model.validate.rows import Row
 from makeway.values.collective import Collective
-from makeway.values.control import CommBlocks, CommPriority, Control
+from makeway.values.control import CommBlocks, CommPriority
 from makeway.values.device import Device, load_device
 from makeway.values.kernel import KernelResources
-from makeway.values.timeline import Timeline
-from makeway.values.workload import Measured, Workload, WorkloadBuilder
+from makeway.values.workload import Measured, WorkloadBuilder
 
 _DIAGONAL = (4, 16, 64, 256, 1024, 4096, 16384)  # X = Y from 2 to 128: the axis of the paper's Fig. 3
 
 
 def headline_rows() -> Iterator[Row]:
     """All rows, computed one at a time: some take a second."""
-    for rows in (_priority_rows, _dispatcher_rows, _slowdown_rows, _channel_rows, _field_rows):
+    for rows in (_priority_rows, _dispatcher_rows, _channel_rows, _rate_rows):
         yield from rows()
 
 
@@ -74,44 +70,6 @@ def _dispatcher_rows() -> Iterator[Row]:
         )
 
 
-# --- arXiv 2507.03114: what overlap costs compute ----------------------------------------------
-
-_TRAINING = [name for name in preset_names() if name.startswith(("fsdp-", "ddp-"))]
-
-
-def compute_slowdown(workload: Workload, device: Device, controls: tuple[Control, ...] = ()) -> float:
-    """How much longer kernels take beside communication than alone: the sum of their spans over the sum alone."""
-    beside = simulate(workload, device, controls, Settings(engine="class"))
-    only = replace(
-        workload,
-        operations=tuple(
-            replace(op, after=tuple(name for name in op.after if name in {k.name for k in workload.kernels}))
-            for op in workload.kernels
-        ),
-    )
-    alone = simulate(only, device, (), Settings(engine="class"))
-    return _busy_ns(beside.timeline) / _busy_ns(alone.timeline) - 1.0
-
-
-def _busy_ns(timeline: Timeline) -> int:
-    return sum(span.duration_ns for span in timeline.of("compute"))
-
-
-def _slowdown_rows() -> Iterator[Row]:
-    slow = {
-        (name, device): compute_slowdown(load_preset(name, load_device(device)), load_device(device), (CommPriority(),))
-        for name in _TRAINING
-        for device in ("A100-SXM4-80GB", "H100-SXM5-80GB", "MI250X")
-    }
-    note = (
-        f"{len(slow)} pairs of {', '.join(_TRAINING)} and A100, H100, MI250X, 8 ranks, communication at high priority",
-    )
-    row = partial(Row, source="arXiv 2507.03114", device="A100 H100 MI250", unit="%", assumed=note)
-    mean, largest = 100 * fmean(slow.values()), 100 * max(slow.values())
-    yield row(case="mean compute slow-down under overlap", published=18.9, predicted=mean)
-    yield row(case="largest compute slow-down under overlap", published=40.0, predicted=largest)
-
-
 # --- arXiv 2602.20656: channels ----------------------------------------------------------------
 
 
@@ -140,48 +98,33 @@ def _channel_rows() -> Iterator[Row]:
         )
 
 
-# --- field reports -----------------------------------------------------------------------------
+# --- more channels, more SMs -------------------------------------------------------------------
 
 
-def _field_rows() -> Iterator[Row]:
-    row = partial(Row, unit="x")
-    ampere = KernelResources(threads=128, registers_per_thread=222, smem_bytes=80 * 1024)
-    work = Measured(time_ns=1.18e6, blocks=2160, hbm_bytes=962.4e6)
-    yield row(
-        source="NVIDIA/nccl issue 1428",
-        device="A100-SXM4-80GB",
-        case="GEMM of 1.18 ms under an all-gather",
-        published=1.76,
-        predicted=_slowdown_under_gather("A100-SXM4-80GB", ampere, work),
-        assumed=("GEMM kernel and its HBM traffic are ours", "no clock or cache effects"),
-    )
-    hopper = KernelResources(threads=384, registers_per_thread=168, smem_bytes=200 * 1024)
-    work = Measured(time_ns=1e6, blocks=132, hbm_bytes=1.005e9)
-    yield row(
-        source="NVIDIA developer forum 337991",
-        device="H100-SXM5-80GB",
-        case="GEMM of exactly 132 blocks beside a 24-block all-gather",
-        published=1.70,
-        predicted=_slowdown_under_gather("H100-SXM5-80GB", hopper, work),
-        assumed=("equal block times: the second wave doubles the GEMM",),
-    )
+def _rate_rows() -> Iterator[Row]:
+    """What a collective gains, or loses, by more blocks."""
     exchange = Collective(kind="all-to-all", size_bytes=2**30, ranks=8)
     cost = collective_cost(load_device("B200"), exchange, path="sendrecv")
+    few = cost.rate_bytes_per_s(24) / cost.rate_bytes_per_s(64)
+    row = partial(Row, unit="x")
+    for name, published in (("dispatch", 643 / 726), ("combine", 675 / 740)):
+        yield row(
+            source="DeepEP README",
+            device="B200",
+            case=f"{name} bandwidth at 24 SMs over that at 64",
+            published=published,
+            predicted=few,
+            calibrated_on="NCCL's own limit per channel",
+            assumed=("an NCCL block's rate is used for DeepEP's",),
+        )
+    reduce = Collective(kind="all-reduce", size_bytes=128 * 2**20, ranks=16)
+    cost = collective_cost(load_device("MI350X"), reduce, nodes=2)
     yield row(
-        source="DeepEP README",
-        device="B200",
-        case="dispatch bandwidth at 24 SMs over that at 64",
-        published=643 / 726,
-        predicted=cost.rate_bytes_per_s(24) / cost.rate_bytes_per_s(64),
-        assumed=("an NCCL block's rate is used for DeepEP's",),
+        source="ROCm/rocm-systems PR 9406",
+        device="MI350X",
+        case="all-reduce of 128 MiB on two nodes, 48 channels over 64",
+        published=249.4 / 229.7,
+        predicted=cost.rate_bytes_per_s(48) / cost.rate_bytes_per_s(64),
+        calibrated_on="message sizes on four B200 nodes",
+        assumed=("smaller messages fill the network less", "an all-reduce; the PR names none"),
     )
-
-
-def _slowdown_under_gather(device: str, gemm: KernelResources, work: Measured) -> float:
-    """How much longer a GEMM takes when it is launched behind a long all-gather of 24 blocks."""
-    builder = WorkloadBuilder("GEMM under all-gather", ranks=8)
-    builder.collective("gather", "all-gather", 2**30, "nccl-2.21.5/ring-simple", blocks=24, time_ns=10 * work.time_ns)
-    builder.kernel("gemm", gemm, work)
-    prediction = simulate(builder.done(), load_device(device), (), Settings(engine="block"))
-    (span,) = prediction.timeline.of("compute")
-    return span.duration_ns / prediction.t_compute_ns

@@ -26,6 +26,7 @@ class Row:
     unit: str = ""
     size_bytes: int | None = None  # of the collective, where the table goes by size
     status: str = "predicted"  # fitted: this number helped to choose the model's; calibration; predicted; borrowed
+    calibrated_on: str = ""  # what the numbers behind a prediction were chosen on; empty: see status
     assumed: tuple[str, ...] = ()
 
     @property

@@ -13,6 +13,7 @@ from makeway.model.validate.dma import dma_rows, dma_summary
 from makeway.model.validate.grid import cells, grid_rows
 from makeway.model.validate.grid_errors import grid_summaries
 from makeway.model.validate.headlines import headline_rows
+from makeway.model.validate.interference import Ablation, interference
 from makeway.model.validate.referee import COLUMNS as REFEREE_COLUMNS
 from makeway.model.validate.referee import Referee, referee
 from makeway.model.validate.rows import Row, Summary, Uncovered, parse_csv, published_csv
@@ -42,6 +43,7 @@ class Validation:
     rows: tuple[Row, ...]
     summary: tuple[Summary, ...] = ()
     uncovered: tuple[Uncovered, ...] = ()  # of a table of the user's own
+    ablation: tuple[Ablation, ...] = ()  # figures that interference decides, without each mechanism
     referee: Referee | None = None  # a table of referee runs instead of published figures
 
     @property
@@ -75,6 +77,7 @@ def validate(names: Sequence[str] | None = None, *, data: Path | None = None) ->
     return Validation(
         rows=tuple(row for part in parts for row in part.rows),
         summary=tuple(summary for part in parts for summary in part.summary),
+        ablation=tuple(ablation for part in parts for ablation in part.ablation),
     )
 
 
@@ -90,10 +93,16 @@ def _dma(table: _Table, *, status: str) -> Validation:
     return Validation(rows=tuple(rows), summary=(dma_summary(rows),))
 
 
+def _interference() -> Validation:
+    found = interference()
+    return Validation(rows=found.rows, summary=(found.summary,), ablation=found.ablations)
+
+
 PARTS: dict[str, Callable[[], Validation]] = {
     "grid": lambda: _grid(published_csv("grid_time_ratio.csv")),
     "tiles": lambda: Validation(rows=tuple(tile_rows())),
     "headlines": lambda: Validation(rows=tuple(headline_rows())),
+    "interference": _interference,
     "conccl": lambda: Validation(rows=tuple(conccl_rows())),
     "dma": lambda: _dma(published_csv("dma_allgather_variants.csv"), status="fitted"),
 }
