@@ -331,7 +331,7 @@ def test_kernels_on_several_streams_fall_back_and_say_so() -> None:
     prediction = simulate(workload, H100, (), Settings(engine="fluid"))
     assert prediction.fallback == "kernels run at once"
     assert prediction.engine == "block"
-    assert prediction.t_ns == simulate(workload, H100).t_ns
+    assert prediction.t_ns == pytest.approx(simulate(workload, H100).t_ns, rel=1e-9)  # the class engine
 
 
 def test_held_queues_with_a_late_rank_fall_back() -> None:
