@@ -21,9 +21,7 @@ from makeway.act.measure.variants import (
     controlled_variants,
     variant_name,
 )
-from makeway.decide.planning.planner import BUDGET_MS
 from makeway.decide.planning.planner import plan as make_plan
-from makeway.decide.planning.thinning import block_cost_ms
 from makeway.model.presets import PresetOptions, load_preset, preset_names
 from makeway.model.simulate.compile import model_fact
 from makeway.model.simulate.predict import Prediction, Settings, simulate
@@ -40,7 +38,8 @@ Progress = Callable[[str], None]
 CommTime = Literal["links", "fitted"]
 
 SEEDS = 5
-CHEAP_MS = 4_000.0  # of per-block simulation, by planning's fixed costs: more is not spent on a spread
+BLOCK_MS = 0.03  # per-block engine: one block; seen on one core of a shared server (2026), rounded up
+CHEAP_MS = 4_000.0  # of per-block simulation, by this fixed cost: more is not spent on a spread
 _BASELINE_RUNS = 4  # sequential, compute and comm alone cost about so many runs besides
 # Pairs that `makeway bench` has and the presets do not: the example pair with another collective.
 _PAIRS: dict[str, CollectiveKind] = {"gemm-ag": "all-gather", "gemm-a2a": "all-to-all"}
@@ -104,11 +103,11 @@ def _pair(name: str, device: Device, options: PresetOptions) -> Workload:
     return replace(plain, name=name, operations=operations)
 
 
-def simulated_bench(job: Job, *, seeds: int = SEEDS, budget_ms: float = BUDGET_MS) -> Bench:
+def simulated_bench(job: Job, *, seeds: int = SEEDS) -> Bench:
     """The bench of a job on a simulated device: sequential, overlapped, each set of controls, planned."""
     device = job.simulated_device
     workload = simulated_workload(job.workload, device, _preset_options(job, job.grid, job.tile))
-    return bench_workload(workload, device, controls=job.controls, seeds=seeds, plan=job.plan, budget_ms=budget_ms)
+    return bench_workload(workload, device, controls=job.controls, seeds=seeds, plan=job.plan)
 
 
 def _preset_options(job: Job, grid: Grid | None, tile: Tile | None) -> PresetOptions:
@@ -129,7 +128,6 @@ def bench_workload(
     controls: Iterable[Controls] = (),
     seeds: int = SEEDS,
     plan: bool = True,
-    budget_ms: float = BUDGET_MS,
 ) -> Bench:
     """The bench of any workload. A set of controls that cannot run on the device is left out, and a note says why."""
     if seeds < 1:
@@ -145,7 +143,7 @@ def bench_workload(
             notes.append(f"{variant.name} cannot run: {' '.join(str(error).split())}")
     choice = None
     if plan:
-        planned = make_plan(workload, device, budget_ms=budget_ms).controls
+        planned = make_plan(workload, device).controls
         runs = _runs(workload, device, planned, settings) if planned else plain
         results.append(runs.result(PLANNED, planned))
         choice = variant_name(planned) or f"leave as is ({OVERLAP}): no candidate is predicted to be clearly faster"
@@ -175,7 +173,8 @@ def _sequential(plain: _Runs) -> VariantResult:
 
 def _settings(workload: Workload, device: Device, seeds: int, variants: int) -> tuple[Settings, ...]:
     """One run for each seed where per-block simulation is cheap enough; otherwise one with equal block times."""
-    cost_ms = block_cost_ms(workload, device, 1) * seeds * (variants + _BASELINE_RUNS)
+    blocks = sum(kernel.work.blocks for kernel in workload.kernels)
+    cost_ms = blocks * BLOCK_MS * seeds * (variants + _BASELINE_RUNS)
     if seeds == 1 or cost_ms > CHEAP_MS:
         return (Settings(),)
     return tuple(Settings(engine="block", jitter=HONEST_JITTER, seed=seed) for seed in range(seeds))
