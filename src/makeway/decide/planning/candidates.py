@@ -6,9 +6,10 @@ helps. Every rejection keeps its reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from makeway.decide.planning.control_sets import INTRUSIVENESS, Candidates, Option, kernels_of, ordered
 from makeway.decide.planning.deadlock import deadlock_risk
 from makeway.model.residency import check_launch, pad_range, resident_blocks
 from makeway.model.room import make_room
@@ -37,12 +38,6 @@ from makeway.values.plan import Rejected
 from makeway.values.units import format_bytes
 from makeway.values.workload import CollectiveOp, Gemm, KernelOp, Workload
 
-# How much a control interferes with a program, from a hint to the scheduler up to another kernel.
-INTRUSIVENESS: dict[type[Control], int] = {
-    CommPriority: 1, LaunchOrder: 1, CommBlocks: 2, CommThreads: 2, SmemPad: 3, SmPartition: 4, CopyEngine: 5,
-    Chunks: 6, TileChoice: 7,
-}  # fmt: skip
-
 PARTITION_STEP = 8  # SMs: green contexts on Hopper, one CU of each XCD on MI300X (ConCCL, arXiv 2412.14335)
 _PARTITION_SIZES = (8, 16, 24, 32, 48, 64, 96, 128)
 _BLOCK_COUNTS = (2, 4, 8, 16, 24, 32, 48, 64)
@@ -55,59 +50,6 @@ PUBLISHED_TILES = ((64, 64, 32), (64, 64, 64))
 
 Tile = tuple[int, int, int]
 _NO_DIGITS = str.maketrans("", "", "0123456789,")
-
-
-Option = tuple[Control, ...]  # one value of an axis: a control, or a partition with its channels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
-    """Values of each kind of control; leaving a kind out is always possible unless it is forced."""
-
-    axes: tuple[tuple[Option, ...], ...]  # one kind each; pads: one kind of block each
-    forced: tuple[Control, ...]
-    rejected: tuple[Rejected, ...]
-    all_on_copy_engines: bool  # whether copy engines could carry every collective
-    pad_room: str  # what keeps the collective's block off an SM with one compute block; "": nothing
-
-    @property
-    def points(self) -> int:
-        """Sets of controls with at most one value of each axis."""
-        total = 1
-        for axis in self.axes:
-            total *= len(axis) + 1
-        return total
-
-    def point(self, controls: Iterable[Control]) -> tuple[Control, ...]:
-        """A set as it is scored: with the forced controls, without those that copy engines make idle."""
-        kept = [*self.forced, *(item for item in controls if not any(exclusive(item, own) for own in self.forced))]
-        if self.all_on_copy_engines and any(isinstance(control, CopyEngine) for control in kept):
-            idle = (CommPriority, CommBlocks, CommThreads)
-            kept = [item for item in kept if not isinstance(item, idle) or item in self.forced]
-        return ordered(kept)
-
-    def replaced(self, controls: Iterable[Control], option: Option) -> tuple[Control, ...]:
-        """The set with an option in place of what contradicts it."""
-        return (*(item for item in controls if not any(exclusive(item, new) for new in option)), *option)
-
-    def without(self, controls: Iterable[Control], axis: tuple[Option, ...]) -> tuple[Control, ...]:
-        """The set without any value of an axis."""
-        own = axis[0][0]
-        return tuple(item for item in controls if not (type(item) is type(own) and _kernels(item) == _kernels(own)))
-
-
-def exclusive(one: Control, other: Control) -> bool:
-    """Whether a plan cannot hold both: two of a kind, unless for different kernels."""
-    return type(one) is type(other) and (_kernels(one) == _kernels(other) or "*" in (_kernels(one), _kernels(other)))
-
-
-def _kernels(control: Control) -> str:
-    return str(getattr(control, "kernel", "*"))
-
-
-def ordered(controls: Iterable[Control]) -> tuple[Control, ...]:
-    """Controls in the order of a plan: the least intrusive first."""
-    return tuple(sorted(controls, key=lambda item: (INTRUSIVENESS[type(item)], type(item).__name__, repr(item))))
 
 
 def candidates(
@@ -135,8 +77,8 @@ def candidates(
         options = [
             offer if isinstance(offer, tuple) else (offer,) for offer in offers if not isinstance(offer, Rejected)
         ]
-        for kernels in dict.fromkeys(_kernels(option[0]) for option in options):
-            axes.append(tuple(option for option in options if _kernels(option[0]) == kernels))
+        for kernels in dict.fromkeys(kernels_of(option[0]) for option in options):
+            axes.append(tuple(option for option in options if kernels_of(option[0]) == kernels))
         rejected += _first_of_each([offer for offer in offers if isinstance(offer, Rejected)])
     return Candidates(
         axes=tuple(axes),

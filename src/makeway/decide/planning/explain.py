@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from makeway.decide.planning.candidates import Candidates
+from makeway.decide.planning.control_sets import Candidates
 from makeway.decide.planning.error import ErrorOfDifference
 from makeway.decide.planning.score import Controls, Judge, Score
 from makeway.decide.planning.search import TIE
@@ -139,7 +139,7 @@ def not_carried(plan: Controls) -> Iterator[str]:
     """What no carrier sets."""
     for control in plan:
         if isinstance(control, CopyEngine) and control != CopyEngine():
-            yield f"{control_word(control)}: how it copies is the library's choice; no carrier sets variant and prelaunch"
+            yield f"{control_word(control)}: no carrier sets variant and prelaunch; how it copies is the library's choice"
 
 
 def _change(t_ns: float, reference_ns: float) -> str:

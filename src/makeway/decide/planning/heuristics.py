@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from makeway.decide.planning.candidates import MOST_OPERATIONS, PARTITION_STEP, PUBLISHED_TILES, offered_tiles, ordered
+from makeway.decide.planning.candidates import MOST_OPERATIONS, PARTITION_STEP, PUBLISHED_TILES, offered_tiles
+from makeway.decide.planning.control_sets import ordered
 from makeway.model.residency import check_launch, resident_blocks
 from makeway.model.simulate.channels import partition_with_channels
 from makeway.model.simulate.compile import compile_program

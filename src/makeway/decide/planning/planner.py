@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from makeway.decide.planning.candidates import Candidates, Tile, candidates
+from makeway.decide.planning.candidates import Tile, candidates
+from makeway.decide.planning.control_sets import Candidates
 from makeway.decide.planning.error import error_of_difference
 from makeway.decide.planning.explain import not_carried, reason, rejections, summary
 from makeway.decide.planning.heuristics import as_isolated, heuristic_controls, heuristic_names

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
-from makeway.decide.planning.candidates import INTRUSIVENESS, Candidates, Option
+from makeway.decide.planning.control_sets import INTRUSIVENESS, Candidates, Option
 from makeway.decide.planning.score import Controls, Score
 from makeway.values.control import CommBlocks, Control, CopyEngine, SmPartition
 
