@@ -139,7 +139,7 @@ def not_carried(plan: Controls) -> Iterator[str]:
     """What no carrier sets."""
     for control in plan:
         if isinstance(control, CopyEngine) and control != CopyEngine():
-            yield f"{control_word(control)}: no carrier sets variant and prelaunch; how it copies is the library's choice"
+            yield f"{control_word(control)}: no carrier sets variant and prelaunch; the library chooses how it copies"
 
 
 def _change(t_ns: float, reference_ns: float) -> str:
