@@ -68,6 +68,11 @@ class Verdict:
         return any(KINDS[name] <= kinds for name in self.helps)
 
     @property
+    def near(self) -> bool:
+        """Whether the plan saves as much as the map's best control, within the model's error."""
+        return self.saved >= max(self.helps.values(), default=0.0) - self.error
+
+    @property
     def why_not(self) -> str:
         if not self.controls:
             most = max(self.helps.values())

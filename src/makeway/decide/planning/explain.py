@@ -52,7 +52,7 @@ def summary(
 def _policies(policies: tuple[PolicyTimes, ...]) -> str:
     times = [
         f"{item.dispatch} {_ms(item.t_naive_ns)}"
-        + ("" if item.t_plan_ns == item.t_naive_ns else f" without and {_ms(item.t_plan_ns)} with the plan")
+        + (" either way" if item.t_plan_ns == item.t_naive_ns else f" without and {_ms(item.t_plan_ns)} with the plan")
         for item in policies
     ]
     others = "; the first is the vendor's" if len(policies) > 1 else ""
