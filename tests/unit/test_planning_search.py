@@ -188,7 +188,8 @@ def test_ties_go_to_fewer_controls_then_to_less_intrusive_ones() -> None:
 def test_the_best_of_each_combination_of_kinds_is_kept() -> None:
     slow, fast = scored(3.0, CommBlocks(8)), scored(2.0, CommBlocks(4))
     other = scored(2.5, SmemPad(1024, "a"), SmemPad(2048, "b"))
-    assert best_by_kinds([slow, fast, other]) == [fast, other]
+    more = scored(1.999, CommBlocks(4), CommPriority())  # no better than with blocks alone
+    assert best_by_kinds([slow, fast, other, more]) == [fast, other]
 
 
 def test_a_partition_is_left_out_alone_and_with_its_channels() -> None:

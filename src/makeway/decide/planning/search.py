@@ -59,11 +59,15 @@ def search(time_of: TimeOf, offered: Candidates, seeds: Sequence[Controls], widt
 
 
 def best_by_kinds(scores: Iterable[Score]) -> list[Score]:
-    """The fastest set of each combination of kinds, the fastest first."""
+    """The fastest set of each combination of kinds, the fastest first; none where fewer of its kinds do as well."""
     best: dict[frozenset[tuple[type[Control], str]], Score] = {}
     for score in sorted(scores, key=fastest):
         best.setdefault(frozenset((type(item), getattr(item, "kernel", "")) for item in score.controls), score)
-    return list(best.values())
+    return [
+        score
+        for kinds, score in best.items()
+        if not any(fewer < kinds and other.t_ns <= score.t_ns * (1 + TIE) for fewer, other in best.items())
+    ]
 
 
 def chosen(scores: Iterable[Score]) -> Score:
