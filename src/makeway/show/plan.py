@@ -67,6 +67,7 @@ def _how(search: Search) -> tuple[tuple[str, str], ...]:
         ("sets of controls searched", f"{search.evaluations:,}"),
         ("predictions that decided", f"{search.judged:,}"),
         ("engine", search.engine),
+        ("error of differences", f"{percent(100 * search.error_of_difference, '.1f')}: {search.error_basis}"),
     )
 
 

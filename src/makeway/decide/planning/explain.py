@@ -37,10 +37,7 @@ def summary(
         change = _change(plan.t_ns, naive.t_ns)
         yield f"{word}: {_ms(plan.t_ns)} with the plan, {_ms(naive.t_ns)} without ({change})."
     yield _policies(policies)
-    yield (
-        f"Differences between settings are off by {_percent(error.value)} of the sequential time on average "
-        f"({error.basis})."
-    )
+    yield f"Differences between settings are off by {_percent(error.value)} of the sequential time on average."
     shares = [judge.share_of_ideal(score.t_ns) for score in (naive, plan)]
     if shares[0] is not None and shares[1] is not None:
         yield (
