@@ -87,7 +87,7 @@ def test_a_recorded_step_gets_a_plan_or_the_reason_why_none_helps(capsys: pytest
 
 @needs_recordings
 def test_what_a_trace_does_not_show_is_not_planned(capsys: pytest.CaptureFixture[str]) -> None:
-    document = answer(capsys, TRACES / "torchrec" / "a2a_opt5_w4")
+    document = answer(capsys, TRACES / "torchrec" / "straggler_sleep_w4")
     rejected = {item["control"].partition("=")[0]: item["reason"] for item in document["rejected"]}
     assert "which data" in rejected["comm-first"]
     assert "not recorded" in rejected["copy-engine"]

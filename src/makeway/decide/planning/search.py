@@ -34,9 +34,9 @@ class Breadth:
 def breadth(operations: int, *, crowded: bool, effort: int = 1) -> Breadth:
     """The breadth for a workload: less for those that are slow to score. `effort` 10 is for tests of the search."""
     if operations > 400:
-        narrow = Breadth(values=1, kinds=1, beam=1, finalists=3)
+        narrow = Breadth(values=1, kinds=1, beam=1, finalists=2)
     elif crowded or operations > 64:
-        narrow = Breadth(values=1, kinds=2, beam=2, finalists=4)
+        narrow = Breadth(values=1, kinds=2, beam=2, finalists=3)
     else:
         narrow = Breadth(values=2, kinds=3, beam=4, finalists=5)
     if effort == 1:
