@@ -127,7 +127,7 @@ def test_no_mechanism_makes_a_kernel_faster_beside_a_collective(program: Program
     )
     for other in weaker:
         assert _kernel_end(other) <= end * (1 + 1e-9) + 0.1
-    # A slower collective leaves more HBM, and slower blocks more power: warps beside a kernel are compared without both.
+    # A slower collective leaves more HBM, and slower blocks more power: SM neighbours are compared without both.
     wide = replace(program, hbm_per_ns=None, power_exponent=None)
     alone = replace(wide, ops=(kernel, replace(collective, share=0.0)))
     assert _kernel_end(alone) <= _kernel_end(wide) * (1 + 1e-9) + 0.1

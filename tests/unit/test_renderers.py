@@ -80,9 +80,9 @@ RESULTS: dict[str, Callable[[], object]] = {
     "Export": lambda: export(load_plan(EXAMPLES / "cpu-plan.toml"), "env"),
     "Inspection": lambda: inspect(EXAMPLES / "matmul.sm_90.cubin"),
     "NothingToPlan": lambda: NothingToPlan(reason="no rank has a step", device="A40", notes=()),
-    "Plan": lambda: plan(load_preset("gemm-ar", H100), H100, budget_ms=100, timelines=True),
+    "Plan": lambda: plan(load_preset("gemm-ar", H100), H100, timelines=True),
     "PlanDifference": lambda: compare_plans(
-        Plan(controls=(CommPriority(),)), Plan(controls=(SmPartition(8),)), load_preset("gemm-ar", H100), H100
+        Plan(controls=(CommPriority(),)), Plan(controls=(SmPartition(24),)), load_preset("gemm-ar", H100), H100
     ),
     "Prediction": lambda: simulate(load_preset("gemm-ar", H100), H100),
     "RoomAnswer": lambda: make_room(
