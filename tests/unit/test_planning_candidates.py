@@ -37,7 +37,7 @@ SMALL = KernelResources(threads=256, registers_per_thread=64, smem_bytes=16 * 10
 def pair(kind: str = "all-gather", *, resources: KernelResources = TILE, library: str | None = None) -> Workload:
     builder = WorkloadBuilder("pair", ranks=8)
     builder.kernel("k", resources, BlockWork(blocks=2000, flops_per_block=1e8))
-    builder.collective("c", kind, 2**28, library or "nccl-2.32.3/ring-simple")
+    builder.collective("c", kind, 2**28, library or "nccl-2.32.3/ring-simple")  # type: ignore[arg-type]
     return builder.done()
 
 
@@ -111,7 +111,7 @@ def test_a_partition_brings_the_channels_that_it_holds() -> None:
 
 
 def test_every_way_to_copy_is_a_candidate_where_the_device_has_it() -> None:
-    plain = {CopyEngine(v, p) for v in ("parallel-copy", "one-engine") for p in (False, True)}  # type: ignore[arg-type]
+    plain = {CopyEngine(v, p) for v in ("parallel-copy", "one-engine") for p in (False, True)}
     assert set(values(candidates(pair(), A100), CopyEngine)) == plain
     for kind, variant in (("all-gather", "broadcast"), ("all-to-all", "swap")):
         offered = candidates(pair(kind, library="rccl-5.4.3/generic", resources=SMALL), MI250X)
