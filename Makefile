@@ -7,6 +7,7 @@
 
 PYTHON ?= python3
 VENV := .venv
+unexport PYTHONDONTWRITEBYTECODE  # every command would compile its modules anew
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PARALLEL := -n auto --dist loadscope  # a module's tests on one worker: its fixtures are made once

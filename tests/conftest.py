@@ -27,6 +27,7 @@ SLOW = ("browser", "oracle", "preload", "test_docs_site.py", "test_reports.py", 
 
 
 def pytest_configure() -> None:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the commands that tests start would compile their modules anew
     os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32)))  # test workers inherit it
 
 
