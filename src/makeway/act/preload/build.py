@@ -89,7 +89,7 @@ class _UntrustedError(Exception):
 
 
 def _in(place: Path, product: Product, command: tuple[str, ...]) -> Path:
-    """The library in a directory that only we and root can change, so that what is checked now is what is loaded later."""
+    """The library in a directory that only we and root can change: what is checked now is what is loaded later."""
     make_private(place)
     if reason := intruder(place):
         raise _UntrustedError(reason)

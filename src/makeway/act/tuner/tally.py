@@ -1,4 +1,4 @@
-"""What the tuner plugin counted, one file per process in the layout of tally.c, and the receipts that follow from it."""
+"""What the tuner plugin counted, one file per process in the layout of tally.c, and the receipts that follow."""
 
 from __future__ import annotations
 
