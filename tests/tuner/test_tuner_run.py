@@ -90,6 +90,8 @@ def test_other_tuners_that_nccl_would_find_are_not_replaced(tmp_path: Path) -> N
     assert "NCCL_NET_PLUGIN=ofi" in str(tuner_refusal(PLAN, {"NCCL_NET_PLUGIN": "ofi"}))
     assert tuner_refusal(PLAN, found, force=True) is None
     assert "at most 64" in str(tuner_refusal(Plan(controls=(CommBlocks(100),)), {}))
+    assert "efficiency policy" in str(tuner_refusal(PLAN, {"NCCL_CTA_POLICY": "efficiency"}))
+    assert tuner_refusal(PLAN, {"NCCL_CTA_POLICY": "ZERO"}) is None
     assert tuner_refusal(PLAN, {}, version=(2, 19)) == "needs NCCL 2.20 or later"
 
 

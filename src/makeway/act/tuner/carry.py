@@ -49,6 +49,9 @@ def tuner_refusal(
     blocks = max(control.blocks for control in plan.controls if isinstance(control, CommBlocks))
     if blocks > MOST_CHANNELS:
         return f"the tuner plugin sets at most {MOST_CHANNELS} channels, the plan asks for {blocks}"
+    policy = environ.get("NCCL_CTA_POLICY", "").upper()
+    if "EFFICIENCY" in policy or policy == "1":
+        return "NCCL leaves its efficiency policy (NCCL_CTA_POLICY) to itself only without a tuner"
     present = environ.get(PLUGIN)
     if present and not force:
         return f"{PLUGIN}={present} was set by you (--force replaces it)"
