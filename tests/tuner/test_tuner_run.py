@@ -83,12 +83,20 @@ def test_a_tuner_of_the_user_stays_and_that_is_said(bench: Bench) -> None:
     assert running(bench, *CALLS, force=True, NCCL_TUNER_PLUGIN="none")[0].controls[0].status == "applied"
 
 
+def test_a_run_within_a_run_uses_its_own_rules(bench: Bench) -> None:
+    outer = {"NCCL_TUNER_PLUGIN": str(bench.plugin), "MAKEWAY_TUNER_RULES": "/of/the/outer/run"}
+    ran, said = running(bench, *CALLS, **outer)
+    assert (ran.controls[0].status, said) == ("applied", [])
+
+
 def test_other_tuners_that_nccl_would_find_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "libnccl-net.so").touch()
     found = {"LD_LIBRARY_PATH": f"/nowhere::{tmp_path}"}
     assert str(tmp_path / "libnccl-net.so") in str(tuner_refusal(PLAN, found))
     assert "NCCL_NET_PLUGIN=ofi" in str(tuner_refusal(PLAN, {"NCCL_NET_PLUGIN": "ofi"}))
     assert tuner_refusal(PLAN, found, force=True) is None
+    (tmp_path / ".nccl.conf").write_text("NCCL_DEBUG=WARN\nNCCL_TUNER_PLUGIN=mine\n")
+    assert str(tmp_path / ".nccl.conf") in str(tuner_refusal(PLAN, {"HOME": str(tmp_path)}))
     assert "at most 64" in str(tuner_refusal(Plan(controls=(CommBlocks(100),)), {}))
     assert "efficiency policy" in str(tuner_refusal(PLAN, {"NCCL_CTA_POLICY": "efficiency"}))
     assert tuner_refusal(PLAN, {"NCCL_CTA_POLICY": "ZERO"}) is None

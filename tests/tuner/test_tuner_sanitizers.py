@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.preload.test_preload_sanitizers import OPTIONS, SANITIZERS
 from tests.tuner.programs import ALL_REDUCE, MIB, VERSIONS, Bench, compile_driver, compile_plugin
 
@@ -39,6 +41,18 @@ def test_threads_and_changes_are_clean(watched: Bench) -> None:
     for way in ("threads", "churn"):
         asked = watched.ask(6, "comm", 8, way, 8, 1000, MIB, rules=path)
         assert sum(row.calls for row in asked.tally.counts) == 8000
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 255)), min_size=1, max_size=8))
+def test_any_damage_to_the_rules_leaves_the_plan_or_nccl_in_charge(
+    watched: Bench, damage: list[tuple[int, int]]
+) -> None:
+    content = bytearray(RULES)
+    for at, value in damage:
+        content[at] = value
+    asked = watched.ask(6, "comm", 8, *("call", ALL_REDUCE, MIB) * 2, rules=bytes(content))
+    assert {answer[0] for answer in asked.answers} <= {0, 4}
 
 
 @pytest.mark.parametrize("rules", [None, b"", RULES[:100], RULES[:80] + b"\xff" * 60 + RULES[140:]])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from makeway.act.doctor.gpus import amd_gpus, nvidia_gpus
+from makeway.act.doctor.gpus import amd_gpus, nvidia_gpus, text
 from makeway.act.tuner.channels import MOST_CHANNELS, encode_file, rules_of
 from makeway.act.tuner.tally import CARRIER
 from makeway.values.control import CommBlocks
@@ -53,7 +54,7 @@ def tuner_refusal(
     if "EFFICIENCY" in policy or policy == "1":
         return "NCCL leaves its efficiency policy (NCCL_CTA_POLICY) to itself only without a tuner"
     present = environ.get(PLUGIN)
-    if present and not force:
+    if present and RULES not in environ and not force:  # with rules it is ours, of a run around this one
         return f"{PLUGIN}={present} was set by you (--force replaces it)"
     if not force and (other := next(_other_tuners(environ), None)):
         return f"NCCL may take a tuner from {other}, which ours would replace (--force does)"
@@ -63,6 +64,10 @@ def tuner_refusal(
 def _other_tuners(environ: Mapping[str, str]) -> Iterator[str]:
     if name := environ.get("NCCL_NET_PLUGIN"):
         yield f"NCCL_NET_PLUGIN={name}"
+    home = environ.get("NCCL_CONF_FILE") or os.path.join(environ.get("HOME", "/"), ".nccl.conf")
+    for path in (home, "/etc/nccl.conf"):  # src/misc/param.cc: the environment overrides them
+        if re.search(r"^NCCL_(TUNER|NET)_PLUGIN=", text(Path(path)), re.MULTILINE):
+            yield path
     for directory in environ.get("LD_LIBRARY_PATH", "").split(":"):
         for name in _OTHER_TUNERS:
             if directory and os.path.exists(path := os.path.join(directory, name)):
