@@ -84,8 +84,7 @@ def test_a_tuner_of_the_user_stays_and_that_is_said(bench: Bench) -> None:
 
 
 def test_a_run_within_a_run_uses_its_own_rules(bench: Bench) -> None:
-    outer = {"NCCL_TUNER_PLUGIN": str(bench.plugin), "MAKEWAY_TUNER_RULES": "/of/the/outer/run"}
-    ran, said = running(bench, *CALLS, **outer)
+    ran, said = running(bench, *CALLS, NCCL_TUNER_PLUGIN=str(bench.plugin), MAKEWAY_TUNER_RULES="/of/the/outer/run")
     assert (ran.controls[0].status, said) == ("applied", [])
 
 
