@@ -93,7 +93,7 @@ def test_a_private_directory_that_others_can_write_is_not_used(tmp_path: Path) -
 
 
 def test_the_sources_are_part_of_the_package() -> None:
-    assert {path.suffix for path in build.sources()} == {".c", ".h"}
+    assert {path.suffix for path in build.SHIM.sources} == {".c", ".h"}
 
 
 @pytest.mark.parametrize("which", ["cache", "cache/makeway"])
@@ -104,7 +104,7 @@ def test_a_cache_that_others_can_write_is_not_used_and_that_is_said(
     cache.mkdir(parents=True)
     (tmp_path / which).chmod(0o775)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(build, "_compile", lambda command, target: target)
+    monkeypatch.setattr(build, "_compile", lambda product, command, target: target)
     said: list[str] = []
     assert build.library(cache, warn=said.append).parent == tmp_path / f"makeway-{os.getuid()}"
-    assert said == [f"the cache of compiled launch shims is not used: {tmp_path / which} can be written by other users"]
+    assert said == [f"the cache of compiled libraries is not used: {tmp_path / which} can be written by other users"]

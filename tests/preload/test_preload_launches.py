@@ -493,3 +493,10 @@ def test_our_declarations_are_those_of_the_vendors_headers(tmp_path: Path) -> No
     for source, where in (("abi_cuda.c", cuda), ("abi_hip.c", amd)):
         compile_program(tmp_path / source, "-c", f"-isystem{where}", str(HERE / source))
     assert SOURCES.joinpath("abi.h").is_file()
+
+
+def test_the_largest_grid_of_a_communication_kernel_is_recorded(setting: Setting) -> None:
+    steps = ("kernel", COMM, "grid", 0, 64, 8, "grid", 0, 64, 24, "grid", 0, 64, 1, "kernel", "gemm", "grid", 1, 64, 99)
+    ran = setting.run("via", "dlsym", *steps, rules=rules(raise_comm_priority=True))
+    assert (ran.kernel(COMM).most_blocks, ran.kernel(COMM).given_bytes) == (24, 0)
+    assert ran.kernel("gemm").most_blocks == 0

@@ -126,6 +126,7 @@ def test_a_dry_run_starts_nothing(capsys: pytest.CaptureFixture[str], plan: str,
     assert main(["run", "--plan", plan, "--dry-run", "--json", "--", "touch", str(started)]) == 0
     assert json.loads(capsys.readouterr().out).keys() == {
         "schema", "makeway", "verdict", "program", "variables", "launch_shim", "conditions", "no_variable", "notes",
+        "tuner_plugin", "refused",
     }  # fmt: skip
     assert not started.exists()
 

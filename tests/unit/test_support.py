@@ -71,6 +71,7 @@ def test_the_carriers_are_those_that_the_code_names() -> None:
         "torch on CUDA",
         "torch on ROCm",
         "torch on CPU",
+        "tuner plugin",
     } | {target.carrier for target in TARGETS.values()} == set(carriers())
 
 

@@ -185,6 +185,9 @@ def _steps(dry: DryRun) -> Iterator[tuple[Cell, ...]]:
         steps = [("environment", variable.summary) for variable in needs.variables if variable.control == control]
         if control in needs.launch_shim:
             steps.append(("launch shim", "LD_PRELOAD gets the launch shim"))
+        if control in needs.tuner_plugin:
+            steps.append(("tuner plugin", "NCCL_TUNER_PLUGIN names the tuner plugin, which counts what NCCL asks"))
+        steps += [("", f"refused: {remark.text}") for remark in needs.refused if remark.control == control]
         steps += [("", remark.text) for remark in needs.conditions if remark.control == control]
         if control not in needs.launch_shim:
             reasons = [remark.text for remark in needs.no_variable if remark.control == control]

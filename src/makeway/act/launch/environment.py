@@ -10,10 +10,13 @@ from typing import ClassVar
 
 from makeway.act.export.targets import environment
 from makeway.act.export.values import SettingValue, library_of
+from makeway.act.launch.partition import partition_refusal
 from makeway.act.launch.start.sitecustomize import rank_of as rank_of
-from makeway.values.control import CommPriority, Control, SmemPad
+from makeway.act.tuner.carry import Tuner, tuner_refusal
+from makeway.values.control import CommBlocks, CommPriority, Control, SmemPad, SmPartition
 from makeway.values.plan import Plan
 from makeway.values.receipt import Receipt, Status
+from makeway.values.support import Platform
 
 CARRIER = "launcher"
 RULES, RECEIPTS, PLAN = "MAKEWAY_RULES", "MAKEWAY_RECEIPTS", "MAKEWAY_PLAN"
@@ -72,8 +75,10 @@ class Needs:
 
     variables: tuple[Variable, ...]
     launch_shim: tuple[Control, ...]  # controls that the launch shim carries
+    tuner_plugin: tuple[Control, ...]  # controls that the tuner plugin carries, besides the variables
     conditions: tuple[Remark, ...]  # what must hold besides the variables
     no_variable: tuple[Remark, ...]  # controls that no variable carries, and why
+    refused: tuple[Remark, ...]  # controls that nothing here can apply, why, and what would work
 
     @property
     def settings(self) -> dict[str, str]:
@@ -81,18 +86,39 @@ class Needs:
         return {variable.name: variable.wanted for variable in self.variables if variable.is_set}
 
 
-def needs_of(plan: Plan, environ: Mapping[str, str], *, force: bool = False) -> Needs:
-    """The variables of `makeway export --to env`, and the controls for the launch shim."""
-    exported = environment(plan, library_of(plan))
+def needs_of(plan: Plan, environ: Mapping[str, str], *, force: bool = False, platform: Platform | None = None) -> Needs:
+    """The variables of `makeway export --to env`, and the controls for launch shim and tuner plugin.
+
+    `platform` is that of this machine's GPUs, None without one.
+    """
+    library = library_of(plan)
+    exported = environment(plan, library)
+    variables = tuple(
+        variable
+        for answer in exported.carried
+        for variable in _variables(answer.control, answer.settings, environ, force=force)
+    )
+    conditions = [Remark(answer.control, answer.note) for answer in exported.carried if answer.note]
+    kept = {variable.control for variable in variables if variable.kept}
+    tuned = tuple(
+        answer.control
+        for answer in exported.carried
+        if platform is not None and isinstance(answer.control, CommBlocks) and answer.control not in kept
+    )
+    if tuned and (reason := tuner_refusal(plan, environ, version=library.version, force=force)):
+        conditions += [Remark(control, f"without the tuner plugin: {reason}") for control in tuned]
+        tuned = ()
     return Needs(
-        variables=tuple(
-            variable
-            for answer in exported.carried
-            for variable in _variables(answer.control, answer.settings, environ, force=force)
-        ),
+        variables=variables,
         launch_shim=tuple(control for control in plan.controls if isinstance(control, SmemPad | CommPriority)),
-        conditions=tuple(Remark(answer.control, answer.note) for answer in exported.carried if answer.note),
+        tuner_plugin=tuned,
+        conditions=tuple(conditions),
         no_variable=tuple(Remark(answer.control, answer.refusal) for answer in exported.refused),
+        refused=tuple(
+            Remark(control, partition_refusal(platform, environ))
+            for control in plan.controls
+            if platform is not None and isinstance(control, SmPartition)
+        ),
     )
 
 
@@ -121,11 +147,15 @@ def _at_start(control: Control, needs: Needs, no_shim: str | None) -> tuple[Stat
     variables = [variable for variable in needs.variables if variable.control == control]
     if kept := [variable.summary for variable in variables if variable.kept]:
         return "refused", "; ".join(kept)
+    if reason := next((remark.text for remark in needs.refused if remark.control == control), None):
+        return "refused", reason
     by_shim = control in needs.launch_shim
     if by_shim and no_shim is not None:
         return "refused", no_shim
     if variables:
         settings = " ".join(f"{variable.name}={variable.wanted}" for variable in variables)
+        if control in needs.tuner_plugin:
+            return "not seen", f"{settings} was set, and no NCCL or RCCL loaded the tuner plugin to confirm it"
         return "not seen", f"{settings} was set, and no process has confirmed that it took effect"
     if by_shim:
         return "not seen", "no process launched a kernel through the CUDA or HIP driver under the launch shim"
@@ -144,6 +174,7 @@ class Route:
     receipts: Path
     rules: Path | None = None  # both or neither: the launch shim
     shim: Path | None = None
+    tuner: Tuner | None = None
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         """The variables that name the files; lists that the user has are extended, never replaced."""
@@ -157,7 +188,7 @@ class Route:
             # Last: what the user preloads may insist on being first, as AddressSanitizer does.
             before = _entries((environ.get(PRELOAD) or "").replace(" ", ":"), ":")
             settings |= {RULES: str(self.rules), PRELOAD: _joined([*before, str(self.shim)])}
-        return settings
+        return settings | (self.tuner.variables if self.tuner else {})
 
 
 def unloadable(shim: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""What became of each control of a plan, from the receipts of the launch shim, of Python processes and the launcher.
+"""What became of each control of a plan, from the receipts of launch shim, tuner plugin, Python processes and launcher.
 
 The best of a rank's receipts counts: applied, refused, no effect, not seen. A control is applied when it was applied
 on every rank that left receipts.
@@ -12,10 +12,12 @@ from typing import get_args
 
 from makeway.act.launch.receipt_file import ProcessReceipts
 from makeway.act.preload.receipts import LaunchReceipts, shim_receipts
-from makeway.values.control import Control, SmemPad
+from makeway.act.tuner.tally import Tally, tuner_receipts
+from makeway.values.control import CommBlocks, Control, SmemPad
 from makeway.values.plan import Plan
 from makeway.values.receipt import Receipt, Status
 
+_BY_OPTIONS = ("torch on CUDA", "torch on ROCm")
 _ORDER: tuple[Status, ...] = get_args(Status)
 
 
@@ -46,24 +48,38 @@ def outcomes(
     at_start: Sequence[Receipt],
     launches: Sequence[LaunchReceipts],
     processes: Sequence[ProcessReceipts],
+    tallies: Sequence[Tally] = (),
+    *,
+    tuned: Sequence[Control] = (),
 ) -> tuple[Outcome, ...]:
-    """One outcome per control, in the plan's order; processes without a rank count only where no process has one."""
+    """One outcome per control, in the plan's order; processes without a rank count only where no process has one.
+
+    `tuned` are the controls for which the program was given the tuner plugin.
+    """
     rank_of_process = {process.pid: process.rank for process in processes}
     launches = [
         replace(process, rank=rank_of_process.get(process.pid)) if process.rank is None else process
         for process in launches
     ]
-    seen = [process.rank for process in launches] + [process.rank for process in processes]
+    tallies = [
+        replace(tally, rank=rank_of_process.get(tally.pid)) if tally.rank is None else tally for tally in tallies
+    ]
+    seen = [process.rank for process in launches]
+    seen += [process.rank for process in processes] + [tally.rank for tally in tallies]
     ranks: list[int | None] = [*sorted({rank for rank in seen if rank is not None})] or [None]
-    by_shim = {(receipt.control, receipt.rank): receipt for receipt in shim_receipts(plan, launches)}
+    counted = {
+        (receipt.control, receipt.rank): receipt
+        for receipt in (*shim_receipts(plan, launches), *tuner_receipts(plan, tallies, launches))
+    }
     return tuple(
         Outcome(
             control=start.control,
             receipts=tuple(
                 _best(
                     replace(start, rank=rank),
-                    by_shim.get((start.control, rank)),
+                    counted.get((start.control, rank)),
                     [process for process in processes if process.rank == rank],
+                    tuned=start.control in tuned,
                 )
                 for rank in ranks
             ),
@@ -72,13 +88,24 @@ def outcomes(
     )
 
 
-def _best(start: Receipt, by_shim: Receipt | None, processes: Sequence[ProcessReceipts]) -> Receipt:
-    receipts = [] if by_shim is None else [by_shim]
-    if by_shim is None or not by_shim.evidence or not isinstance(start.control, SmemPad):
-        # Where the shim has seen a pad's kernels, its count stands.
+def _best(start: Receipt, counted: Receipt | None, processes: Sequence[ProcessReceipts], *, tuned: bool) -> Receipt:
+    receipts = [] if counted is None else [counted]
+    if counted is None or not counted.evidence or not isinstance(start.control, SmemPad | CommBlocks):
+        # Where the shim has seen a pad's kernels, or NCCL has asked the plugin, their count stands.
         receipts += [
-            receipt for process in processes for receipt in process.receipts if receipt.control == start.control
+            _unconfirmed(receipt) if tuned and receipt.carrier in _BY_OPTIONS else receipt
+            for process in processes
+            for receipt in process.receipts
+            if receipt.control == start.control
         ]
     errors = "; ".join(dict.fromkeys(process.error for process in processes if process.error))
     receipts.append(replace(start, detail=errors or start.detail))
     return min(receipts, key=lambda receipt: _ORDER.index(receipt.status))
+
+
+def _unconfirmed(receipt: Receipt) -> Receipt:
+    """Options of a process group say what was asked for; without the plugin's count nothing says what NCCL did."""
+    if receipt.status != "applied":
+        return receipt
+    detail = f"{receipt.detail}; NCCL did not load the tuner plugin, which would have counted it"
+    return replace(receipt, status="not seen", detail=detail)

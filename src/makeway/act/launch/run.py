@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from makeway.act.launch.environment import Needs, Route, Variable, needs_of, rank_of, receipts_at_start, unloadable
@@ -18,12 +18,15 @@ from makeway.act.launch.supervise import supervise
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.preload.receipts import read_receipts
 from makeway.act.private import TemporaryPlace
+from makeway.act.tuner.carry import Tuner, gpu_platform, write_rules
+from makeway.act.tuner.tally import read_tallies
 from makeway.read.plan_file import dump_plan
 from makeway.values.control import Control, SmemPad, control_word
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.plan import Plan
+from makeway.values.support import Platform
 
-_RECEIPT_FILES = ("launch-*", "torch-*.json")
+_RECEIPT_FILES = ("launch-*", "torch-*.json", "tuner-*")
 _VERSION_WAIT_S = 20.0
 Warn = Callable[[str], None]
 
@@ -67,20 +70,23 @@ def run(
     force: bool = False,
     receipts: Path | None = None,
     stdout: int | None = None,
+    platform: Platform | None = None,
     warn: Warn = lambda message: None,
 ) -> Run:
     """Run the command under the plan and wait for its end.
 
     `force` replaces variables that the user has set to something else. Receipts are kept in the directory `receipts`,
     by default only as long as the program runs. `stdout` is a descriptor in place of the program's standard output.
+    `platform` is that of the GPUs, by default of those that this machine has.
     Call it from the main thread of a process without other children.
     """
     plan = plan_of(plan)
     _check_program(command, environ)
-    needs = needs_of(plan, environ, force=force)
+    needs = needs_of(plan, environ, force=force, platform=platform or gpu_platform())
     rank = rank_of(environ)
     with _receipt_directory(receipts, rank) as directory:
         route, no_shim = _route(plan, needs, directory, warn)
+        route = replace(route, tuner=_tuner(plan, needs, directory, warn))
         settings = needs.settings | route.variables(environ)
         launched = with_exports(command, settings, environ, _version)
         for note in filter(None, (launched.note, _pads_all(plan))):
@@ -88,8 +94,11 @@ def run(
         ended = supervise(launched.arguments, {**environ, **settings}, stdout=stdout)
         launches = read_receipts(directory)
         at_start = receipts_at_start(plan, needs, no_shim=no_shim)
-        controls = outcomes(plan, at_start, launches, read_receipt_files(directory))
+        tallies = read_tallies(directory)
+        tuned = needs.tuner_plugin if route.tuner else ()
+        controls = outcomes(plan, at_start, launches, read_receipt_files(directory), tallies, tuned=tuned)
     notes = [note for process in launches for note in process.notes]
+    notes += [note for tally in tallies for note in tally.notes]
     notes += [
         f"process {left.pid} ({left.name}) was still running when the program ended, and was ended by {left.ended_by}"
         for left in ended.leftovers
@@ -112,7 +121,8 @@ def dry_run(
     plan = plan_of(plan)
     if not command:
         raise InputError(NO_PROGRAM)
-    return DryRun(program=tuple(command), controls=plan.controls, needs=needs_of(plan, environ, force=force))
+    needs = needs_of(plan, environ, force=force, platform=gpu_platform())
+    return DryRun(program=tuple(command), controls=plan.controls, needs=needs)
 
 
 NO_PROGRAM = "no program to run; give it and its arguments after --"
@@ -175,6 +185,22 @@ def _route(plan: Plan, needs: Needs, directory: Path, warn: Warn) -> tuple[Route
     rules_path = directory / "rules"
     _write(rules_path, rules)
     return Route(plan=path, receipts=directory, rules=rules_path, shim=shim), None
+
+
+def _tuner(plan: Plan, needs: Needs, directory: Path, warn: Warn) -> Tuner | None:
+    """The tuner plugin and its rules where the plan needs them; without it the variables of the plan still hold."""
+    for remark in needs.conditions:
+        if remark.text.startswith("without the tuner plugin"):
+            warn(remark.text)
+    if not needs.tuner_plugin:
+        return None
+    from makeway.act.tuner.build import plugin
+
+    try:
+        return Tuner(plugin=plugin(warn=warn), rules=write_rules(plan, directory))
+    except MakewayError as error:  # the program runs all the same
+        warn(f"without the tuner plugin: {' '.join(str(error).split())}")
+        return None
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Compiles the launch shim with the system's compiler, once per machine, compiler and source version."""
+"""Compiles makeway's C libraries with the system's compiler, once per machine, compiler and source version."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache as cached
 from pathlib import Path
 
@@ -29,8 +30,29 @@ MACHINES = ("x86_64", "aarch64")  # the dlsym stub is written in assembler
 _TIMEOUT_S = 120
 
 
-def library(cache: Path | None = None, *, warn: Callable[[str], None] = lambda message: None) -> Path:
-    """The compiled shim, from the cache (`$XDG_CACHE_HOME/makeway`) or compiled now.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A shared library that is compiled on first use."""
+
+    name: str  # of its file
+    title: str  # in messages
+    without: str  # what to do on machines that cannot have it
+    sources: tuple[Path, ...]  # C files and headers
+    flags: tuple[str, ...] = FLAGS
+
+
+SHIM = Product(
+    name="launch",
+    title="launch shim",
+    without="run without pads and launch priority",
+    sources=tuple(sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")])),
+)
+
+
+def library(
+    cache: Path | None = None, *, product: Product = SHIM, warn: Callable[[str], None] = lambda message: None
+) -> Path:
+    """A compiled library, from the cache (`$XDG_CACHE_HOME/makeway`) or compiled now.
 
     Programs load it as this user, so nobody else may be able to put anything in its place: a cache, or a file in it,
     that others can change is left alone, and a private directory among the temporary files replaces it. So does it
@@ -38,28 +60,27 @@ def library(cache: Path | None = None, *, warn: Callable[[str], None] = lambda m
     """
     if not sys.platform.startswith("linux") or platform.machine() not in MACHINES:
         raise UnsupportedError(
-            f"the launch shim needs Linux on {' or '.join(MACHINES)}, this is {sys.platform} on {platform.machine()}; "
-            "run without pads and launch priority"
+            f"the {product.title} needs Linux on {' or '.join(MACHINES)}, this is {sys.platform} on "
+            f"{platform.machine()}; {product.without}"
         )
-    command = compiler()
-    name = f"launch-{_key(command)}.so"
+    command = compiler(product)
     where = default_cache() if cache is None else cache
     try:
-        return _in(where, name, command)
+        return _in(where, product, command)
     except _UntrustedError as reason:
-        warn(f"the cache of compiled launch shims is not used: {reason}")
+        warn(f"the cache of compiled libraries is not used: {reason}")
     except OSError:
         pass
     private = Path(tempfile.gettempdir()) / f"makeway-{os.getuid()}"
     try:
-        return _in(private, name, command)
+        return _in(private, product, command)
     except (_UntrustedError, OSError):  # somebody else was there first
         pass
     try:
-        return _in(_place_of_this_process(), name, command)
+        return _in(_place_of_this_process(), product, command)
     except (_UntrustedError, OSError) as error:
         raise UnsupportedError(
-            f"there is no safe place for the launch shim: {error}\nSet XDG_CACHE_HOME to a directory of your own."
+            f"there is no safe place for the {product.title}: {error}\nSet XDG_CACHE_HOME to a directory of your own."
         ) from None
 
 
@@ -67,16 +88,16 @@ class _UntrustedError(Exception):
     """Somebody else could change what we would load."""
 
 
-def _in(place: Path, name: str, command: tuple[str, ...]) -> Path:
-    """The shim in a directory that only we and root can change, so that what is checked now is what is loaded later."""
+def _in(place: Path, product: Product, command: tuple[str, ...]) -> Path:
+    """The library in a directory that only we and root can change: what is checked now is what is loaded later."""
     make_private(place)
     if reason := intruder(place):
         raise _UntrustedError(reason)
-    target = Path(os.path.realpath(place)) / name
+    target = Path(os.path.realpath(place)) / f"{product.name}-{_key(product, command)}.so"
     try:
         descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return _compile(command, target)
+        return _compile(product, command, target)
     except OSError as error:  # ELOOP: a link
         raise _UntrustedError(f"{target} is not a plain file ({error.strerror})") from None
     facts = os.fstat(descriptor)
@@ -87,18 +108,18 @@ def _in(place: Path, name: str, command: tuple[str, ...]) -> Path:
 
 
 def default_cache() -> Path:
-    """The directory of compiled shims: `$XDG_CACHE_HOME/makeway`, by default ~/.cache/makeway."""
+    """The directory of compiled libraries: `$XDG_CACHE_HOME/makeway`, by default ~/.cache/makeway."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "makeway"
 
 
-def compiler() -> tuple[str, ...]:
+def compiler(product: Product = SHIM) -> tuple[str, ...]:
     """The C compiler's command: `$CC`, or the first of cc, gcc and clang on the PATH."""
     command = shlex.split(os.environ.get("CC", ""))
     if command:
         if shutil.which(command[0]) is None:
             raise UnsupportedError(
-                f"CC names {command[0]!r}, which is not on the PATH; the launch shim is compiled on first use.\n"
+                f"CC names {command[0]!r}, which is not on the PATH; the {product.title} is compiled on first use.\n"
                 "Set CC to a C compiler, or unset it."
             )
         return tuple(command)
@@ -106,19 +127,15 @@ def compiler() -> tuple[str, ...]:
         if path := shutil.which(name):
             return (path,)
     raise UnsupportedError(
-        "no C compiler found (looked for cc, gcc, clang); the launch shim is compiled on first use.\n"
+        f"no C compiler found (looked for cc, gcc, clang); the {product.title} is compiled on first use.\n"
         "Install one (Debian: apt install gcc, Fedora: dnf install gcc), or set CC."
     )
 
 
-def sources() -> tuple[Path, ...]:
-    """The C files and headers of the shim."""
-    return tuple(sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")]))
-
-
-def _key(command: tuple[str, ...]) -> str:
-    digest = hashlib.sha256("\0".join((*command, _version(command), platform.machine(), *FLAGS, *LIBRARIES)).encode())
-    for path in sources():
+def _key(product: Product, command: tuple[str, ...]) -> str:
+    words = (*command, _version(command), platform.machine(), *product.flags, *LIBRARIES)
+    digest = hashlib.sha256("\0".join(words).encode())
+    for path in product.sources:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:24]
 
@@ -139,12 +156,13 @@ def _place_of_this_process() -> Path:
     return place.path
 
 
-def _compile(command: tuple[str, ...], target: Path) -> Path:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".launch-", suffix=".so")
+def _compile(product: Product, command: tuple[str, ...], target: Path) -> Path:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{product.name}-", suffix=".so")
     os.close(handle)
     made = Path(name)
+    files = [str(path) for path in product.sources if path.suffix == ".c"]
     try:
-        _run([*command, *FLAGS, *map(str, SOURCES.glob("*.c")), "-o", name, *LIBRARIES])
+        _run([*command, *product.flags, *files, "-o", name, *LIBRARIES], product)
         made.chmod(0o700)
         os.replace(made, target)
     finally:
@@ -152,13 +170,13 @@ def _compile(command: tuple[str, ...], target: Path) -> Path:
     return target
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], product: Product) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnsupportedError(f"the C compiler {command[0]} does not run: {error}\nSet CC to one.") from None
     if done.returncode:
         raise UnsupportedError(
-            f"{shlex.join(command[:1])} could not compile the launch shim:\n{done.stderr.strip()[-2000:]}\n"
+            f"{shlex.join(command[:1])} could not compile the {product.title}:\n{done.stderr.strip()[-2000:]}\n"
             "Set CC to another C compiler."
         )

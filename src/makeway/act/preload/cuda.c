@@ -55,8 +55,10 @@ APART mw_result raise_ex(struct kernel *kernel, mw_launch_ex real, const struct 
     struct mw_config raised;
     extend(&raised, attributes, config, MW_ATTRIBUTE_PRIORITY, kernel->priority);
     *refusal = real(&raised, function, parameters, extra);
-    if (!refused(*refusal))
+    if (!refused(*refusal)) {
+        receipts_grid(kernel->slot, config->grid[0] * config->grid[1] * config->grid[2]);
         receipts_count(kernel->slot, PRIORITISED);
+    }
     return *refusal;
 }
 

@@ -1,21 +1,16 @@
 #define _GNU_SOURCE
 #include "receipts.h"
+#include "mapped.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/random.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-enum { FILE_BYTES = 1 << 20, SLOTS = 2047, LONGEST_NAME = 4096, LONGEST_TEXT = 512, NO_RANK = -1, VERSION = 1 };
+enum { FILE_BYTES = 1 << 20, SLOTS = 2047, LONGEST_NAME = 4096, LONGEST_TEXT = 512, VERSION = 1 };
 
 /* receipts.py reads this layout. Offsets are from the start of the file; 0 is "none". */
 struct header {
@@ -31,7 +26,7 @@ struct header {
 
 struct slot {
     _Atomic uint64_t counts[OUTCOMES];
-    _Atomic uint64_t bytes; /* last padded launch: requested << 32 | given */
+    _Atomic uint64_t bytes; /* last padded launch: requested << 32 | given; comm: largest grid << 32 | last grid */
     uint32_t name;          /* a text */
     uint32_t comm;
     _Atomic uint32_t reasons; /* list of texts */
@@ -62,55 +57,15 @@ static int32_t rank = NO_RANK;
 void receipts_capture(const char *where, const char *number) {
     if (where && strlen(where) < sizeof directory)
         strcpy(directory, where);
-    char *end = NULL;
-    long value = number ? strtol(number, &end, 10) : NO_RANK;
-    rank = number && end != number && *end == '\0' && value >= 0 && value <= INT32_MAX ? (int32_t)value : NO_RANK;
+    rank = mapped_rank(number);
 }
 
 /* --- the file ------------------------------------------------------------------------------ */
 
-/* A file that must stay smaller ends the program with SIGXFSZ as soon as it grows too far. */
-static bool may_grow(void) {
-    struct rlimit limit;
-    return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= FILE_BYTES;
-}
-
-static int create_file(void) {
-    if (!may_grow()) {
-        errno = EFBIG;
-        return -1;
-    }
-    char path[sizeof directory + 64];
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
-        random = (uint64_t)(uintptr_t)&random;
-    snprintf(path, sizeof path, "%s/launch-%ld-%016llx", directory, (long)getpid(), (unsigned long long)random);
-    int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (file < 0)
-        return -1;
-    /* Allocate all blocks now: a disk that fills up later would kill the program with SIGBUS. */
-    int wrong = posix_fallocate(file, 0, FILE_BYTES);
-    if (wrong) {
-        unlink(path);
-        close(file);
-        errno = wrong;
-        return -1;
-    }
-    return file;
-}
-
 static struct file *map_file(void) {
-    int file = directory[0] ? create_file() : -1;
-    if (directory[0] && file < 0)
-        dprintf(STDERR_FILENO, "makeway: no receipts in %s: %s\n", directory, strerror(errno));
-    void *found = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED,
-                       file, 0);
-    if (file >= 0)
-        close(file);
-    if (found != MAP_FAILED)
-        return found;
     static struct file last_resort;
-    return &last_resort;
+    struct file *mapped = mapped_open(directory, "launch", FILE_BYTES);
+    return mapped ? mapped : &last_resort;
 }
 
 /* The parent goes on writing. A text is whole before `end` passes it, and in a list only after that: so what the lists
@@ -266,6 +221,14 @@ uint32_t receipts_slot(const char *kernel, bool comm) {
 
 void receipts_count(uint32_t slot, enum outcome outcome) {
     atomic_fetch_add_explicit(&opened()->slot[slot].counts[outcome], 1, memory_order_relaxed);
+}
+
+void receipts_grid(uint32_t slot, uint32_t blocks) {
+    _Atomic uint64_t *grids = &opened()->slot[slot].bytes;
+    uint64_t before = atomic_load_explicit(grids, memory_order_relaxed), most = before >> 32;
+    uint64_t both = (most > blocks ? most : blocks) << 32 | blocks;
+    if (before != both)
+        atomic_store_explicit(grids, both, memory_order_relaxed);
 }
 
 void receipts_bytes(uint32_t slot, uint32_t asked, uint32_t given) {

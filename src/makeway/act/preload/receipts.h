@@ -16,6 +16,7 @@ uint32_t receipts_slot(const char *kernel, bool comm);
 
 void receipts_count(uint32_t slot, enum outcome outcome);
 void receipts_bytes(uint32_t slot, uint32_t asked, uint32_t given);
+void receipts_grid(uint32_t slot, uint32_t blocks); /* of a communication kernel, which is never padded */
 
 /* Why a kernel was skipped or refused; equal texts are stored once. */
 void receipts_reason(uint32_t slot, const char *format, ...) __attribute__((format(printf, 2, 3)));

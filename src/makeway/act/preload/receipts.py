@@ -34,7 +34,8 @@ class KernelCounts:
     """The launches of one kernel by outcome: each is padded, refused, skipped, prioritised or left alone.
 
     `asked_bytes` and `given_bytes` are those of the last padded launch, 0 when there was none. A refused launch was
-    repeated unchanged.
+    repeated unchanged. `most_blocks` is the largest grid of a communication kernel that was raised in priority, 0 where
+    none was.
     """
 
     kernel: str
@@ -47,6 +48,7 @@ class KernelCounts:
     asked_bytes: int
     given_bytes: int
     reason: str  # why launches were skipped or refused; "": none was
+    most_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +107,9 @@ def _kernel(data: bytes, slot: int) -> KernelCounts | None:
         refused=refused,
         skipped=skipped,
         prioritised=prioritised,
-        asked_bytes=both >> 32,
-        given_bytes=both & 0xFFFFFFFF,
+        asked_bytes=0 if comm else both >> 32,
+        given_bytes=0 if comm else both & 0xFFFFFFFF,
+        most_blocks=both >> 32 if comm else 0,
         reason="; ".join(_texts(data, reasons)) if refused or skipped else "",
     )
 

@@ -119,7 +119,7 @@ def code_hash(image: bytes) -> str:
 
     The image ends with its last table or section: the driver gets no size, so nothing after that is hashed.
     """
-    return f"{_fnv1a(image[: _elf_bytes(image)]):016x}"
+    return f"{fnv1a(image[: _elf_bytes(image)]):016x}"
 
 
 def _elf_bytes(image: bytes) -> int:
@@ -139,7 +139,8 @@ def _elf_bytes(image: bytes) -> int:
     return max(ends)
 
 
-def _fnv1a(data: bytes) -> int:
+def fnv1a(data: bytes) -> int:
+    """The checksum (64 bits) of files that C reads."""
     value = 0xCBF29CE484222325
     for byte in data:
         value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
@@ -157,7 +158,7 @@ def encode_rules(rules: Rules) -> bytes:
         body += _RULE.pack(_BLOCKS if rule.pad_bytes is None else _PAD, rule.value) + _packed(rule.pattern)
     for pattern in rules.comm_patterns:
         body += _packed(pattern)
-    return _HEADER.pack(MAGIC, VERSION, _HEADER.size + len(body), _fnv1a(body)) + body
+    return _HEADER.pack(MAGIC, VERSION, _HEADER.size + len(body), fnv1a(body)) + body
 
 
 def _packed(pattern: str) -> bytes:
@@ -178,7 +179,7 @@ def decode_rules(data: bytes) -> Rules:
         raise DataFileError(f"the rules file has version {version}, which does not exist; write it again from a plan")
     if length != len(data):
         raise DataFileError(f"the rules file is truncated or too long: {len(data):,} bytes, it says {length:,}")
-    if checksum != _fnv1a(data[_HEADER.size :]):
+    if checksum != fnv1a(data[_HEADER.size :]):
         raise DataFileError("the rules file is damaged: its checksum does not match; write it again from a plan")
     try:
         return _Body(data).rules()

@@ -1,6 +1,7 @@
 /* Start-up: environment, rules file, fork. Nothing happens until the program looks up a driver function. */
 #define _GNU_SOURCE
 #include "shim.h"
+#include "mapped.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -83,13 +84,9 @@ __attribute__((constructor)) static void capture(void) {
     const char *path = getenv("MAKEWAY_RULES"), *logs = getenv("MAKEWAY_LOG"), *whose = getenv("MAKEWAY_OCCUPANCY");
     if (!path || strlen(path) >= sizeof rules_path)
         return;
-    static const char *const ranks[] = {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
-    const char *rank = NULL;
-    for (int at = 0; at < 4 && !rank; at++)
-        rank = getenv(ranks[at]);
     shim_plain_occupancy = whose && strcmp(whose, "driver") == 0;
     shim_logs = logs && strcmp(logs, "1") == 0;
-    receipts_capture(getenv("MAKEWAY_RECEIPTS"), rank);
+    receipts_capture(getenv("MAKEWAY_RECEIPTS"), mapped_rank_text());
     strcpy(rules_path, path);
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
