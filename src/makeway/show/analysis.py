@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from makeway.decide.analysis.analyze import Analysis
-from makeway.decide.analysis.findings import RankFindings, Slowdown
-from makeway.decide.analysis.ledger import Ledger
+from makeway.decide.analysis.findings import Advice, RankFindings, Slowdown
+from makeway.decide.analysis.ledger import EXPOSED, IDLE, Ledger, LineKind
 from makeway.decide.analysis.names import short_name
 from makeway.show.analysis_details import (
     FIGURE_COLUMNS,
@@ -74,43 +74,102 @@ def _names(names: Iterable[str | None]) -> str:
 # --- the verdict -----------------------------------------------------------------------------------
 
 
+_IDLE_REASONS: dict[LineKind, str] = {
+    "host": "waiting for the host's launches",
+    "synchronisation": "while the host synchronises",
+    "loading": "while the host loads data",
+    "allocator": "while the host allocates device memory",
+    "gaps": "between queued kernels",
+    "other": "for reasons that the recording does not show",
+}
+
+
 def _headline(analysis: Analysis) -> Headline:
-    """The one number that matters: the most exposed communication of any rank."""
+    """Where most of the time goes that is not compute: exposed communication, idle time or copies."""
+    ledger = analysis.ledger
+    losses = {"exposed": ledger.exposed_ns, "idle": ledger.idle_ns, "copies": ledger.ns("copies")}
+    loss = max(losses, key=lambda name: losses[name])
+    if loss == "idle":
+        return _idle_headline(analysis)
+    if loss == "copies" and losses["copies"]:
+        return _copies_headline(analysis)
     worst, figures = analysis.worst, analysis.worst.figures
     if not figures.comm_ns:
         return Headline(
-            sentence=f"No communication in the recorded {time_text(figures.span_ns)}", origin=analysis.origin
+            sentence=f"No communication in the recorded {time_text(worst.ledger.total_ns)}", origin=analysis.origin
         )
     if not figures.exposed_ns:
         sentence = f"All {time_text(figures.comm_ns)} of communication run beside compute"
         return Headline(sentence=sentence, origin=analysis.origin, value=0.0, unit="ms")
-    where = f" on rank {worst.rank}" if len(analysis.ranks) > 1 else ""
+    exposed_ns, whole = worst.ledger.exposed_ns, worst.ledger
     sentence = (
-        f"{time_text(figures.exposed_ns)} of communication is exposed{where}: "
-        f"{percent(figures.exposed_percent or 0.0)} of the recorded {time_text(figures.span_ns)}"
+        f"{time_text(exposed_ns)} of communication is exposed{_on_rank(analysis, worst)}: "
+        f"{percent(whole.percent(exposed_ns))} of the recorded {time_text(whole.total_ns)}"
     )
-    return Headline(sentence=sentence, origin=analysis.origin, value=figures.exposed_ns / _MS, unit="ms")
+    longest = max((line for line in whole.lines if line.kind in EXPOSED), key=lambda line: line.ns)
+    if longest.kind != "transfer" and 2 * longest.ns > exposed_ns:
+        sentence += f", mostly {longest.name.removeprefix('exposed: ')}"
+    return Headline(sentence=sentence, origin=analysis.origin, value=exposed_ns / _MS, unit="ms")
+
+
+def _idle_headline(analysis: Analysis) -> Headline:
+    worst = max(analysis.ranks, key=lambda rank: (rank.ledger.idle_ns, -rank.rank))
+    ledger = worst.ledger
+    longest = max((line for line in ledger.lines if line.kind in IDLE), key=lambda line: line.ns)
+    sentence = (
+        f"The GPU{_on_rank(analysis, worst)} is idle for {percent(ledger.percent(ledger.idle_ns))} of the recorded "
+        f"{time_text(ledger.total_ns)}, {percent(ledger.percent(longest.ns))} {_IDLE_REASONS[longest.kind]}"
+    )
+    return Headline(sentence=sentence, origin=analysis.origin, value=ledger.idle_ns / _MS, unit="ms")
+
+
+def _copies_headline(analysis: Analysis) -> Headline:
+    worst = max(analysis.ranks, key=lambda rank: (rank.ledger.ns("copies"), -rank.rank))
+    ledger, copies_ns = worst.ledger, worst.ledger.ns("copies")
+    sentence = (
+        f"The GPU{_on_rank(analysis, worst)} only copies or fills memory for {percent(ledger.percent(copies_ns))} of "
+        f"the recorded {time_text(ledger.total_ns)}"
+    )
+    return Headline(sentence=sentence, origin=analysis.origin, value=copies_ns / _MS, unit="ms")
+
+
+def _on_rank(analysis: Analysis, rank: RankFindings) -> str:
+    return f" of rank {rank.rank}" if len(analysis.ranks) > 1 else ""
 
 
 def _lead(analysis: Analysis) -> Paragraph:
-    several = len(analysis.ranks) > 1
-    sentences = ["Exposed means that no compute runs beside it."]
-    if several:
-        least = min(rank.figures.exposed_ns for rank in analysis.ranks)
-        sentences.append(f"This is the most of {len(analysis.ranks)} ranks; the least is {time_text(least)}.")
+    several, sentences = len(analysis.ranks) > 1, [_which_times(analysis)]
+    worst = analysis.worst
+    if worst.figures.exposed_ns:
+        where = f" on rank {worst.rank}, the most of {len(analysis.ranks)} ranks" if several else ""
+        sentences.append(
+            f"{time_text(worst.figures.exposed_ns)} of {time_text(worst.figures.comm_ns)} of communication is exposed"
+            f"{where}: no compute runs beside it."
+        )
     matching = analysis.matching
     if matching.straggler_rank is not None and matching.straggler_share is not None:
         sentences.append(
             f"Rank {matching.straggler_rank} arrives last: {percent(100 * matching.straggler_share)} of all waiting "
             "inside collectives is for it."
         )
-    largest = next((group for group in analysis.groups if group.of == "exposed"), None)
-    if largest is not None:
-        where = " on the rank with most of it" if several else ""
-        sentences.append(
-            f"The largest cause of exposed time is {largest.kind}: {time_text(largest.most_on_one_rank_ns)}{where}."
-        )
     return Paragraph(text=" ".join(sentences), origin=analysis.origin)
+
+
+def _which_times(analysis: Analysis) -> str:
+    """Which time is which: the wall time that the ledger divides, the GPU's busy time, and what is replayed."""
+    worst = analysis.worst
+    whole, busy_ns = worst.ledger.total_ns, worst.ledger.total_ns - worst.ledger.idle_ns
+    marked = (
+        f"{count(len(worst.steps), 'marked step')}"
+        if worst.step_ns is not None and worst.steps
+        else "first kernel to last"
+    )
+    rank = f"Rank {worst.rank}" if len(analysis.ranks) > 1 else "The recording"
+    sentence = f"{rank} takes {time_text(whole)} of wall time ({marked}); its GPU is busy for {time_text(busy_ns)}"
+    if analysis.step is not None:
+        sentence += f"; what-if and `makeway plan` replay {time_text(analysis.step.recorded_ns)} of it"
+        sentence += "" if analysis.step.rank == worst.rank else f" on rank {analysis.step.rank}"
+    return sentence + "."
 
 
 # --- ranks -----------------------------------------------------------------------------------------
@@ -187,22 +246,24 @@ def _rank_row(rank: RankFindings) -> tuple[Cell, ...]:
 def _advice_table(analysis: Analysis) -> Table:
     return Table(
         name="advice-table",
-        caption="What to change; the most it can gain is the time that its cause accounts for.",
+        caption="What to change; the most it can gain is the time that it accounts for in the ledger.",
         origin=analysis.origin,
         columns=(
             Column("change", "wide"),
             Column("at most ms", "number", None, "per rank"),
-            Column("gain ms", "number", "predicted", "by the simulator, for the recorded step"),
-            Column("control", "name", None, "none: change the program"),
+            Column(
+                "predicted gain", "wide", "predicted", "by the simulator, for the recorded step; or why there is none"
+            ),
+            Column("line", "name", None, "of the ledger, which holds at least that much", brief=False),
             Column("cause", brief=False),
             Column("why", "wide", brief=False),
         ),
         rows=tuple(
             (
-                Cell(item.title),
+                Cell(item.text),
                 number(item.at_most_ns, scale=_MS),
-                number(item.predicted_gain_ns, scale=_MS),
-                Cell(", ".join(map(control_word, item.controls)) or "–"),
+                _gain(item),
+                Cell(item.line),
                 Cell(item.cause),
                 Cell(item.why),
             )
@@ -212,6 +273,13 @@ def _advice_table(analysis: Analysis) -> Table:
         filtered=True,
         brief_rows=5,
     )
+
+
+def _gain(item: Advice) -> Cell:
+    if item.predicted_gain_ns is None:
+        return Cell(f"none: {item.why_no_gain}" if item.why_no_gain else "none")
+    controls = ", ".join(map(control_word, item.controls))
+    return Cell(f"{item.predicted_gain_ns / _MS:,.3f} ms by {controls}", item.predicted_gain_ns / _MS)
 
 
 def _group_table(analysis: Analysis) -> Table:

@@ -160,12 +160,10 @@ def _combined(
     causes = with_costs(with_waiting([cause for record in records for cause in record.causes], matching))
     ranks = _with_ledgers(records, matching, causes)
     groups = cause_groups(causes)
-    span_ns = max((record.findings.figures.span_ns for record in records), default=0)
-    items = advice(groups, matching, span_ns=span_ns)
+    items = advice(ranks, causes, matching)
     step, no_step = _exposed_step(records, matching)
     answers, no_answers = _answers(step, no_step, simulated=simulated)
-    if answers is not None and answers.replay.trusted:
-        items = with_gains(items, answers, worth_ns=answers.replay.worth_ns)
+    items = with_gains(items, answers, no_answers=no_answers, ranks=ranks)
     placed = (cause for cause in causes if cause.of != "slowed")
     return Analysis(
         ranks=ranks,

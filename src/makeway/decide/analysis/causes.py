@@ -150,13 +150,14 @@ def _group(members: list[Cause]) -> CauseGroup:
     longest = max(members, key=lambda cause: cause.time_ns)
     by_rank: dict[int, int] = {}
     for cause in members:
-        by_rank[cause.rank] = by_rank.get(cause.rank, 0) + cause.time_ns
+        by_rank[cause.rank] = by_rank.get(cause.rank, 0) + cause.cost_ns
     named = longest.kind in ("no-room", "contention")
     return CauseGroup(
         kind=longest.kind,
         of=longest.of,
         time_ns=sum(by_rank.values()),
         most_on_one_rank_ns=max(by_rank.values()),
+        delay_ns=sum(cause.time_ns for cause in members) if longest.of == "late" else None,
         count=len(members),
         ranks=tuple(sorted(by_rank)),
         confidence=_agreed(members),

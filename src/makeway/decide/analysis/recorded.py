@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from makeway.decide.analysis.findings import Cause, Matching
+from makeway.decide.analysis.in_force import InForce, in_force
 from makeway.decide.analysis.names import short_name
 from makeway.decide.analysis.streams import SETTLE_NS, StreamView, ready_ns
 from makeway.model.residency import resident_blocks
@@ -47,6 +48,7 @@ class RecordedStep:
     kernels: int  # launches that the operations stand for
     collectives: tuple[tuple[str, int, int], ...]  # (operation, recorded start, recorded end)
     sizes_known: bool  # of all collectives
+    in_force: tuple[InForce, ...] = ()  # controls that the program set itself
 
 
 @dataclass(slots=True)
@@ -135,6 +137,7 @@ def recorded_step(
             for name, run in zip(names, runs, strict=True)
             if run.first.kind == "comm"
         ),
+        in_force=in_force(spans, device),
         sizes_known=all(_size_bytes(span) is not None for span in spans if span.kind == "comm"),
     )
 
