@@ -83,7 +83,7 @@ RECORDED = timeline(
 FOUND = analysis(
     RECORDED,
     cause(40_000_000, 25_000_000),
-    advice=(Advice(title=NASTY, why=NASTY, at_most_ns=25_000_000, cause="straggler"),),
+    advice=(Advice(text=NASTY, why=NASTY, at_most_ns=25_000_000, line=NASTY, cause="straggler"),),
 )
 ANSWERS = WhatIf(
     rank=0,

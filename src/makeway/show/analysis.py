@@ -7,7 +7,6 @@ from typing import Any
 
 from makeway.decide.analysis.analyze import Analysis
 from makeway.decide.analysis.findings import Advice, RankFindings, Slowdown
-from makeway.decide.analysis.ledger import EXPOSED, IDLE, Ledger, LineKind
 from makeway.decide.analysis.names import short_name
 from makeway.show.analysis_details import (
     FIGURE_COLUMNS,
@@ -17,9 +16,10 @@ from makeway.show.analysis_details import (
     timeline_sections,
     what_if_sections,
 )
-from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Go, Headline, Paragraph, Part, Report, Section, Table
-from makeway.show.data import milliseconds, record, rounded
-from makeway.show.numbers import count, number, percent, time_text
+from makeway.show.analysis_ledger import headline, lead, ledger_data, ledger_sections
+from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Go, Paragraph, Part, Report, Section, Table
+from makeway.show.data import milliseconds, record
+from makeway.show.numbers import count, number, time_text
 from makeway.show.provenance import provenance
 from makeway.values.control import control_word
 from makeway.values.errors import InputError
@@ -37,12 +37,13 @@ def report(analysis: Analysis, *, arguments: str = "") -> Report:
     return Report(
         result="analysis",
         over=f"makeway analyze, {count(len(analysis.ranks), 'rank')}",
-        headline=_headline(analysis),
-        lead=(_lead(analysis),),
+        headline=headline(analysis),
+        lead=(lead(analysis),),
         sections=(
+            *ledger_sections(analysis),
+            Section(name="advice", title="Advice", blocks=(_advice_table(analysis),)),
             Section(name="time", title="Where the time went", blocks=(_time_bars(analysis),), detail=True),
             Section(name="per-rank", title="Ranks", blocks=_rank_blocks(analysis)),
-            Section(name="advice", title="Advice", blocks=(_advice_table(analysis),)),
             *what_if_sections(analysis),
             Section(name="causes", title="Causes", blocks=(_group_table(analysis),)),
             *slowdown_sections(analysis),
@@ -69,107 +70,6 @@ def report(analysis: Analysis, *, arguments: str = "") -> Report:
 
 def _names(names: Iterable[str | None]) -> str:
     return ", ".join(sorted({name for name in names if name})) or "not recorded"
-
-
-# --- the verdict -----------------------------------------------------------------------------------
-
-
-_IDLE_REASONS: dict[LineKind, str] = {
-    "host": "waiting for the host's launches",
-    "synchronisation": "while the host synchronises",
-    "loading": "while the host loads data",
-    "allocator": "while the host allocates device memory",
-    "gaps": "between queued kernels",
-    "other": "for reasons that the recording does not show",
-}
-
-
-def _headline(analysis: Analysis) -> Headline:
-    """Where most of the time goes that is not compute: exposed communication, idle time or copies."""
-    ledger = analysis.ledger
-    losses = {"exposed": ledger.exposed_ns, "idle": ledger.idle_ns, "copies": ledger.ns("copies")}
-    loss = max(losses, key=lambda name: losses[name])
-    if loss == "idle":
-        return _idle_headline(analysis)
-    if loss == "copies" and losses["copies"]:
-        return _copies_headline(analysis)
-    worst, figures = analysis.worst, analysis.worst.figures
-    if not figures.comm_ns:
-        return Headline(
-            sentence=f"No communication in the recorded {time_text(worst.ledger.total_ns)}", origin=analysis.origin
-        )
-    if not figures.exposed_ns:
-        sentence = f"All {time_text(figures.comm_ns)} of communication run beside compute"
-        return Headline(sentence=sentence, origin=analysis.origin, value=0.0, unit="ms")
-    exposed_ns, whole = worst.ledger.exposed_ns, worst.ledger
-    sentence = (
-        f"{time_text(exposed_ns)} of communication is exposed{_on_rank(analysis, worst)}: "
-        f"{percent(whole.percent(exposed_ns))} of the recorded {time_text(whole.total_ns)}"
-    )
-    longest = max((line for line in whole.lines if line.kind in EXPOSED), key=lambda line: line.ns)
-    if longest.kind != "transfer" and 2 * longest.ns > exposed_ns:
-        sentence += f", mostly {longest.name.removeprefix('exposed: ')}"
-    return Headline(sentence=sentence, origin=analysis.origin, value=exposed_ns / _MS, unit="ms")
-
-
-def _idle_headline(analysis: Analysis) -> Headline:
-    worst = max(analysis.ranks, key=lambda rank: (rank.ledger.idle_ns, -rank.rank))
-    ledger = worst.ledger
-    longest = max((line for line in ledger.lines if line.kind in IDLE), key=lambda line: line.ns)
-    sentence = (
-        f"The GPU{_on_rank(analysis, worst)} is idle for {percent(ledger.percent(ledger.idle_ns))} of the recorded "
-        f"{time_text(ledger.total_ns)}, {percent(ledger.percent(longest.ns))} {_IDLE_REASONS[longest.kind]}"
-    )
-    return Headline(sentence=sentence, origin=analysis.origin, value=ledger.idle_ns / _MS, unit="ms")
-
-
-def _copies_headline(analysis: Analysis) -> Headline:
-    worst = max(analysis.ranks, key=lambda rank: (rank.ledger.ns("copies"), -rank.rank))
-    ledger, copies_ns = worst.ledger, worst.ledger.ns("copies")
-    sentence = (
-        f"The GPU{_on_rank(analysis, worst)} only copies or fills memory for {percent(ledger.percent(copies_ns))} of "
-        f"the recorded {time_text(ledger.total_ns)}"
-    )
-    return Headline(sentence=sentence, origin=analysis.origin, value=copies_ns / _MS, unit="ms")
-
-
-def _on_rank(analysis: Analysis, rank: RankFindings) -> str:
-    return f" of rank {rank.rank}" if len(analysis.ranks) > 1 else ""
-
-
-def _lead(analysis: Analysis) -> Paragraph:
-    several, sentences = len(analysis.ranks) > 1, [_which_times(analysis)]
-    worst = analysis.worst
-    if worst.figures.exposed_ns:
-        where = f" on rank {worst.rank}, the most of {len(analysis.ranks)} ranks" if several else ""
-        sentences.append(
-            f"{time_text(worst.figures.exposed_ns)} of {time_text(worst.figures.comm_ns)} of communication is exposed"
-            f"{where}: no compute runs beside it."
-        )
-    matching = analysis.matching
-    if matching.straggler_rank is not None and matching.straggler_share is not None:
-        sentences.append(
-            f"Rank {matching.straggler_rank} arrives last: {percent(100 * matching.straggler_share)} of all waiting "
-            "inside collectives is for it."
-        )
-    return Paragraph(text=" ".join(sentences), origin=analysis.origin)
-
-
-def _which_times(analysis: Analysis) -> str:
-    """Which time is which: the wall time that the ledger divides, the GPU's busy time, and what is replayed."""
-    worst = analysis.worst
-    whole, busy_ns = worst.ledger.total_ns, worst.ledger.total_ns - worst.ledger.idle_ns
-    marked = (
-        f"{count(len(worst.steps), 'marked step')}"
-        if worst.step_ns is not None and worst.steps
-        else "first kernel to last"
-    )
-    rank = f"Rank {worst.rank}" if len(analysis.ranks) > 1 else "The recording"
-    sentence = f"{rank} takes {time_text(whole)} of wall time ({marked}); its GPU is busy for {time_text(busy_ns)}"
-    if analysis.step is not None:
-        sentence += f"; what-if and `makeway plan` replay {time_text(analysis.step.recorded_ns)} of it"
-        sentence += "" if analysis.step.rank == worst.rank else f" on rank {analysis.step.rank}"
-    return sentence + "."
 
 
 # --- ranks -----------------------------------------------------------------------------------------
@@ -378,7 +278,8 @@ def _data(analysis: Analysis) -> dict[str, Any]:
         "causes": [record(group) for group in analysis.groups],
         "longest_causes": [record(cause, without=("at_ns",)) for cause in analysis.longest],
         "slowdown": [_slowdown_data(group) for group in analysis.slowdowns.groups],
-        "slowdown_coverage": record(analysis.slowdowns, without=("groups",)),
+        "slowdown_refused": [record(item) for item in analysis.slowdowns.refused],
+        "slowdown_coverage": record(analysis.slowdowns, without=("groups", "refused")),
         "advice": [record(item) for item in analysis.advice],
         "what_if": _what_if_data(analysis),
     }
@@ -394,23 +295,8 @@ def _rank_data(rank: RankFindings) -> dict[str, Any]:
         **record(rank.figures),
         "ledger": ledger_data(rank.ledger),
         "steps": [{"step": step.number, **record(step.figures)} for step in rank.steps],
-        "slowdown_coverage": record(rank.slowdowns, without=("groups",)),
+        "slowdown_coverage": record(rank.slowdowns, without=("groups", "refused")),
     }
-
-
-def ledger_data(ledger: Ledger) -> list[dict[str, Any]]:
-    """The lines of a ledger, which add up to its total."""
-    return [
-        {
-            "name": line.name,
-            "kind": line.kind,
-            "ms": milliseconds(line.ns),
-            "percent": rounded(ledger.percent(line.ns)),
-            "rank": line.rank,
-            "top": [{"kernel": kernel, "ms": milliseconds(time_ns)} for kernel, time_ns in line.top],
-        }
-        for line in ledger.lines
-    ]
 
 
 def _slowdown_data(group: Slowdown) -> dict[str, Any]:
@@ -419,6 +305,7 @@ def _slowdown_data(group: Slowdown) -> dict[str, Any]:
         "rank": group.rank,
         "blocks": group.blocks,
         "ratio": group.ratio,
+        "separated": group.separated,
         "alone_us": group.alone_ns / _US,
         "alone_spread_us": group.alone_spread_ns / _US,
         "alone_samples": group.alone_samples,

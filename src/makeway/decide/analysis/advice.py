@@ -10,6 +10,7 @@ from makeway.decide.analysis.findings import Advice, Cause, CauseKind, Loss, Mat
 from makeway.decide.analysis.ledger import LedgerLine, LineKind
 from makeway.decide.analysis.ledger_entries import line_of
 from makeway.decide.analysis.names import short_name
+from makeway.decide.analysis.streams import milliseconds
 from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, SmPartition
 
 # Advice about less than this part of a rank's step is noise.
@@ -81,7 +82,7 @@ def _by_causes(ranks: Sequence[RankFindings], causes: Iterable[Cause], matching:
         if at_most:
             yield Advice(
                 text=text,
-                why=_why(item.longest, matching),
+                why=_why(item.longest, matching, ranks),
                 at_most_ns=at_most,
                 line=name,
                 cause=item.longest.kind,
@@ -107,10 +108,14 @@ def _at_most(ranks: Sequence[RankFindings], name: str, by_rank: Counter[int]) ->
     return most
 
 
-def _why(cause: Cause, matching: Matching) -> str:
+def _why(cause: Cause, matching: Matching, ranks: Sequence[RankFindings]) -> str:
     if cause.kind == "straggler":
-        shares = ", ".join(f"rank {rank} {share:.0%}" for rank, share in matching.late_ranks[:3])
-        return f"share of all waiting by the rank waited for: {shares}"
+        share = dict(matching.late_ranks).get(cause.waits_for if cause.waits_for is not None else -1, 0.0)
+        own = next((rank.ledger for rank in ranks if rank.rank == cause.waits_for), None)
+        lines = [line for line in own.lines if line.kind not in ("compute", "waiting")] if own else []
+        longest = max(lines, key=lambda line: line.ns, default=None)
+        itself = f"; most of its own time beside compute: {milliseconds(longest.ns)} {longest.name}" if longest else ""
+        return f"{share:.0%} of all waiting inside collectives is for this rank{itself}"
     if cause.kind == "no-room" and cause.kernel:
         return f"{short_name(cause.kernel)} leaves a block of the collective short of {cause.short_by or 'room'}"
     if cause.kind == "undetermined":

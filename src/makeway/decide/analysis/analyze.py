@@ -204,6 +204,7 @@ def _with_ledgers(
 def _all_slowdowns(ranks: Sequence[Slowdowns]) -> Slowdowns:
     return Slowdowns(
         groups=tuple(sorted((group for rank in ranks for group in rank.groups), key=lambda group: -group.cost_ns)),
+        refused=tuple(sorted((item for rank in ranks for item in rank.refused), key=lambda item: -item.ratio)),
         covered_ns=sum(rank.covered_ns for rank in ranks),
         overlapped_ns=sum(rank.overlapped_ns for rank in ranks),
     )

@@ -29,7 +29,7 @@ def rank_causes(timeline: Timeline, rank: int, device: Device | None) -> tuple[C
 
 
 def slowed_causes(slowdowns: Slowdowns, rank: int) -> tuple[Cause, ...]:
-    """Compute kernels that took longer beside communication than alone."""
+    """Compute kernels that took longer beside communication than alone, by more than their times vary."""
     return tuple(
         Cause(
             kind="contention",
@@ -39,7 +39,7 @@ def slowed_causes(slowdowns: Slowdowns, rank: int) -> tuple[Cause, ...]:
             at_ns=0,
             time_ns=round(group.cost_ns),
             cost_ns=round(group.cost_ns),
-            confidence="high" if group.beside_ns - group.alone_ns > group.alone_spread_ns else "low",
+            confidence="high",
             evidence=(
                 f"{short_name(group.kernel)} takes {group.beside_ns / 1e3:,.0f} us beside communication and "
                 f"{group.alone_ns / 1e3:,.0f} us alone (x{group.ratio:.2f}, medians of {group.beside_samples} "
@@ -48,7 +48,7 @@ def slowed_causes(slowdowns: Slowdowns, rank: int) -> tuple[Cause, ...]:
             kernel=group.kernel,
         )
         for group in slowdowns.groups
-        if group.ratio >= SLOWED
+        if group.ratio >= SLOWED and group.separated
     )
 
 

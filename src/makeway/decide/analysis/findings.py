@@ -82,7 +82,7 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdown:
-    """One kernel (same name, grid and resources) alone and beside communication, on one rank."""
+    """One kernel alone and beside communication, on one rank: same name, grid, resources, arguments and place."""
 
     kernel: str
     rank: int
@@ -93,6 +93,7 @@ class Slowdown:
     beside_ns: float
     beside_spread_ns: float
     beside_samples: int
+    separated: bool = True  # whether the middle halves of the times do not overlap
 
     @property
     def ratio(self) -> float:
@@ -105,6 +106,17 @@ class Slowdown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Launches of one name and grid that look slower or faster beside communication, and why that shows nothing."""
+
+    kernel: str
+    rank: int
+    blocks: int | None
+    ratio: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdowns:
     """The kernels that ran both ways, and how much of the overlapped compute time they cover."""
 
@@ -113,6 +125,7 @@ class Slowdowns:
     groups: tuple[Slowdown, ...]
     covered_ns: int
     overlapped_ns: int  # compute time beside communication, comparable or not
+    refused: tuple[Refused, ...] = ()  # not comparable after all
 
     @property
     def covered_percent(self) -> float | None:

@@ -214,7 +214,7 @@ def _of_control(outcome: Outcome, rank: int, ranks: Sequence[RankFindings]) -> A
 
 def _why_no_gain(item: Advice, answers: WhatIf | None, no_answers: str | None) -> str:
     if not item.controls:
-        return "a change in the program, which the simulator does not make"
+        return "changes the program, which is not simulated"
     if answers is None:
         return f"not simulated: {(no_answers or 'no step').partition(chr(10))[0]}"
     if not answers.replay.trusted:
@@ -228,6 +228,6 @@ def _why_no_gain(item: Advice, answers: WhatIf | None, no_answers: str | None) -
         return f"{control_word(best.control)}: {best.why_not}"
     effect = "gains" if best.gain_ns >= 0 else "loses"
     return (
-        f"{control_word(best.control)} {effect} {abs(best.gain_ns) / 1e6:.3f} ms in the simulator, and its replay may be "
+        f"{control_word(best.control)} {effect} {abs(best.gain_ns) / 1e6:.3f} ms in the simulator, which may be "
         f"off by {answers.replay.worth_ns / 1e6:.3f} ms"
     )
