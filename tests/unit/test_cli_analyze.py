@@ -49,7 +49,8 @@ def test_the_document_keeps_its_keys(capsys: pytest.CaptureFixture[str]) -> None
     assert all(key in document["ranks"][0] for key in RANK_KEYS)
     assert document["schema"] == "makeway/analysis/1"
     assert set(document) == {
-        "schema", "makeway", "verdict", "ranks", "ledger", "collectives", "spans", "occupancy", "causes", "longest_causes",
+        "schema", "makeway", "verdict", "ranks", "ledger", "collectives", "spans", "occupancy", "causes",
+        "longest_causes",
         "slowdown", "slowdown_refused", "slowdown_coverage", "advice", "what_if", "notes",
     }  # fmt: skip
     assert set(document["collectives"]) >= {"matched", "transfer_ms", "waiting_ms", "straggler_rank"}

@@ -119,7 +119,10 @@ def with_costs(causes: Sequence[Cause]) -> tuple[Cause, ...]:
         if cause.kind == "no-room" and cause.of == "late":
             costs[index] = min(cause.time_ns, moved[_collective(cause)])
             moved[_collective(cause)] -= costs[index]
-    return tuple(replace(cause, cost_ns=cost) for cause, cost in zip(causes, costs, strict=True))
+    return tuple(
+        cause if cause.cost_ns == cost else replace(cause, cost_ns=cost)
+        for cause, cost in zip(causes, costs, strict=True)
+    )
 
 
 def _collective(cause: Cause) -> tuple[int, str, int]:

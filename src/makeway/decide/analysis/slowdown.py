@@ -1,9 +1,9 @@
 """How much slower a compute kernel runs beside communication than alone, from the launches of one rank.
 
 A name and a grid do not make a kernel comparable: a copy of another size, or a persistent kernel in another role, has
-the same. So launches are compared only with launches of the same name, grid, block, resources and arguments (where
-recorded) that run between the same kernels of their stream and, where steps repeat, at the same place in the step.
-Times that fall into several clusters are several kinds of work, and are refused as evidence.
+the same. So launches are compared only with launches of the same name, grid, block, resources and input sizes (where
+recorded) that run between the same kernels of their stream and, where steps repeat and sizes are not recorded, at the
+same place in the step. Times that fall into several clusters are several kinds of work, and are refused as evidence.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ LEAST_ALONE_NS = 20_000  # shorter kernels vary more than overlap costs them
 NEIGHBOURS = 2  # kernels before and after it on its stream that must be the same
 # Times of the same work lie closer together than this; a larger step between neighbouring times parts two clusters.
 CLUSTER_STEP = 1.5
-
-_Kernel = tuple[str, Launch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,8 @@ def slowdowns(spans: Sequence[Span], rank: int, *, step_starts_ns: Sequence[int]
     """
     own = [span for span in spans if span.rank == rank]
     comm = cover(interval(span) for span in own if span.kind in ("comm", "copy"))
-    launches: dict[_Kernel, list[tuple[Span, int]]] = defaultdict(list)
+    launches: dict[tuple[str, int], list[tuple[Span, int]]] = defaultdict(list)
+    number = _Numbers()
     overlapped_ns = 0
     for span in own:
         if span.kind != "compute":
@@ -65,13 +64,14 @@ def slowdowns(spans: Sequence[Span], rank: int, *, step_starts_ns: Sequence[int]
         shared = comm.within_ns(span.start_ns, span.end_ns)
         overlapped_ns += shared
         if span.launch is not None and (shared == 0 or 2 * shared > span.duration_ns):
-            launches[span.name, span.launch].append((span, shared))
-    both = {key: members for key, members in launches.items() if _group(members).comparable}
-    places = _Places(own, step_starts_ns) if both else None
+            launches[span.name, number.of(span.launch)].append((span, shared))
+    both = [members for members in launches.values() if _group(members).comparable]
+    places = _Places(own, step_starts_ns, number) if both else None
     compared: list[tuple[Slowdown, _Group]] = []
     refused: list[Refused] = []
-    for key, members in both.items():
+    for members in both:
         assert places is not None
+        key = members[0][0]
         accepted, why = _judged(members, places)
         compared += [(_slowdown(key, group, rank), group) for group in accepted]
         if not accepted:
@@ -82,6 +82,23 @@ def slowdowns(spans: Sequence[Span], rank: int, *, step_starts_ns: Sequence[int]
         covered_ns=sum(sum(group.shared_ns) for _, group in compared),
         overlapped_ns=overlapped_ns,
     )
+
+
+class _Numbers:
+    """A number for each distinct launch; traces share one value between identical launches, so few are compared."""
+
+    def __init__(self) -> None:
+        self._by_value: dict[Launch, int] = {}
+        self._by_id: dict[int, tuple[Launch, int]] = {}  # keeps the value alive, and so its id its own
+
+    def of(self, launch: Launch | None) -> int:
+        if launch is None:
+            return -1
+        known = self._by_id.get(id(launch))
+        if known is None:
+            known = launch, self._by_value.setdefault(launch, len(self._by_value))
+            self._by_id[id(launch)] = known
+        return known[1]
 
 
 def _group(members: Iterable[tuple[Span, int]]) -> _Group:
@@ -113,26 +130,27 @@ def _clustered(durations_ns: Sequence[int]) -> bool:
 class _Places:
     """Where each kernel runs: its arguments, its neighbours on the stream and, where steps repeat, its ordinal."""
 
-    def __init__(self, spans: Sequence[Span], step_starts_ns: Sequence[int]) -> None:
+    def __init__(self, spans: Sequence[Span], step_starts_ns: Sequence[int], number: _Numbers) -> None:
         lines: dict[str, list[Span]] = defaultdict(list)
         for span in sorted(spans, key=lambda span: span.start_ns):
             if span.kind == "compute":
                 lines[span.stream].append(span)
         self._lines: Mapping[str, list[Span]] = lines
         self._at = {id(span): at for line in lines.values() for at, span in enumerate(line)}
-        self._ordinal = _ordinals(lines.values(), sorted(step_starts_ns)) if len(step_starts_ns) > 1 else {}
+        self._ordinal = _ordinals(lines.values(), sorted(step_starts_ns), number) if len(step_starts_ns) > 1 else {}
 
     def of(self, span: Span) -> tuple[object, ...]:
         line, at = self._lines[span.stream], self._at[id(span)]
         beside = [*line[max(at - NEIGHBOURS, 0) : at], *line[at + 1 : at + 1 + NEIGHBOURS]]
-        return (span.inputs, self._ordinal.get(id(span)), *((item.name, _blocks(item)) for item in beside))
+        ordinal = self._ordinal.get(id(span)) if span.inputs is None else None
+        return (span.inputs, ordinal, *((item.name, _blocks(item)) for item in beside))
 
 
 def _blocks(span: Span) -> int | None:
     return span.launch.blocks if span.launch else None
 
 
-def _ordinals(lines: Iterable[Sequence[Span]], starts_ns: Sequence[int]) -> dict[int, int]:
+def _ordinals(lines: Iterable[Sequence[Span]], starts_ns: Sequence[int], number: _Numbers) -> dict[int, int]:
     """The number of each kernel among those of its name and grid in its step, where every step has as many of them."""
     counts: Counter[tuple[int, object]] = Counter()
     numbered: list[tuple[Span, tuple[int, object], int]] = []
@@ -142,7 +160,7 @@ def _ordinals(lines: Iterable[Sequence[Span]], starts_ns: Sequence[int]) -> dict
             time_ns = span.start_ns if span.launched_ns is None else span.launched_ns
             while step < len(starts_ns) and starts_ns[step] <= time_ns:
                 step += 1
-            key = step, (span.name, span.launch, span.stream)
+            key = step, (span.name, number.of(span.launch), span.stream)
             numbered.append((span, key, counts[key]))
             counts[key] += 1
     per_step: dict[object, set[int]] = defaultdict(set)
@@ -151,13 +169,12 @@ def _ordinals(lines: Iterable[Sequence[Span]], starts_ns: Sequence[int]) -> dict
     return {id(span): number for span, (_, kernel), number in numbered if len(per_step[kernel]) == 1}
 
 
-def _slowdown(key: _Kernel, group: _Group, rank: int) -> Slowdown:
-    name, launch = key
+def _slowdown(kernel: Span, group: _Group, rank: int) -> Slowdown:
     alone, beside = _quartiles(group.alone_ns), _quartiles(group.beside_ns)
     return Slowdown(
-        kernel=name,
+        kernel=kernel.name,
         rank=rank,
-        blocks=launch.blocks,
+        blocks=_blocks(kernel),
         alone_ns=float(median(group.alone_ns)),
         alone_spread_ns=alone[1] - alone[0],
         alone_samples=len(group.alone_ns),
@@ -168,10 +185,9 @@ def _slowdown(key: _Kernel, group: _Group, rank: int) -> Slowdown:
     )
 
 
-def _refused(key: _Kernel, group: _Group, rank: int, why: str) -> Refused:
-    name, launch = key
+def _refused(kernel: Span, group: _Group, rank: int, why: str) -> Refused:
     ratio = median(group.beside_ns) / median(group.alone_ns)
-    return Refused(kernel=name, rank=rank, blocks=launch.blocks, ratio=ratio, why=why)
+    return Refused(kernel=kernel.name, rank=rank, blocks=_blocks(kernel), ratio=ratio, why=why)
 
 
 def _quartiles(durations_ns: Iterable[int]) -> tuple[float, float]:

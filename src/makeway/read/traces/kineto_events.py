@@ -138,8 +138,6 @@ class Kept:
             return self._add_host
         if lower in ("user_annotation", "operator"):
             return self._add_step
-        if lower == "cpu_op":
-            return self._add_operator
         if lower == "cuda_sync":
             return self._add_sync
         return partial(self._add_gpu, _GPU[lower]) if lower in _GPU else None
@@ -200,10 +198,6 @@ class Kept:
             self.untimed += 1
         else:
             self.host.setdefault(kind, []).append((start, start + duration))
-
-    def _add_operator(self, event: Event) -> None:
-        if bytes(event.name).startswith(LOADING):
-            self._add_host_call("loading", event)
 
     def _add_step(self, event: Event) -> None:
         if bytes(event.name).startswith(LOADING):
