@@ -25,7 +25,15 @@ from makeway.decide.analysis.matching import match_collectives
 from makeway.decide.analysis.rank import RankRecord, rank_records
 from makeway.decide.analysis.recorded import RecordedStep, with_arrivals
 from makeway.decide.analysis.threshold import Gate
-from makeway.decide.analysis.what_if import WhatIf, what_if, with_gains
+from makeway.decide.analysis.what_if import (
+    KERNELS_PER_OPERATION,
+    LEAST_OPERATIONS,
+    WhatIf,
+    by_relevance,
+    standard_controls,
+    what_if,
+    with_gains,
+)
 from makeway.read.traces.classify import load_comm_names
 from makeway.read.traces.ranks import map_traces
 from makeway.read.traces.read import find_traces
@@ -162,7 +170,8 @@ def _combined(
     groups = cause_groups(causes)
     items = advice(ranks, causes, matching)
     step, no_step = _exposed_step(records, matching)
-    answers, no_answers = _answers(step, no_step, simulated=simulated)
+    kernels = sum(record.findings.spans for record in records)
+    answers, no_answers = _answers(step, no_step, items, kernels) if simulated else (None, "not requested")
     items = with_gains(items, answers, no_answers=no_answers, ranks=ranks)
     placed = (cause for cause in causes if cause.of != "slowed")
     return Analysis(
@@ -222,14 +231,16 @@ def _exposed_step(records: Sequence[RankRecord], matching: Matching) -> tuple[Re
         return None, str(error)
 
 
-def _answers(step: RecordedStep | None, no_step: str | None, *, simulated: bool) -> tuple[WhatIf | None, str | None]:
+def _answers(
+    step: RecordedStep | None, no_step: str | None, items: Sequence[Advice], kernels: int
+) -> tuple[WhatIf | None, str | None]:
     """The step under controls, or why not; a step that cannot be simulated costs no figures."""
-    if not simulated:
-        return None, "not requested"
     if step is None:
         return None, no_step
     try:
-        return what_if(step), None
+        controls = by_relevance(standard_controls(step), items)
+        most = max(LEAST_OPERATIONS, kernels // KERNELS_PER_OPERATION)
+        return what_if(step, controls, most_operations=most), None
     except MakewayError as error:
         return None, str(error).partition("\n")[0]
 

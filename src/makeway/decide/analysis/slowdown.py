@@ -9,7 +9,7 @@ same place in the step. Times that fall into several clusters are several kinds 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median, quantiles
@@ -66,7 +66,8 @@ def slowdowns(spans: Sequence[Span], rank: int, *, step_starts_ns: Sequence[int]
         if span.launch is not None and (shared == 0 or 2 * shared > span.duration_ns):
             launches[span.name, number.of(span.launch)].append((span, shared))
     both = [members for members in launches.values() if _group(members).comparable]
-    places = _Places(own, step_starts_ns, number) if both else None
+    names = {members[0][0].name for members in both}
+    places = _Places(own, step_starts_ns, number, names) if both else None
     compared: list[tuple[Slowdown, _Group]] = []
     refused: list[Refused] = []
     for members in both:
@@ -130,14 +131,15 @@ def _clustered(durations_ns: Sequence[int]) -> bool:
 class _Places:
     """Where each kernel runs: its arguments, its neighbours on the stream and, where steps repeat, its ordinal."""
 
-    def __init__(self, spans: Sequence[Span], step_starts_ns: Sequence[int], number: _Numbers) -> None:
+    def __init__(self, spans: Sequence[Span], step_starts_ns: Sequence[int], number: _Numbers, names: Set[str]) -> None:
         lines: dict[str, list[Span]] = defaultdict(list)
         for span in sorted(spans, key=lambda span: span.start_ns):
             if span.kind == "compute":
                 lines[span.stream].append(span)
         self._lines: Mapping[str, list[Span]] = lines
         self._at = {id(span): at for line in lines.values() for at, span in enumerate(line)}
-        self._ordinal = _ordinals(lines.values(), sorted(step_starts_ns), number) if len(step_starts_ns) > 1 else {}
+        judged = [[span for span in line if span.name in names] for line in lines.values()]
+        self._ordinal = _ordinals(judged, sorted(step_starts_ns), number) if len(step_starts_ns) > 1 else {}
 
     def of(self, span: Span) -> tuple[object, ...]:
         line, at = self._lines[span.stream], self._at[id(span)]

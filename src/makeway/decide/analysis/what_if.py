@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from makeway.decide.analysis.findings import Advice, RankFindings
 from makeway.decide.analysis.ledger import EXPOSED
 from makeway.decide.analysis.recorded import RecordedStep
-from makeway.model.simulate.driver import run
-from makeway.model.simulate.predict import Settings, compile_for, timeline_of, vendor_dispatch
 from makeway.values.control import (
     Chunks,
     CommBlocks,
@@ -29,8 +27,10 @@ from makeway.values.workload import Workload
 
 # A replay further off than this does not predict changes reliably.
 TRUSTED_ERROR = 0.10
-# The class engine: recorded kernels are many and short.
-_SETTINGS = Settings(engine="class")
+# What-if comes after the figures and takes a small part of their time: all runs together simulate at most one operation
+# for so many recorded kernels and copies (one takes about as long as reading five), or this many if that is more.
+KERNELS_PER_OPERATION = 8
+LEAST_OPERATIONS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +102,19 @@ def standard_controls(step: RecordedStep) -> tuple[Control, ...]:
     return tuple(control for control in controls if type(control) not in not_shown)
 
 
-def what_if(step: RecordedStep, controls: Sequence[Control] | None = None) -> WhatIf:
-    """The recorded step under each control alone."""
+def what_if(
+    step: RecordedStep, controls: Sequence[Control] | None = None, *, most_operations: int | None = None
+) -> WhatIf:
+    """The recorded step under each control alone; `most_operations` bounds all runs together."""
     workload, device = step.workload, step.device
     plain = _run(workload, device, ())
     chosen = standard_controls(step) if controls is None else controls
-    outcomes = [_outcome(workload, device, control, plain.ended_ns) for control in chosen]
+    runs = len(chosen)
+    if most_operations is not None:
+        runs = max(most_operations // len(workload.operations) - 1, 1)
+    outcomes = [_outcome(workload, device, control, plain.ended_ns) for control in chosen[:runs]]
+    left_out = "not simulated: what-if takes a small part of the time of an analysis; `makeway plan` tries it"
+    outcomes += [Outcome(control=control, gain_ns=None, why_not=left_out) for control in chosen[runs:]]
     outcomes += [
         Outcome(control=item.control, gain_ns=None, why_not=f"already in force: {item.evidence}")
         for item in step.in_force
@@ -135,8 +142,13 @@ class _Ran:
 
 
 def _run(workload: Workload, device: Device, controls: tuple[Control, ...]) -> _Ran:
+    """One run by the class engine, which gives the judge's times where block times do not vary, and is far faster."""
+    # loaded here, since figures and ledger come first and need none of it
+    from makeway.model.simulate.driver import run
+    from makeway.model.simulate.predict import Settings, compile_for, timeline_of, vendor_dispatch
+
     dispatch = vendor_dispatch(device)
-    compiled = compile_for(workload, device, controls, dispatch, _SETTINGS)
+    compiled = compile_for(workload, device, controls, dispatch, Settings(engine="class"))
     result = run(compiled.program, engine="class", dispatch=dispatch)
     return _Ran(
         ended_ns=result.end_ns,
@@ -163,6 +175,14 @@ def _outcome(workload: Workload, device: Device, control: Control, plain_ns: flo
         return Outcome(control=control, gain_ns=None, why_not=str(error).partition("\n")[0])
     why_not = ran.without_effect[0] if ran.without_effect else None
     return Outcome(control=control, gain_ns=plain_ns - ran.ended_ns, why_not=why_not)
+
+
+def by_relevance(controls: Sequence[Control], advice: Sequence[Advice]) -> tuple[Control, ...]:
+    """The controls, first those that the advice asks for, in its order."""
+    asked = [type(control) for item in advice for control in item.controls]
+    return tuple(
+        sorted(controls, key=lambda control: asked.index(type(control)) if type(control) in asked else len(asked))
+    )
 
 
 def with_gains(
