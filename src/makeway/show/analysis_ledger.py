@@ -10,7 +10,7 @@ from makeway.decide.analysis.ledger import IDLE, Ledger, LedgerLine, LineKind
 from makeway.decide.analysis.names import short_name
 from makeway.show.blocks import Cell, Column, Headline, Paragraph, Section, Table
 from makeway.show.data import milliseconds, rounded
-from makeway.show.numbers import count, number, percent, time_text
+from makeway.show.numbers import number, percent, time_text
 
 _MS = 1e6
 _IDLE_REASONS: dict[LineKind, str] = {
@@ -92,7 +92,7 @@ def _on_rank(analysis: Analysis, rank: RankFindings) -> str:
 
 def lead(analysis: Analysis) -> Paragraph:
     """Which time is which, how much communication is exposed, and whom the ranks wait for."""
-    several, sentences = len(analysis.ranks) > 1, [_which_times(analysis)]
+    several, sentences = len(analysis.ranks) > 1, [analysis.which_times]
     worst = analysis.worst
     if worst.figures.exposed_ns:
         where = f" on rank {worst.rank}, the most of {len(analysis.ranks)} ranks" if several else ""
@@ -107,23 +107,6 @@ def lead(analysis: Analysis) -> Paragraph:
             "inside collectives is for it."
         )
     return Paragraph(text=" ".join(sentences), origin=analysis.origin)
-
-
-def _which_times(analysis: Analysis) -> str:
-    """Which time is which: the wall time that the ledger divides, the GPU's busy time, and what is replayed."""
-    worst = analysis.worst
-    whole, busy_ns = worst.ledger.total_ns, worst.ledger.total_ns - worst.ledger.idle_ns
-    marked = (
-        f"{count(len(worst.steps), 'marked step')}"
-        if worst.step_ns is not None and worst.steps
-        else "first kernel to last"
-    )
-    rank = f"Rank {worst.rank}" if len(analysis.ranks) > 1 else "The recording"
-    sentence = f"{rank} takes {time_text(whole)} of wall time ({marked}); its GPU is busy for {time_text(busy_ns)}"
-    if analysis.step is not None:
-        sentence += f"; what-if and `makeway plan` replay {time_text(analysis.step.recorded_ns)} of it"
-        sentence += "" if analysis.step.rank == worst.rank else f" on rank {analysis.step.rank}"
-    return sentence + "."
 
 
 # --- the lines -------------------------------------------------------------------------------------

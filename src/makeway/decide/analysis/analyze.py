@@ -24,6 +24,7 @@ from makeway.decide.analysis.ledger_entries import by_rank, rank_ledger
 from makeway.decide.analysis.matching import match_collectives
 from makeway.decide.analysis.rank import RankRecord, rank_records
 from makeway.decide.analysis.recorded import RecordedStep, with_arrivals
+from makeway.decide.analysis.streams import milliseconds
 from makeway.decide.analysis.threshold import Gate
 from makeway.decide.analysis.what_if import (
     KERNELS_PER_OPERATION,
@@ -70,6 +71,23 @@ class Analysis:
     def worst(self) -> RankFindings:
         """The rank with most exposed communication."""
         return max(self.ranks, key=lambda rank: (rank.figures.exposed_ns, -rank.rank))
+
+    @property
+    def which_times(self) -> str:
+        """Which time is which: the wall time that the ledger divides, the GPU's busy time, and what is replayed."""
+        worst = self.worst
+        whole_ns = worst.ledger.total_ns or worst.figures.span_ns
+        steps = len(worst.steps)
+        marked = f"{steps} marked step{'s' if steps > 1 else ''}" if worst.step_ns is not None and steps else ""
+        what = f"Rank {worst.rank}" if len(self.ranks) > 1 else "The recording"
+        sentence = (
+            f"{what} takes {milliseconds(whole_ns)} of wall time ({marked or 'first kernel to last'}); its GPU is "
+            f"busy for {milliseconds(whole_ns - worst.ledger.idle_ns)}"
+        )
+        if self.step is not None:
+            where = "" if self.step.rank == worst.rank else f" on rank {self.step.rank}"
+            sentence += f"; what-if and `makeway plan` replay {milliseconds(self.step.recorded_ns)} of it{where}"
+        return f"{sentence}."
 
     @property
     def origin(self) -> str:
