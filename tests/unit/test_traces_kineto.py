@@ -400,11 +400,16 @@ def test_kernels_of_operators_with_the_same_input_sizes_have_the_same_number(tmp
         args = {"External id": number, "Input Dims": sizes}
         return {"ph": "X", "cat": "cpu_op", "name": "aten::cat", "ts": 1, "dur": 2, "args": args}
 
+    def launched(number: int, correlation: int) -> dict[str, Any]:
+        args: dict[str, Any] = {"External id": number}
+        return kernel(ts=10 * number + correlation % 100, correlation=correlation, **args)
+
     read = timeline(
         tmp_path,
         *(operator(number, [[8, 4 * number]] if number == 3 else [[8, 4]]) for number in (1, 2, 3)),
-        *(kernel(ts=10 * number, correlation=100 + number, **{"External id": number}) for number in (1, 2, 3, 4)),
-        kernel(ts=90, correlation=1, **{"External id": 1}),  # as before 2022: the number of the call
+        operator(99, [[8, 4]]),
+        *(launched(number, 100 + number) for number in (1, 2, 3, 4)),
+        launched(99, 99),  # as before 2022: the number of the call
     )
     first, second, third, unknown, old = (span.inputs for span in read.spans)
     assert first == second

@@ -205,7 +205,11 @@ def cause_of(
     when: tuple[int, int],
     confidence: Confidence,
     evidence: str,
-    **details: str | None,
+    *,
+    kernel: str | None = None,
+    resource: str | None = None,
+    short_by: str | None = None,
+    record_next: str | None = None,
 ) -> Cause:
     """A cause of the time `when` (start and end) of a collective."""
     return Cause(
@@ -219,7 +223,10 @@ def cause_of(
         evidence=evidence,
         collective_ns=comm.start_ns,
         cost_ns=when[1] - when[0] if of == "exposed" else 0,
-        **details,
+        kernel=kernel,
+        resource=resource,
+        short_by=short_by,
+        record_next=record_next,
     )
 
 
