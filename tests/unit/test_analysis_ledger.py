@@ -211,3 +211,14 @@ def test_queueing_behind_data_that_does_not_exist_yet_costs_nothing() -> None:
     analysis = analysed(*work, span("comm", 1_002, 1_200, launched_us=1))
     assert sum(item.at_most_ns for item in analysis.advice) <= 198_000
     assert all("as soon as" not in item.text for item in analysis.advice)
+
+
+def test_the_headline_says_first_that_the_gpu_waits_for_launches() -> None:
+    """As on a B200 that idles for 86 % of its time: the little exposed communication is not the news."""
+    spans = [span("compute", 1_000 * at, 1_000 * at + 100, launched_us=1_000 * at - 8) for at in range(1, 9)]
+    exposed = span("comm", 1_150, 1_170, launched_us=1_140)
+    sentence = report(analysed(*spans, exposed)).headline.sentence.replace("\N{NO-BREAK SPACE}", " ")
+    assert sentence.startswith("The GPU is idle for 88 % of the recorded 7.10 ms, ")
+    assert sentence.endswith("waiting for the host's launches")
+    (first, *_) = analysed(*spans, exposed).advice
+    assert (first.line, first.cause) == ("idle: waiting for launches", "host")

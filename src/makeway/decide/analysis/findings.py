@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -24,6 +25,10 @@ Loss = Literal[
     "exposed",  # without compute beside it
     "slowed",  # compute that took longer than alone
 ]
+
+
+# Matrix products of cuBLAS, CUTLASS, cuDNN and hipBLASLt; convolutions of cuDNN are named after the GEMM they run.
+_GEMM = re.compile(r"gemm|cutlass|nvjet|xmma|Cijk_", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +125,7 @@ class Refused:
 class Slowdowns:
     """The kernels that ran both ways, and how much of the overlapped compute time they cover."""
 
-    SHOWN: ClassVar = ("covered_percent",)
+    SHOWN: ClassVar = ("covered_percent", "gemm_ratio")
 
     groups: tuple[Slowdown, ...]
     covered_ns: int
@@ -130,6 +135,13 @@ class Slowdowns:
     @property
     def covered_percent(self) -> float | None:
         return 100.0 * self.covered_ns / self.overlapped_ns if self.overlapped_ns else None
+
+    @property
+    def gemm_ratio(self) -> float | None:
+        """How much longer matrix products take beside communication, weighted by their launches; None without any."""
+        gemms = [group for group in self.groups if _GEMM.search(group.kernel)]
+        alone_ns = sum(group.alone_ns * group.beside_samples for group in gemms)
+        return sum(group.beside_ns * group.beside_samples for group in gemms) / alone_ns if alone_ns else None
 
 
 NO_SLOWDOWNS = Slowdowns(groups=(), covered_ns=0, overlapped_ns=0)
