@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from makeway.read.traces.classify import CommNames
+from makeway.read.traces.host import host_calls
 from makeway.read.traces.kineto_events import EVENTS, NO_CORRELATION, PARAM_COMMS, Event, GpuArgs, Kept, Shape
 from makeway.read.traces.stream import ByteSource, EventStream, no_collection
 from makeway.values.collective import CollectiveKind
@@ -94,6 +95,7 @@ def _timeline(path: Path, kept: Kept, stream: EventStream[Event]) -> Timeline:
         ranks=tuple(replace(rank, notes=tuple(notes)) for rank in ranks.values()),
         steps=tuple(steps),
         waits=None if waits is None else tuple(waits),
+        host=host_calls(kept.host, [rank.rank for rank in ranks.values()], base_ns=base_ns),
     )
 
 
@@ -252,19 +254,19 @@ def _spans(
     base_ns: int,
     group_ranks: Mapping[str, tuple[int, ...]],
 ) -> list[Span]:
-    in_items = set(kept.in_items)
+    in_items, inputs = set(kept.in_items), _inputs(kept)
     by_name = [_exchange_by_name(kept.comm, shape) for shape in kept.shapes]
     starts, order = kept.starts_ns, range(len(kept.starts_ns))
     spans = []
     for index in sorted(order, key=starts.__getitem__):
-        of, correlation = kept.shape_of[index], kept.correlations[index]
+        of, correlation, operator = kept.shape_of[index], kept.correlations[index], kept.launched_by[index]
         shape = kept.shapes[of]
         if (rank := ranks.get(shape.device)) is None:
             continue
         exchange, kind, rule = by_name[of], shape.kind, shape.rule
         args = kept.collectives.get(index)
         if args is None and kept.calls and shape.kind in ("compute", "comm"):
-            args = kept.calls.get(kept.externals[index])
+            args = kept.calls.get(operator)
             if args is not None and shape.kind == "compute":
                 if kept.comm.is_compute(shape.name):
                     args = None
@@ -286,9 +288,20 @@ def _spans(
                 exchange=exchange,
                 priority=shape.priority,
                 rule=rule,
+                # before 2022 the operator's number is that of the call, and says nothing
+                inputs=inputs.get(operator) if operator != correlation else None,
             )
         )
     return spans
+
+
+def _inputs(kept: Kept) -> dict[int, int]:
+    """A number for the input sizes of each operator that launched a kernel, where recorded."""
+    if not kept.operators:
+        return {}
+    launched = set(kept.launched_by)
+    pairs = zip(kept.operators, kept.sizes, strict=True)
+    return {operator: sizes for operator, sizes in pairs if operator in launched}
 
 
 def _waits(kept: Kept, ranks: Mapping[int, Rank], asked_ns: Mapping[int, int], base_ns: int) -> list[Wait]:
