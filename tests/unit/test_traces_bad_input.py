@@ -170,7 +170,7 @@ def test_the_name_of_a_file_says_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("events", [[], [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1}] * 3])
 def test_a_trace_without_gpu_activity_says_how_to_record_one(tmp_path: Path, events: list[Any]) -> None:
-    with pytest.raises(TraceError, match=rf"no GPU activity: {len(events)} other events\n.*ProfilerActivity.CUDA"):
+    with pytest.raises(TraceError, match=rf"no GPU activity.*: {len(events)} other events\n.*ProfilerActivity.CUDA"):
         read_trace(written(tmp_path / "a", document(*events)))
 
 

@@ -139,10 +139,11 @@ def _host_late(comm: Span, start: int, end: int, launched: int, upcoming: Span) 
 def _queued(view: StreamView, comm: Span, when: tuple[int, int], upcoming: Span) -> Cause:
     """Compute was launched and did not run: it waited for this collective or for something else."""
     name = short_name(upcoming.name)
-    if 0 <= upcoming.start_ns - comm.end_ns <= SETTLE_NS:
+    known = _waits_for(view, upcoming, comm)
+    if 0 <= upcoming.start_ns - comm.end_ns and (known or upcoming.start_ns - comm.end_ns <= SETTLE_NS):
         after = milliseconds(upcoming.start_ns - comm.end_ns)
         evidence = f"{name} was queued and started {after} after the collective ended, so it waited for it"
-        confidence: Confidence = "high" if _waits_for(view, upcoming, comm) else "medium"
+        confidence: Confidence = "high" if known else "medium"
         record = None if confidence == "high" else RECORD_SYNC
         return cause_of(
             comm, "dependency", "exposed", when, confidence, evidence, kernel=upcoming.name, record_next=record
