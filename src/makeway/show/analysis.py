@@ -7,6 +7,7 @@ from typing import Any
 
 from makeway.decide.analysis.analyze import Analysis
 from makeway.decide.analysis.findings import RankFindings, Slowdown
+from makeway.decide.analysis.ledger import Ledger
 from makeway.decide.analysis.names import short_name
 from makeway.show.analysis_details import (
     FIGURE_COLUMNS,
@@ -17,7 +18,7 @@ from makeway.show.analysis_details import (
     what_if_sections,
 )
 from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Go, Headline, Paragraph, Part, Report, Section, Table
-from makeway.show.data import milliseconds, record
+from makeway.show.data import milliseconds, record, rounded
 from makeway.show.numbers import count, number, percent, time_text
 from makeway.show.provenance import provenance
 from makeway.values.control import control_word
@@ -303,6 +304,7 @@ def _data(analysis: Analysis) -> dict[str, Any]:
             "straggler_rank": matching.straggler_rank,
             "straggler_share": matching.straggler_share,
         },
+        "ledger": ledger_data(analysis.ledger),
         "spans": analysis.spans,
         "occupancy": {"kernels": kernels, "kineto_wrong": wrong},
         "causes": [record(group) for group in analysis.groups],
@@ -320,11 +322,27 @@ def _data(analysis: Analysis) -> dict[str, Any]:
 
 def _rank_data(rank: RankFindings) -> dict[str, Any]:
     return {
-        **record(rank, without=("figures", "steps", "slowdowns", "notes")),
+        **record(rank, without=("figures", "ledger", "steps", "slowdowns", "notes")),
         **record(rank.figures),
+        "ledger": ledger_data(rank.ledger),
         "steps": [{"step": step.number, **record(step.figures)} for step in rank.steps],
         "slowdown_coverage": record(rank.slowdowns, without=("groups",)),
     }
+
+
+def ledger_data(ledger: Ledger) -> list[dict[str, Any]]:
+    """The lines of a ledger, which add up to its total."""
+    return [
+        {
+            "name": line.name,
+            "kind": line.kind,
+            "ms": milliseconds(line.ns),
+            "percent": rounded(ledger.percent(line.ns)),
+            "rank": line.rank,
+            "top": [{"kernel": kernel, "ms": milliseconds(time_ns)} for kernel, time_ns in line.top],
+        }
+        for line in ledger.lines
+    ]
 
 
 def _slowdown_data(group: Slowdown) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from makeway.values.kernel import Launch
 # copy: communication on copy engines (peer to peer); memory: copies to and from the host, within the device, and fills.
 SpanKind = Literal["compute", "comm", "copy", "memory"]
 Origin = Literal["measured", "imported", "predicted"]
+# synchronisation: blocked until the GPU is done; loading: fetching the next batch; allocator: device memory.
+HostCallKind = Literal["synchronisation", "loading", "allocator"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,16 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostCall:
+    """A stretch of time in which the host did something that keeps it from launching kernels."""
+
+    rank: int
+    kind: HostCallKind
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
     """One recorded rank, its GPU, and what its record lacks."""
 
@@ -111,6 +123,7 @@ class Timeline:
     ranks: tuple[Rank, ...] = ()
     steps: tuple[Step, ...] = ()
     waits: tuple[Wait, ...] | None = None  # None: the record has no synchronisation events
+    host: tuple[HostCall, ...] = ()  # calls that keep the host from launching, disjoint per rank and kind
 
     def of(self, *kinds: SpanKind, rank: int = 0) -> list[Span]:
         """The spans of these kinds on one rank."""

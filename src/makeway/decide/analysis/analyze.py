@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from makeway.decide.analysis.advice import advice
-from makeway.decide.analysis.causes import cause_groups, with_waiting
+from makeway.decide.analysis.causes import cause_groups, with_costs, with_waiting
 from makeway.decide.analysis.findings import (
     NO_MATCHING,
     NO_SLOWDOWNS,
@@ -20,6 +19,8 @@ from makeway.decide.analysis.findings import (
     RankFindings,
     Slowdowns,
 )
+from makeway.decide.analysis.ledger import EMPTY_LEDGER, Ledger, job_ledger
+from makeway.decide.analysis.ledger_entries import by_rank, rank_ledger
 from makeway.decide.analysis.matching import match_collectives
 from makeway.decide.analysis.rank import RankRecord, rank_records
 from makeway.decide.analysis.recorded import RecordedStep, with_arrivals
@@ -41,6 +42,7 @@ class Analysis:
     """What the timelines of all ranks show together."""
 
     ranks: tuple[RankFindings, ...]
+    ledger: Ledger = EMPTY_LEDGER  # of all ranks, added up
     matching: Matching = NO_MATCHING
     slowdowns: Slowdowns = NO_SLOWDOWNS  # of all ranks, the costliest first
     causes: tuple[Cause, ...] = ()
@@ -155,7 +157,8 @@ def _combined(
     records = sorted(records, key=lambda record: record.findings.rank)
     _refuse_duplicates(records)
     matching = match_collectives({record.findings.rank: record.comm for record in records})
-    causes = with_waiting([cause for record in records for cause in record.causes], matching)
+    causes = with_costs(with_waiting([cause for record in records for cause in record.causes], matching))
+    ranks = _with_ledgers(records, matching, causes)
     groups = cause_groups(causes)
     span_ns = max((record.findings.figures.span_ns for record in records), default=0)
     items = advice(groups, matching, span_ns=span_ns)
@@ -165,7 +168,8 @@ def _combined(
         items = with_gains(items, answers, worth_ns=answers.replay.worth_ns)
     placed = (cause for cause in causes if cause.of != "slowed")
     return Analysis(
-        ranks=_with_waiting([record.findings for record in records], matching, causes),
+        ranks=ranks,
+        ledger=job_ledger([rank.ledger for rank in ranks]),
         matching=matching,
         slowdowns=_all_slowdowns([record.findings.slowdowns for record in records]),
         causes=causes,
@@ -182,16 +186,20 @@ def _combined(
     )
 
 
-def _with_waiting(
-    ranks: Sequence[RankFindings], matching: Matching, causes: Sequence[Cause]
+def _with_ledgers(
+    records: Sequence[RankRecord], matching: Matching, causes: Sequence[Cause]
 ) -> tuple[RankFindings, ...]:
-    waiting = dict(matching.waiting_ns)
-    exposed: Counter[int] = Counter()
-    for cause in causes:
-        if cause.kind == "straggler" and cause.of == "exposed":
-            exposed[cause.rank] += cause.time_ns
+    """The ranks with the waiting that only all of them together show."""
+    waiting, own = dict(matching.waiting_ns), by_rank(causes)
+    ledgers = [rank_ledger(record.ledger, own.get(record.findings.rank, ())) for record in records]
     return tuple(
-        replace(rank, waiting_ns=waiting.get(rank.rank), exposed_waiting_ns=exposed[rank.rank]) for rank in ranks
+        replace(
+            record.findings,
+            ledger=ledger,
+            waiting_ns=waiting.get(record.findings.rank),
+            exposed_waiting_ns=ledger.ns("waiting"),
+        )
+        for record, ledger in zip(records, ledgers, strict=True)
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -37,6 +38,7 @@ def slowed_causes(slowdowns: Slowdowns, rank: int) -> tuple[Cause, ...]:
             rank=rank,
             at_ns=0,
             time_ns=round(group.cost_ns),
+            cost_ns=round(group.cost_ns),
             confidence="high" if group.beside_ns - group.alone_ns > group.alone_spread_ns else "low",
             evidence=(
                 f"{short_name(group.kernel)} takes {group.beside_ns / 1e3:,.0f} us beside communication and "
@@ -81,11 +83,47 @@ def _split_waiting(cause: Cause, arrivals: list[_Arrival]) -> list[Cause]:
         at_ns=cause.at_ns,
         time_ns=waiting,
         confidence="high",
+        collective_ns=cause.collective_ns,
+        cost_ns=waiting,
+        waits_for=matched.last_rank,
         evidence=f"rank {matched.last_rank} arrived last and spent {milliseconds(matched.transfer_ns)} in the "
         "collective; the others waited in theirs",
     )
-    rest = replace(cause, at_ns=cause.at_ns + waiting, time_ns=cause.time_ns - waiting)
+    left = cause.time_ns - waiting
+    rest = replace(cause, at_ns=cause.at_ns + waiting, time_ns=left, cost_ns=left)
     return [late, rest] if rest.time_ns else [late]
+
+
+def with_costs(causes: Sequence[Cause]) -> tuple[Cause, ...]:
+    """The causes, with exposed time of collectives that started late for lack of room moved to that cause.
+
+    A collective that starts earlier by its delay is exposed for at most that much less; so a delay costs no more than
+    the exposed time of the collective that is not waiting. Other delays cost nothing by themselves: a collective that
+    is queued behind its data starts when the data exist.
+    """
+    delays: Counter[tuple[int, str, int]] = Counter()
+    for cause in causes:
+        if cause.kind == "no-room" and cause.of == "late":
+            delays[_collective(cause)] += cause.time_ns
+    if not delays:
+        return tuple(causes)
+    left, costs = delays.copy(), []
+    for cause in causes:
+        taken = 0
+        if cause.of == "exposed" and cause.kind != "straggler":
+            taken = min(cause.time_ns, left[_collective(cause)])
+            left[_collective(cause)] -= taken
+        costs.append(cause.time_ns - taken if cause.of == "exposed" else cause.cost_ns)
+    moved = delays - left
+    for index, cause in enumerate(causes):
+        if cause.kind == "no-room" and cause.of == "late":
+            costs[index] = min(cause.time_ns, moved[_collective(cause)])
+            moved[_collective(cause)] -= costs[index]
+    return tuple(replace(cause, cost_ns=cost) for cause, cost in zip(causes, costs, strict=True))
+
+
+def _collective(cause: Cause) -> tuple[int, str, int]:
+    return cause.rank, cause.collective, cause.collective_ns
 
 
 def _collective_at(cause: Cause, arrivals: list[_Arrival]) -> _Arrival | None:

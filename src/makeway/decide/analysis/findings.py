@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from makeway.decide.analysis.ledger import EMPTY_LEDGER, Ledger
 from makeway.values.control import Control
 from makeway.values.timeline import Origin, Span, share_of_ideal
 
@@ -175,6 +176,9 @@ class Cause:
     time_ns: int
     confidence: Confidence
     evidence: str
+    collective_ns: int = 0  # when the collective started
+    cost_ns: int = 0  # of the step's ledger: the time that this cause accounts for, and no other does
+    waits_for: int | None = None  # straggler: the rank that arrived last
     kernel: str | None = None  # the compute kernel involved, where there is one
     resource: str | None = None  # what bound
     short_by: str | None = None  # how much of it was missing
@@ -200,6 +204,8 @@ def cause_of(
         time_ns=when[1] - when[0],
         confidence=confidence,
         evidence=evidence,
+        collective_ns=comm.start_ns,
+        cost_ns=when[1] - when[0] if of == "exposed" else 0,
         **details,
     )
 
@@ -257,6 +263,8 @@ class RankFindings:
     spans: int = 0
     waiting_ns: int | None = None  # inside matched collectives, for other ranks
     exposed_waiting_ns: int = 0  # of it: the part without compute beside it
+    ledger: Ledger = EMPTY_LEDGER
+    step_ns: int | None = None  # wall time of the marked steps; None: the ledger is of `figures.span_ns`
     steps: tuple[StepFigures, ...] = ()
     occupancy: Occupancy | None = None
     slowdowns: Slowdowns = NO_SLOWDOWNS

@@ -16,6 +16,7 @@ import msgspec
 
 from makeway.read.traces.classify import CommNames
 from makeway.read.traces.cpu_ranks import DEVICE, host_spans, host_steps, read_host
+from makeway.read.traces.host import host_calls
 from makeway.read.traces.kineto_events import EVENTS, NO_CORRELATION, Event, GpuArgs, Kept, Shape
 from makeway.read.traces.stream import ByteSource, EventStream, no_collection
 from makeway.values.collective import CollectiveKind
@@ -124,6 +125,7 @@ def _timeline(path: Path, kept: Kept, stream: EventStream[Event]) -> Timeline:
         ranks=tuple(replace(rank, notes=tuple(notes)) for rank in ranks.values()),
         steps=tuple(steps),
         waits=None if waits is None else tuple(waits),
+        host=host_calls(kept.host, [rank.rank for rank in ranks.values()], base_ns=base_ns),
     )
 
 

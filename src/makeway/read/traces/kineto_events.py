@@ -18,9 +18,10 @@ from typing import Any
 import msgspec
 
 from makeway.read.traces.classify import CommNames
+from makeway.read.traces.host import LOADING, host_kind
 from makeway.read.traces.launch import recorded_launch
 from makeway.values.kernel import Launch
-from makeway.values.timeline import SpanKind
+from makeway.values.timeline import HostCallKind, SpanKind
 
 # Lower-case categories; before 2022 Kineto wrote "Kernel", "Memcpy", "Memset" and "Runtime".
 _GPU = {"kernel": "kernel", "gpu_memcpy": "memcpy", "memcpy": "memcpy", "gpu_memset": "memset", "memset": "memset"}
@@ -109,12 +110,13 @@ class Kept:
     in_items: array[int] = field(default_factory=lambda: array("q"))  # launches with a grid in work-items
     steps: list[tuple[int, int, int]] = field(default_factory=list)
     waits: list[tuple[int, WaitArgs]] = field(default_factory=list)
+    host: dict[HostCallKind, list[tuple[int, int]]] = field(default_factory=dict)  # calls that keep the host busy
     synchronised: bool = False  # whether synchronisation is recorded at all
     untimed: int = 0
     odd: int = 0
     _shape_ids: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _uses: dict[str, Callable[[Event], None] | None] = field(default_factory=dict)
-    _asks: dict[bytes, bool] = field(default_factory=dict)
+    _asks: dict[bytes, bool | HostCallKind] = field(default_factory=dict)
 
     def add(self, events: list[Event]) -> None:
         uses = self._uses
@@ -136,6 +138,8 @@ class Kept:
             return self._add_host
         if lower in ("user_annotation", "operator"):
             return self._add_step
+        if lower == "cpu_op":
+            return self._add_operator
         if lower == "cuda_sync":
             return self._add_sync
         return partial(self._add_gpu, _GPU[lower]) if lower in _GPU else None
@@ -177,7 +181,10 @@ class Kept:
         name = bytes(event.name)
         asks = self._asks.get(name)
         if asks is None:
-            asks = self._asks[name] = _ASKS.search(name) is not None
+            asks = self._asks[name] = _ASKS.search(name) is not None or host_kind(_text(name)) or False
+        if isinstance(asks, str):
+            self._add_host_call(asks, event)
+            return
         if not asks or (time := _ns(event.ts)) is None:
             return
         args = _HOST_ARGS.decode(event.args)
@@ -187,8 +194,21 @@ class Kept:
             if name in _GRID_IN_ITEMS:
                 self.in_items.append(args.correlation)
 
+    def _add_host_call(self, kind: HostCallKind, event: Event) -> None:
+        start, duration = _ns(event.ts), _ns(event.dur)
+        if start is None or duration is None or duration < 0:
+            self.untimed += 1
+        else:
+            self.host.setdefault(kind, []).append((start, start + duration))
+
+    def _add_operator(self, event: Event) -> None:
+        if bytes(event.name).startswith(LOADING):
+            self._add_host_call("loading", event)
+
     def _add_step(self, event: Event) -> None:
-        if match := _STEP.fullmatch(bytes(event.name)):
+        if bytes(event.name).startswith(LOADING):
+            self._add_host_call("loading", event)
+        elif match := _STEP.fullmatch(bytes(event.name)):
             start, duration = _ns(event.ts), _ns(event.dur)
             if start is None or duration is None or duration < 0:
                 self.untimed += 1

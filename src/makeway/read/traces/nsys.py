@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from makeway.read.traces.classify import CommNames
+from makeway.read.traces.host import host_calls, host_kind
 from makeway.read.traces.launch import recorded_launch
 from makeway.values.errors import TraceError, printable
 from makeway.values.facts import open_regular
 from makeway.values.kernel import Launch
-from makeway.values.timeline import Exchange, Rank, Span, SpanKind, Step, Timeline, Wait
+from makeway.values.timeline import Exchange, HostCall, HostCallKind, Rank, Span, SpanKind, Step, Timeline, Wait
 
 _KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 _MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -123,6 +124,7 @@ class _Reader:
             ranks=tuple(replace(rank, notes=tuple(self.notes)) for rank in ranks),
             steps=steps,
             waits=waits,
+            host=tuple(self._host_calls()),
         )
 
     # --- the database ---
@@ -210,6 +212,17 @@ class _Reader:
             correlations.append(correlation)
             times.append(start)
         return calls
+
+    def _host_calls(self) -> Iterator[HostCall]:
+        names = {number: host_kind(str(value)) for number, value in self._rows("StringIds", ("id", "value"))}
+        kinds = {number: kind for number, kind in names.items() if kind is not None}
+        calls: dict[int, dict[HostCallKind, list[tuple[int, int]]]] = {}  # by process
+        columns = ("start", "end", "nameId", "globalTid")
+        for start, end, name, thread in self._rows(_CALLS, columns) if kinds else ():
+            if name in kinds and type(start) is int and type(end) is int and start < end:
+                calls.setdefault(_process(thread), {}).setdefault(kinds[name], []).append((start, end))
+        for place, rank in self.ranks.items():
+            yield from host_calls(calls.get(place.process, {}), [rank.rank])
 
     def _asked_ns(self, process: int, correlation: object) -> int | None:
         if type(correlation) is int and process in self.asked:
