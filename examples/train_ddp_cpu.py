@@ -1,8 +1,8 @@
 """Train a small model with DistributedDataParallel on CPU ranks, and profile some steps of every rank.
 
-    torchrun --nproc-per-node 2 examples/train_ddp_cpu.py profiles/
-    makeway run --plan examples/cpu-plan.toml -- torchrun --nproc-per-node 2 examples/train_ddp_cpu.py controlled/
-    makeway compare profiles/ controlled/
+torchrun --nproc-per-node 2 examples/train_ddp_cpu.py profiles/
+makeway run --plan examples/cpu-plan.toml -- torchrun --nproc-per-node 2 examples/train_ddp_cpu.py controlled/
+makeway compare profiles/ controlled/
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def main() -> None:
     batch = torch.randn(options.batch, options.width)
     warm_up = 5
     with profile(
-        activities=[ProfilerActivity.CPU], schedule=schedule(wait=warm_up - 1, warmup=1, active=options.steps),
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=warm_up - 1, warmup=1, active=options.steps),
         record_shapes=True,
     ) as profiler:
         for _ in range(warm_up + options.steps):

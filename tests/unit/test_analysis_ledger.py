@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
 from makeway.decide.analysis.figures import figures
@@ -15,7 +16,6 @@ from makeway.decide.analysis.ledger_entries import local_ledger, rank_ledger
 from makeway.show.analysis import report
 from makeway.values.kernel import KernelResources, Launch
 from makeway.values.timeline import HostCall, HostCallKind, Rank, Span, SpanKind, Step, Timeline
-from tests.recordings import RECORDINGS, needs_recordings
 
 GEMM = Launch(blocks=4_000, threads=256, resources=KernelResources(threads=256, registers_per_thread=128))
 NCCL = Launch(blocks=24, threads=640, resources=KernelResources(threads=640, registers_per_thread=96))

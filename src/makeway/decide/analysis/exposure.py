@@ -140,8 +140,9 @@ def _queued(view: StreamView, comm: Span, when: tuple[int, int], upcoming: Span)
     """Compute was launched and did not run: it waited for this collective or for something else."""
     name = short_name(upcoming.name)
     known = _waits_for(view, upcoming, comm)
-    if 0 <= upcoming.start_ns - comm.end_ns and (known or upcoming.start_ns - comm.end_ns <= SETTLE_NS):
-        after = milliseconds(upcoming.start_ns - comm.end_ns)
+    after_ns = upcoming.start_ns - comm.end_ns
+    if after_ns >= 0 and (known or after_ns <= SETTLE_NS):
+        after = milliseconds(after_ns)
         evidence = f"{name} was queued and started {after} after the collective ended, so it waited for it"
         confidence: Confidence = "high" if known else "medium"
         record = None if confidence == "high" else RECORD_SYNC

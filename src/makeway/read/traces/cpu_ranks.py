@@ -276,9 +276,7 @@ def _only_communicates(thread: _Thread) -> bool:
     return thread.collectives > 0 and not thread.annotated
 
 
-def _outermost(
-    thread: _Thread, names: Sequence[str], calls: list[tuple[int, str]]
-) -> Iterator[tuple[int, int, str]]:
+def _outermost(thread: _Thread, names: Sequence[str], calls: list[tuple[int, str]]) -> Iterator[tuple[int, int, str]]:
     """The outermost operators without the calls of torch.distributed inside them, which go to `calls`."""
     starts, ends = thread.starts, thread.ends
     outer_name, at, outer_end = "", 0, -1  # the part of an operator that is not yet given out starts at `at`
