@@ -50,6 +50,9 @@ class Parser(argparse.ArgumentParser):
 
     given: Sequence[str] = ()  # the words of the command line that this parser reads
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)  # an abbreviation changes its meaning with the next new option
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self.given = list(sys.argv[1:] if args is None else args)
         options, rest = super().parse_known_args(self.given, namespace)
