@@ -189,8 +189,6 @@ def test_a_directory_is_its_traces_in_natural_order(tmp_path: Path) -> None:
         written(tmp_path / f"rank{number}.json", document(kernel(number)))
     written(tmp_path / "notes.md", b"# notes")
     written(tmp_path / ".hidden", b"x")
-    (tmp_path / "more").mkdir()
-    written(tmp_path / "more" / "rank3.json", document(kernel(1)))
     found = find_traces([tmp_path])
     assert [path.name for path in found.files] == ["rank1.json", "rank2.json", "rank10.json"]
     assert [("notes.md" in note, "starts with '# notes'" in note) for note in found.notes] == [(True, True)]

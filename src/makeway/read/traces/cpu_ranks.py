@@ -291,7 +291,11 @@ def _outermost(thread: _Thread, names: Sequence[str], calls: list[tuple[int, str
         elif call:
             if at < start:
                 yield at, start, outer_name
-            at = max(at, min(end, outer_end))
+            at, outer_end = max(at, end), max(outer_end, end)
+        elif end > outer_end:  # not nested, as in damaged records
+            if at < outer_end:
+                yield at, outer_end, outer_name
+            outer_name, at, outer_end = name, max(at, outer_end), end
     if at < outer_end:
         yield at, outer_end, outer_name
 
