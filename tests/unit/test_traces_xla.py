@@ -84,7 +84,8 @@ def test_streams_of_a_gpu_count_and_derived_lines_do_not(tmp_path: Path) -> None
     ]
     assert timeline.ranks[0].device == "NVIDIA H100 80GB HBM3"
     launch = timeline.spans[0].launch
-    assert launch is not None and launch.resources is not None
+    assert launch is not None
+    assert launch.resources is not None
     assert (launch.blocks, launch.resources.registers_per_thread, launch.resources.smem_bytes) == (8, 64, 3_072)
     assert [step.number for step in timeline.steps] == [4]
     assert [span.exchange.kind for span in timeline.of("comm", rank=1) if span.exchange] == ["all-reduce", "all-gather"]

@@ -350,8 +350,8 @@ def _cautions(first: _Recorded, second: _Recorded, steps: Difference) -> Iterabl
         )
     if first.side.runs == second.side.runs == 1 and steps.low is not None:
         yield (
-            f"one run of each side: {RUN_SPREAD:.0%} of spread from run to run is assumed; several runs, each in a "
-            "directory of its own, measure it"
+            "one run of each side: runs are taken to differ by as much as steps do, and by 2 % at least; several runs, "
+            "each in a directory of its own, show by how much"
         )
     ratio = _common_ratio(first, second)
     if steps.shown and ratio is not None and ratio / steps.estimate >= ALIKE:

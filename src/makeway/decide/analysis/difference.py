@@ -19,9 +19,10 @@ TRIMMED = 0.2  # of the values, at each end
 WINSORISED = 0.642  # standard deviation of normal values after winsorising, over the one before
 MOST_CORRELATION = 0.8
 LEAST_FREEDOM = 3.0
-# Standard deviation from run to run (benchmarks/bench_compare.py):
-RUN_SPREAD = 0.02  # at least, as a share of the time
-RUN_SHARE = 0.4  # and at least, as a share of the standard deviation from step to step
+# Standard deviation from run to run: on a busy host of two cores as large as from step to step (1.04 times in 52 pairs
+# of recordings, benchmarks/bench_compare.py), and at least this share of the time.
+RUN_SPREAD = 0.02
+RUN_SHARE = 1.0
 LEVEL = 0.95
 
 
