@@ -147,7 +147,9 @@ def test_a_record_without_collectives_or_resources_says_why_it_cannot_be_replaye
 
 
 def test_advice_takes_the_best_predicted_gain_of_its_controls() -> None:
-    advice = Advice(title="x", why="y", at_most_ns=100, cause="no-room", controls=(CommPriority(),))
+    advice = Advice(
+        text="x", why="y", at_most_ns=100, line="exposed: no room", cause="no-room", controls=(CommPriority(),)
+    )
     answers = WhatIf(
         rank=0,
         device="A100",
@@ -155,12 +157,18 @@ def test_advice_takes_the_best_predicted_gain_of_its_controls() -> None:
         outcomes=(Outcome(control=CommPriority(), gain_ns=40.0),),
         assumed=(),
     )
-    (item,) = with_gains((advice,), answers, worth_ns=1.0)
-    assert item.predicted_gain_ns == 40.0
+    (item,) = with_gains((advice,), answers, no_answers=None, ranks=())
+    assert (item.predicted_gain_ns, item.why_no_gain) == (40.0, None)
     worse = replace(answers, outcomes=(Outcome(control=CommPriority(), gain_ns=-3.0),))
-    (item,) = with_gains((advice,), worse, worth_ns=1.0)
+    (item,) = with_gains((advice,), worse, no_answers=None, ranks=())
     assert item.predicted_gain_ns is None
     assert item.controls == ()
+    assert "priority loses" in (item.why_no_gain or "")
+    (item,) = with_gains((advice,), None, no_answers="not requested", ranks=())
+    assert item.why_no_gain == "not simulated: not requested"
+    more = replace(answers, outcomes=(Outcome(control=CommPriority(), gain_ns=400.0),))
+    (item,) = with_gains((advice,), more, no_answers=None, ranks=())
+    assert item.predicted_gain_ns == 100.0  # no more than its line can give
 
 
 @pytest.mark.parametrize(("predicted", "trusted"), [(1_050.0, True), (1_200.0, False), (880.0, False)])

@@ -44,6 +44,7 @@ class Span:
     launched_ns: int | None = None  # when the host launched it
     exchange: Exchange | None = None
     priority: int | None = None  # of its stream; lower is more urgent, as CUDA counts
+    inputs: int | None = None  # stands for the input sizes of the operator that launched it; equal sizes, equal number
 
     def __post_init__(self) -> None:
         if self.end_ns < self.start_ns:

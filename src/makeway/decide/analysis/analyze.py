@@ -25,7 +25,15 @@ from makeway.decide.analysis.matching import match_collectives
 from makeway.decide.analysis.rank import RankRecord, rank_records
 from makeway.decide.analysis.recorded import RecordedStep, with_arrivals
 from makeway.decide.analysis.threshold import Gate
-from makeway.decide.analysis.what_if import WhatIf, what_if, with_gains
+from makeway.decide.analysis.what_if import (
+    KERNELS_PER_OPERATION,
+    LEAST_OPERATIONS,
+    WhatIf,
+    by_relevance,
+    standard_controls,
+    what_if,
+    with_gains,
+)
 from makeway.read.traces.classify import load_comm_names
 from makeway.read.traces.places import size_bytes
 from makeway.read.traces.ranks import map_traces
@@ -161,12 +169,11 @@ def _combined(
     causes = with_costs(with_waiting([cause for record in records for cause in record.causes], matching))
     ranks = _with_ledgers(records, matching, causes)
     groups = cause_groups(causes)
-    span_ns = max((record.findings.figures.span_ns for record in records), default=0)
-    items = advice(groups, matching, span_ns=span_ns)
+    items = advice(ranks, causes, matching)
     step, no_step = _exposed_step(records, matching)
-    answers, no_answers = _answers(step, no_step, simulated=simulated)
-    if answers is not None and answers.replay.trusted:
-        items = with_gains(items, answers, worth_ns=answers.replay.worth_ns)
+    kernels = sum(record.findings.spans for record in records)
+    answers, no_answers = _answers(step, no_step, items, kernels) if simulated else (None, "not requested")
+    items = with_gains(items, answers, no_answers=no_answers, ranks=ranks)
     placed = (cause for cause in causes if cause.of != "slowed")
     return Analysis(
         ranks=ranks,
@@ -207,6 +214,7 @@ def _with_ledgers(
 def _all_slowdowns(ranks: Sequence[Slowdowns]) -> Slowdowns:
     return Slowdowns(
         groups=tuple(sorted((group for rank in ranks for group in rank.groups), key=lambda group: -group.cost_ns)),
+        refused=tuple(sorted((item for rank in ranks for item in rank.refused), key=lambda item: -item.ratio)),
         covered_ns=sum(rank.covered_ns for rank in ranks),
         overlapped_ns=sum(rank.overlapped_ns for rank in ranks),
     )
@@ -224,14 +232,16 @@ def _exposed_step(records: Sequence[RankRecord], matching: Matching) -> tuple[Re
         return None, str(error)
 
 
-def _answers(step: RecordedStep | None, no_step: str | None, *, simulated: bool) -> tuple[WhatIf | None, str | None]:
+def _answers(
+    step: RecordedStep | None, no_step: str | None, items: Sequence[Advice], kernels: int
+) -> tuple[WhatIf | None, str | None]:
     """The step under controls, or why not; a step that cannot be simulated costs no figures."""
-    if not simulated:
-        return None, "not requested"
     if step is None:
         return None, no_step
     try:
-        return what_if(step), None
+        controls = by_relevance(standard_controls(step), items)
+        most = max(LEAST_OPERATIONS, kernels // KERNELS_PER_OPERATION)
+        return what_if(step, controls, most_operations=most), None
     except MakewayError as error:
         return None, str(error).partition("\n")[0]
 

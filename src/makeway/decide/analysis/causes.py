@@ -29,7 +29,7 @@ def rank_causes(timeline: Timeline, rank: int, device: Device | None) -> tuple[C
 
 
 def slowed_causes(slowdowns: Slowdowns, rank: int) -> tuple[Cause, ...]:
-    """Compute kernels that took longer beside communication than alone."""
+    """Compute kernels that took longer beside communication than alone, by more than their times vary."""
     return tuple(
         Cause(
             kind="contention",
@@ -39,7 +39,7 @@ def slowed_causes(slowdowns: Slowdowns, rank: int) -> tuple[Cause, ...]:
             at_ns=0,
             time_ns=round(group.cost_ns),
             cost_ns=round(group.cost_ns),
-            confidence="high" if group.beside_ns - group.alone_ns > group.alone_spread_ns else "low",
+            confidence="high",
             evidence=(
                 f"{short_name(group.kernel)} takes {group.beside_ns / 1e3:,.0f} us beside communication and "
                 f"{group.alone_ns / 1e3:,.0f} us alone (x{group.ratio:.2f}, medians of {group.beside_samples} "
@@ -48,7 +48,7 @@ def slowed_causes(slowdowns: Slowdowns, rank: int) -> tuple[Cause, ...]:
             kernel=group.kernel,
         )
         for group in slowdowns.groups
-        if group.ratio >= SLOWED
+        if group.ratio >= SLOWED and group.separated
     )
 
 
@@ -119,7 +119,10 @@ def with_costs(causes: Sequence[Cause]) -> tuple[Cause, ...]:
         if cause.kind == "no-room" and cause.of == "late":
             costs[index] = min(cause.time_ns, moved[_collective(cause)])
             moved[_collective(cause)] -= costs[index]
-    return tuple(replace(cause, cost_ns=cost) for cause, cost in zip(causes, costs, strict=True))
+    return tuple(
+        cause if cause.cost_ns == cost else replace(cause, cost_ns=cost)
+        for cause, cost in zip(causes, costs, strict=True)
+    )
 
 
 def _collective(cause: Cause) -> tuple[int, str, int]:
@@ -150,13 +153,14 @@ def _group(members: list[Cause]) -> CauseGroup:
     longest = max(members, key=lambda cause: cause.time_ns)
     by_rank: dict[int, int] = {}
     for cause in members:
-        by_rank[cause.rank] = by_rank.get(cause.rank, 0) + cause.time_ns
+        by_rank[cause.rank] = by_rank.get(cause.rank, 0) + cause.cost_ns
     named = longest.kind in ("no-room", "contention")
     return CauseGroup(
         kind=longest.kind,
         of=longest.of,
         time_ns=sum(by_rank.values()),
         most_on_one_rank_ns=max(by_rank.values()),
+        delay_ns=sum(cause.time_ns for cause in members) if longest.of == "late" else None,
         count=len(members),
         ranks=tuple(sorted(by_rank)),
         confidence=_agreed(members),

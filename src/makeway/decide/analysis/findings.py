@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from makeway.decide.analysis.ledger import EMPTY_LEDGER, Ledger
+from makeway.decide.analysis.ledger import EMPTY_LEDGER, Ledger, LineKind
 from makeway.values.control import Control
 from makeway.values.timeline import Origin, Span, share_of_ideal
 
@@ -82,7 +82,7 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdown:
-    """One kernel (same name, grid and resources) alone and beside communication, on one rank."""
+    """One kernel alone and beside communication, on one rank: same name, grid, resources, arguments and place."""
 
     kernel: str
     rank: int
@@ -93,6 +93,7 @@ class Slowdown:
     beside_ns: float
     beside_spread_ns: float
     beside_samples: int
+    separated: bool = True  # whether the middle halves of the times do not overlap
 
     @property
     def ratio(self) -> float:
@@ -105,6 +106,17 @@ class Slowdown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Launches of one name and grid that look slower or faster beside communication, and why that shows nothing."""
+
+    kernel: str
+    rank: int
+    blocks: int | None
+    ratio: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdowns:
     """The kernels that ran both ways, and how much of the overlapped compute time they cover."""
 
@@ -113,6 +125,7 @@ class Slowdowns:
     groups: tuple[Slowdown, ...]
     covered_ns: int
     overlapped_ns: int  # compute time beside communication, comparable or not
+    refused: tuple[Refused, ...] = ()  # not comparable after all
 
     @property
     def covered_percent(self) -> float | None:
@@ -216,8 +229,9 @@ class CauseGroup:
 
     kind: CauseKind
     of: Loss
-    time_ns: int  # all ranks together
+    time_ns: int  # what they cost (`Cause.cost_ns`), all ranks together
     most_on_one_rank_ns: int
+    delay_ns: int | None  # late: from ready to start, all ranks together; most of it costs nothing
     count: int
     ranks: tuple[int, ...]
     confidence: Confidence
@@ -232,12 +246,14 @@ class CauseGroup:
 class Advice:
     """One thing to change, and the most it can gain."""
 
-    title: str
+    text: str
     why: str
-    at_most_ns: int  # per rank: the time that the cause accounts for
-    cause: CauseKind
+    at_most_ns: int  # on one rank: what the change could take off `line`, and never more than that line holds
+    line: str  # of the ledger
+    cause: CauseKind | LineKind
     controls: tuple[Control, ...] = ()  # empty: a change in the program
     predicted_gain_ns: float | None = None  # from the simulator; None: not predicted
+    why_no_gain: str | None = None  # why no gain is predicted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

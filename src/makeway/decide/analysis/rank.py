@@ -81,7 +81,7 @@ def _rank_record(timeline: Timeline, info: Rank, given: Device | None, step: int
     own = replace(timeline, spans=tuple(spans))
     by_hta = hta_figures(timeline, info.rank) if hta else None
     unlike_hta = "HolisticTraceAnalysis counts nothing here by its own rules; the figures are makeway's"
-    slow = slowdowns(spans, info.rank)
+    slow = slowdowns(spans, info.rank, step_starts_ns=[item.start_ns for item in timeline.steps])
     causes = (*rank_causes(own, info.rank, device), *slowed_causes(slow, info.rank))
     whole = figures(spans)
     window = step_window(timeline, info.rank, spans, step)

@@ -242,7 +242,7 @@ def _spans(
     base_ns: int,
     group_ranks: Mapping[str, tuple[int, ...]],
 ) -> list[Span]:
-    in_items = set(kept.in_items)
+    in_items, inputs = set(kept.in_items), _inputs(kept)
     by_name = [_exchange_by_name(kept.comm, shape) for shape in kept.shapes]
     starts, order = kept.starts_ns, range(len(kept.starts_ns))
     spans = []
@@ -267,9 +267,19 @@ def _spans(
                 launched_ns=asked_ns.get(correlation),
                 exchange=exchange,
                 priority=shape.priority,
+                inputs=inputs.get(kept.launched_by[index]),
             )
         )
     return spans
+
+
+def _inputs(kept: Kept) -> dict[int, int]:
+    """A number for the input sizes of each operator that launched a kernel, where recorded."""
+    if not kept.operators:
+        return {}
+    launched = set(kept.launched_by)
+    pairs = zip(kept.operators, kept.sizes, strict=True)
+    return {operator: sizes for operator, sizes in pairs if operator in launched}
 
 
 def _waits(kept: Kept, ranks: Mapping[int, Rank], asked_ns: Mapping[int, int], base_ns: int) -> list[Wait]:

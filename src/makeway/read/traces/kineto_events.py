@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache, partial
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -30,6 +31,7 @@ _ASKS = re.compile(rb"Launch|Memcpy|Memset|EventRecord|StreamWaitEvent")
 # HIP's extended launches count the grid in work-items, not blocks (hip_ext.h: globalWorkSizeX).
 _GRID_IN_ITEMS = (b'"hipExtModuleLaunchKernel"', b'"hipHccModuleLaunchKernel"')
 _STEP = re.compile(rb'"ProfilerStep#(\d{1,15})"')
+_SIZES = b'"Input Dims"'  # with record_shapes=True
 _STREAM_WAIT = b'"Stream Wait Event"'
 NO_CORRELATION = 0  # as the profiler records it
 _LATEST_NS = 2**62
@@ -61,10 +63,16 @@ class GpuArgs(msgspec.Struct, gc=False):
     group: str | int | None = msgspec.field(default=None, name="Process Group Name")
     group_ranks: str | list[Any] | None = msgspec.field(default=None, name="Process Group Ranks")
     sequence: int | None = msgspec.field(default=None, name="Seq")
+    operator: int | None = msgspec.field(default=None, name="External id")
 
 
 class _HostArgs(msgspec.Struct, gc=False):
     correlation: int | None = None
+
+
+class _OperatorArgs(msgspec.Struct, gc=False):
+    number: int | None = msgspec.field(default=None, name="External id")
+    sizes: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
 
 
 class WaitArgs(msgspec.Struct, gc=False):
@@ -78,6 +86,7 @@ class WaitArgs(msgspec.Struct, gc=False):
 EVENTS = msgspec.json.Decoder(list[Event])
 _GPU_ARGS = msgspec.json.Decoder(GpuArgs)
 _HOST_ARGS = msgspec.json.Decoder(_HostArgs)
+_OPERATOR_ARGS = msgspec.json.Decoder(_OperatorArgs)
 _WAIT_ARGS = msgspec.json.Decoder(WaitArgs)
 
 
@@ -105,6 +114,9 @@ class Kept:
     shape_of: array[int] = field(default_factory=lambda: array("l"))
     shapes: list[Shape] = field(default_factory=list)
     collectives: dict[int, GpuArgs] = field(default_factory=dict)  # by index, where arguments are recorded
+    launched_by: array[int] = field(default_factory=lambda: array("q"))  # operators, as `operators` numbers them
+    operators: array[int] = field(default_factory=lambda: array("q"))  # with recorded input sizes ...
+    sizes: array[int] = field(default_factory=lambda: array("q"))  # ... and a number for these
     asked: array[int] = field(default_factory=lambda: array("q"))  # correlations of host calls ...
     asked_ns: array[int] = field(default_factory=lambda: array("q"))  # ... and their times
     in_items: array[int] = field(default_factory=lambda: array("q"))  # launches with a grid in work-items
@@ -157,7 +169,10 @@ class Kept:
         except KeyError:
             self.shapes.append(self._shape(what, args, _text(name)))
             shape = self._shape_ids[key] = len(self.shapes) - 1
-        self.correlations.append(args.correlation or NO_CORRELATION)  # first, since only it can overflow
+        # Before 2022 the number of the operator is that of the call, and says nothing.
+        operator = args.operator if args.operator != args.correlation else None
+        self.correlations.append(args.correlation or NO_CORRELATION)  # first, since it can overflow
+        self.launched_by.append(operator if operator and operator < _LATEST_NS else NO_CORRELATION)
         if args.collective is not None and self.shapes[shape].kind == "comm":
             self.collectives[len(self.starts_ns)] = args
         self.starts_ns.append(start)
@@ -194,16 +209,20 @@ class Kept:
             if name in _GRID_IN_ITEMS:
                 self.in_items.append(args.correlation)
 
+    def _add_operator(self, event: Event) -> None:
+        args = bytes(event.args)
+        if _SIZES in args:
+            operator = _OPERATOR_ARGS.decode(args)
+            if operator.number:
+                self.operators.append(operator.number)
+                self.sizes.append(crc32(operator.sizes))
+
     def _add_host_call(self, kind: HostCallKind, event: Event) -> None:
         start, duration = _ns(event.ts), _ns(event.dur)
         if start is None or duration is None or duration < 0:
             self.untimed += 1
         else:
             self.host.setdefault(kind, []).append((start, start + duration))
-
-    def _add_operator(self, event: Event) -> None:
-        if bytes(event.name).startswith(LOADING):
-            self._add_host_call("loading", event)
 
     def _add_step(self, event: Event) -> None:
         if bytes(event.name).startswith(LOADING):
