@@ -12,9 +12,9 @@ from makeway.decide.analysis.compare import compare
 EXAMPLES = """\
 examples:
   makeway compare before.json.gz after.json.gz
-  makeway compare before/ after/                 directories with one file per rank
-  makeway compare before/ after/ --fail-if slower
-  makeway compare before/ after/ --fail-if 'difference>5%' --json
+  makeway compare traces/before traces/after     directories with one file per rank
+  makeway compare traces/before traces/after --fail-if slower
+  makeway compare traces/before traces/after --fail-if 'difference>5%' --json
 
 a directory of directories holds several runs, which show how much runs differ by themselves
 """
