@@ -23,6 +23,7 @@ LEAST_FREEDOM = 3.0
 # of recordings, benchmarks/bench_compare.py), and at least this share of the time.
 RUN_SPREAD = 0.02
 RUN_SHARE = 1.0
+RUN_FREEDOM = 8.0  # degrees of it: a guess from other runs is worth no more
 LEVEL = 0.95
 
 
@@ -68,7 +69,7 @@ def difference(
         parts.append((shares * between / freedom, freedom))
     else:
         assumed = max(run_spread, RUN_SHARE * fmean(run.spread for side in sides for run in side))
-        parts.append((shares * assumed**2, math.inf))
+        parts.append((shares * assumed**2, RUN_FREEDOM))
     total = sum(part for part, _ in parts)
     if total <= 0:
         return Difference(estimate=estimate, low=estimate, high=estimate)
