@@ -15,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 VARIANTS = ("plain", "again", "slow", "control")
 STEPS, WIDTH, BATCH, LAYERS = 16, 512, 256, 4
 EXTRA = 8  # products of the size of a layer that "slow" adds to each step
+RUNS = 5  # of each side, in the comparison of several runs
 TRUE_DIFFERENCE = 10.0  # percent; a smaller one need not be shown
 
 
@@ -111,6 +113,7 @@ def judge(folder: Path) -> int:
     from makeway import Comparison, compare
 
     repetitions = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: int(path.name))
+    several_runs(repetitions)
     missed = False
     print(f"{len(repetitions)} repetitions, {STEPS} steps each, 2 ranks; difference of the medians of all steps")
     print(f"{'pair':<18}{'true %':>8}{'verdicts':>42}  right")
@@ -133,6 +136,23 @@ def judge(folder: Path) -> int:
             low, high = result.interval_pct or (float("nan"), float("nan"))
             print(f"  {place.name:>3}  {result.difference_pct:+7.1f} % [{low:+.1f}, {high:+.1f}]  {result.verdict}")
     return int(missed)
+
+
+def several_runs(repetitions: Sequence[Path]) -> None:
+    """The same with RUNS repetitions as the runs of each side."""
+    from makeway import compare
+
+    for variant in VARIANTS[1:]:
+        verdicts: Counter[str] = Counter()
+        for first in range(0, len(repetitions) - RUNS + 1, RUNS):
+            with tempfile.TemporaryDirectory() as temporary:
+                for side, name in (("before", "plain"), ("after", variant)):
+                    (Path(temporary) / side).mkdir()
+                    for place in repetitions[first : first + RUNS]:
+                        (Path(temporary) / side / place.name).symlink_to((place / name).resolve())
+                verdicts[compare(Path(temporary) / "before", Path(temporary) / "after").verdict] += 1
+        shown = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+        print(f"{RUNS} runs of each side, plain, {variant}: {shown}")
 
 
 if __name__ == "__main__":

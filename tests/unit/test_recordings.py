@@ -11,23 +11,34 @@ from pathlib import Path
 
 import pytest
 
-from makeway import analyze
+from makeway.decide.analysis.analyze import analyze
 from makeway.read.traces.read import read_trace
 
 ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "examples" / "recordings" / "tp-llama-70b"
+RECORDED = ROOT / "examples" / "recordings"
 
 
 def test_the_script_makes_the_same_events_again(tmp_path: Path) -> None:
     subprocess.run([sys.executable, ROOT / "scripts" / "recordings", tmp_path], check=True, timeout=60)
-    again = {path.name: gzip.decompress(path.read_bytes()) for path in tmp_path.iterdir()}
-    assert again == {path.name: gzip.decompress(path.read_bytes()) for path in RECORDED.iterdir()}, (
-        "stale: run scripts/recordings"
-    )
+    assert _events(tmp_path) == _events(RECORDED), "stale: run scripts/recordings"
+
+
+def _events(place: Path) -> dict[Path, bytes]:
+    files = sorted(place.rglob("*.json.gz"))
+    return {path.relative_to(place): gzip.decompress(path.read_bytes()) for path in files}
+
+
+def test_one_recording_shows_a_control_that_wins() -> None:
+    analysis = analyze([RECORDED / "cb-ar"])
+    assert analysis.what_if is not None
+    assert analysis.what_if.replay.trusted
+    gains = [item for item in analysis.advice if item.predicted_gain_ns is not None]
+    assert gains
+    assert all(0 < (item.predicted_gain_ns or 0.0) <= item.at_most_ns for item in gains)
 
 
 def test_a_simulated_step_is_not_called_a_recording() -> None:
-    timeline = read_trace(RECORDED / "rank0.json.gz")
+    timeline = read_trace(RECORDED / "tp-llama-70b" / "rank0.json.gz")
     assert timeline.origin == "predicted"
     assert {span.kind for span in timeline.spans} == {"compute", "comm"}
     assert timeline.waits

@@ -276,7 +276,7 @@ def _data(analysis: Analysis) -> dict[str, Any]:
         "spans": analysis.spans,
         "occupancy": {"kernels": kernels, "kineto_wrong": wrong},
         "causes": [record(group) for group in analysis.groups],
-        "longest_causes": [record(cause, without=("at_ns",)) for cause in analysis.longest],
+        "longest_causes": [record(cause, without=("at_ns", "collective_ns")) for cause in analysis.longest],
         "slowdown": [_slowdown_data(group) for group in analysis.slowdowns.groups],
         "slowdown_refused": [record(item) for item in analysis.slowdowns.refused],
         "slowdown_coverage": record(analysis.slowdowns, without=("groups", "refused")),

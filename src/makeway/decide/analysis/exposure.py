@@ -149,6 +149,10 @@ def _queued(view: StreamView, comm: Span, when: tuple[int, int], upcoming: Span)
         return cause_of(
             comm, "dependency", "exposed", when, confidence, evidence, kernel=upcoming.name, record_next=record
         )
+    if (ended := _waited_until(view, upcoming)) is not None and ended > when[0]:
+        after = milliseconds(upcoming.start_ns - ended)
+        evidence = f"{name} waited for another collective, which ended {after} before it started"
+        return cause_of(comm, "dependency", "exposed", when, "high", evidence, kernel=upcoming.name)
     earlier = view.before(upcoming)
     if earlier is not None and earlier.kind == "compute" and upcoming.start_ns - earlier.end_ns <= SETTLE_NS:
         evidence = "gaps of a few microseconds between short kernels of a stream: the cost of a launch on the GPU"
@@ -163,6 +167,13 @@ def _queued(view: StreamView, comm: Span, when: tuple[int, int], upcoming: Span)
     return cause_of(
         comm, "undetermined", "exposed", when, "low", evidence, kernel=upcoming.name, record_next=RECORD_SYNC
     )
+
+
+def _waited_until(view: StreamView, span: Span) -> int | None:
+    """When what the span's own wait is for had ended; None where the wait is not its own."""
+    if view.waits is None or span.launched_ns is None:
+        return None
+    return view.waits.end_ns(span.stream, span.launched_ns, span.launched_ns)
 
 
 def _waits_for(view: StreamView, span: Span, comm: Span) -> bool:

@@ -197,15 +197,16 @@ def with_gains(
     used: set[type[Control]] = set()
     for item in advice:
         fitting = [gains[type(control)] for control in item.controls if type(control) in gains]
-        best = max(fitting, key=lambda outcome: outcome.gain_ns or 0.0, default=None)
+        best = max(fitting, key=lambda outcome: min(outcome.gain_ns or 0.0, item.at_most_ns), default=None)
         if best is not None and best.gain_ns is not None:
             used.add(type(best.control))
             gain_ns = min(best.gain_ns, float(item.at_most_ns))
             items.append(replace(item, controls=(best.control,), predicted_gain_ns=gain_ns))
         else:
             items.append(replace(item, controls=(), why_no_gain=_why_no_gain(item, answers, no_answers)))
-    others = (outcome for kind, outcome in gains.items() if kind not in used)
-    return (*items, *(_of_control(outcome, answers.rank, ranks) for outcome in others if answers is not None))
+    if answers is not None:
+        items += [_of_control(item, answers.rank, ranks) for kind, item in gains.items() if kind not in used]
+    return tuple(sorted(items, key=lambda item: -item.at_most_ns))
 
 
 def _gains(answers: WhatIf | None) -> dict[type[Control], Outcome]:
@@ -217,9 +218,10 @@ def _gains(answers: WhatIf | None) -> dict[type[Control], Outcome]:
 
 
 def _of_control(outcome: Outcome, rank: int, ranks: Sequence[RankFindings]) -> Advice:
-    """Advice to set a control that no cause asks for: it shortens the longest line of communication or compute."""
+    """Advice to set a control that no cause asks for: it shortens the longest line of exposed communication."""
     lines = next(item.ledger.lines for item in ranks if item.rank == rank)
-    longest = max((line for line in lines if line.kind in ("compute", *EXPOSED)), key=lambda line: line.ns)
+    held = [line for line in lines if line.kind in EXPOSED] or [line for line in lines if line.kind == "compute"]
+    longest = max(held, key=lambda line: line.ns)
     gain_ns = min(outcome.gain_ns or 0.0, float(longest.ns))
     return Advice(
         text=describe(outcome.control),
