@@ -124,7 +124,7 @@ def judge(folder: Path) -> int:
             / statistics.median(result.before.step_ns for result in results)
             - 1
         )
-        verdicts = Counter(result.verdict for result in results)
+        verdicts: Counter[str] = Counter(result.verdict for result in results)
         expected = "no difference shown" if variant == "again" else "slower" if true > 0 else "faster"
         counted = variant == "again" or abs(true) > TRUE_DIFFERENCE
         needed = 0.9 if variant == "again" else 1.0
