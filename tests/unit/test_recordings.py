@@ -1,17 +1,22 @@
-"""The recordings of examples/ are makeway's own, made by scripts/recordings and labelled as predictions."""
+"""The recordings of examples/ are makeway's own, made by its scripts and labelled as predicted or measured."""
 
 from __future__ import annotations
 
 import gzip
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from makeway.decide.analysis.analyze import analyze
 from makeway.read.traces.read import read_trace
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "examples" / "recordings"
+MEASURED = "ddp-gloo"  # of real ranks: no two are the same
 
 
 def test_the_script_makes_the_same_events_again(tmp_path: Path) -> None:
@@ -20,7 +25,7 @@ def test_the_script_makes_the_same_events_again(tmp_path: Path) -> None:
 
 
 def _events(place: Path) -> dict[Path, bytes]:
-    files = sorted(place.rglob("*.json.gz"))
+    files = sorted(path for path in place.rglob("*.json.gz") if not path.parent.name.startswith(MEASURED))
     return {path.relative_to(place): gzip.decompress(path.read_bytes()) for path in files}
 
 
@@ -44,3 +49,20 @@ def test_no_recording_of_another_project_is_in_the_repository() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     kept = [Path(line) for line in listed.stdout.splitlines() if line.endswith((".json.gz", ".sqlite", ".sqlite.gz"))]
     assert all(path.is_relative_to("examples/recordings") for path in kept), kept
+
+
+@pytest.mark.parametrize("name", ["ddp-gloo-2ranks", "ddp-gloo-2ranks-controlled"])
+def test_real_ranks_are_recorded_small_and_without_the_names_of_their_host(name: str) -> None:
+    files = sorted((RECORDED / name).iterdir())
+    assert sum(path.stat().st_size for path in files) < 150_000
+    for path in files:
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        assert not {"host_name", "traceName", "trace_id"} & set(document)
+        assert not re.search(r"/(?:home|root|tmp|work)\b", json.dumps(document))
+    analysis = analyze(files, what_if=False, jobs=1)
+    assert analysis.origin == "measured"
+    assert len(analysis.ranks[0].steps) == 12
+    assert len(analysis.matching.matched) == 4 * 12, "four buckets of gradients in each step"
+    for rank in analysis.ranks:
+        assert rank.figures.exposed_ns > 0
+        assert rank.figures.overlap_ns > 0

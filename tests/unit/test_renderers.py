@@ -22,6 +22,7 @@ from makeway import (
     analysis_of,
     analyze,
     bench,
+    compare,
     compare_plans,
     export,
     inspect,
@@ -70,6 +71,9 @@ RESULTS: dict[str, Callable[[], object]] = {
         facts={"fp32_flops_per_s": 1.5e11, "copy_s_per_byte": 1.25e-10}, cores=2, rounds=7, machine="a host"
     ),
     "Checkup": doctor,
+    "Comparison": lambda: compare(
+        EXAMPLES / "recordings" / "ddp-gloo-2ranks", EXAMPLES / "recordings" / "ddp-gloo-2ranks-controlled", jobs=1
+    ),
     "Demo": lambda: demo_with(bench_with(wrong=None)),
     "Device": lambda: H100,
     "DeviceList": known_devices,

@@ -21,7 +21,8 @@ examples:
   makeway analyze report.sqlite --device H100-SXM5-80GB --json
   makeway analyze traces/ --fail-if 'exposed>20%'
 
-reads PyTorch profiler (Kineto) JSON, plain or gzip, Nsight Systems sqlite and rocprofv3 JSON
+reads JSON of PyTorch's profiler (GPU jobs, and Gloo jobs on CPUs) and of JAX's, plain or gzip, Nsight Systems reports
+and databases, and rocprofv3 JSON; directories with all below them; s3:// and other places of fsspec
 """
 _MOST_DIGITS = 15  # of a step's number
 

@@ -12,6 +12,7 @@ _SHOWN_BY = {
     "Bench": "bench",
     "Calibration": "checkup",
     "Checkup": "checkup",
+    "Comparison": "comparison",
     "Demo": "demo",
     "Device": "devices",
     "DeviceList": "devices",

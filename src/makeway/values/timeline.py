@@ -22,6 +22,8 @@ Evidence = Literal[
     "metadata",  # the profiler recorded a collective's arguments with the kernel
     "record_param_comms",  # PyTorch launched it inside a collective call
     "nvtx-range",  # launched inside a range that NCCL marks
+    "backend-range",  # a range that PyTorch's backend records while a collective of CPU ranks runs
+    "xla-operation",  # the operation of a compiled program is a collective, or devices meet in it
     "peer-copy",  # a copy between two GPUs
 ]
 

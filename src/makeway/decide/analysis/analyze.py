@@ -38,6 +38,7 @@ from makeway.decide.analysis.what_if import (
     with_gains,
 )
 from makeway.read.traces.classify import load_comm_names
+from makeway.read.traces.places import size_bytes
 from makeway.read.traces.ranks import map_traces
 from makeway.read.traces.read import find_traces
 from makeway.values.device import Device
@@ -169,7 +170,7 @@ def _read(
 
 
 def _share_of_all(files: Sequence[Path], progress: Progress) -> Callable[[Path, int], None]:
-    total = sum(path.stat().st_size for path in files) or 1
+    total = sum(size_bytes(path) for path in files) or 1
     seen = dict.fromkeys(files, 0)
 
     def report(path: Path, read_bytes: int) -> None:

@@ -101,6 +101,12 @@ def step_window(timeline: Timeline, rank: int, spans: Sequence[Span], step: int 
     return min([start, *(span.start_ns for span in spans)]), max([end, *(span.end_ns for span in spans)])
 
 
+def spans_by_step(timeline: Timeline, rank: int) -> tuple[list[Step], list[list[Span]]]:
+    """The marked steps of `rank` in order, and the spans that were launched within each."""
+    steps = _steps(timeline, rank)
+    return steps, _by_step(timeline, rank, steps)
+
+
 def _launched_ns(span: Span) -> int:
     return span.start_ns if span.launched_ns is None else span.launched_ns
 

@@ -25,7 +25,7 @@ EXPOSED: tuple[LineKind, ...] = ("transfer", "waiting", "late-launch", "no-room"
 IDLE: tuple[LineKind, ...] = ("host", "synchronisation", "loading", "allocator", "gaps", "other")
 ORDER: tuple[LineKind, ...] = ("compute", *EXPOSED, "copies", *IDLE)
 
-_NAMES: dict[LineKind, str] = {
+LINE_NAMES: dict[LineKind, str] = {
     "compute": "compute",
     "transfer": "exposed: transfer",
     "waiting": "exposed: waiting for rank {rank}",
@@ -54,7 +54,7 @@ class LedgerLine:
 
     @property
     def name(self) -> str:
-        return _NAMES[self.kind].format(rank=self.rank)
+        return LINE_NAMES[self.kind].format(rank=self.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,10 +48,10 @@ def rank_records(
     """What each rank of a timeline shows; see `analyze` for the options."""
     if len(timeline.ranks) > MOST_RANKS:
         raise TraceError(f"one recording holds {len(timeline.ranks):,} ranks; the most is {MOST_RANKS:,}")
-    return [_rank_record(own, info, device, step, hta=hta_compatible) for info, own in _each_rank(timeline)]
+    return [_rank_record(own, info, device, step, hta=hta_compatible) for info, own in each_rank(timeline)]
 
 
-def _each_rank(timeline: Timeline) -> Iterator[tuple[Rank, Timeline]]:
+def each_rank(timeline: Timeline) -> Iterator[tuple[Rank, Timeline]]:
     """Each rank with what is recorded of it."""
     spans, steps, waits = _by_rank(timeline.spans), _by_rank(timeline.steps), _by_rank(timeline.waits or ())
     host = _by_rank(timeline.host)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from makeway.read.traces.classify import CommNames
+from makeway.read.traces.cpu_ranks import DEVICE, host_spans, host_steps, read_host
 from makeway.read.traces.host import host_calls
 from makeway.read.traces.kineto_events import EVENTS, NO_CORRELATION, PARAM_COMMS, Event, GpuArgs, Kept, Shape
 from makeway.read.traces.stream import ByteSource, EventStream, no_collection
@@ -55,19 +56,50 @@ def read_kineto(path: Path, *, comm: CommNames, progress: Callable[[int], None] 
         for piece in stream.pieces():
             kept.add(piece)
             del piece
-        _check(path, kept, stream)
-        return _timeline(path, kept, stream)
+        return _timeline(path, kept, stream) if kept.starts_ns else _host_timeline(path, kept, stream, progress)
 
 
-def _check(path: Path, kept: Kept, stream: EventStream[Event]) -> None:
-    if kept.starts_ns:
-        return
-    damage = ", and is cut short" if stream.cut_short else ""
-    if dropped := stream.unreadable + kept.untimed + kept.odd:
-        damage = f", has {dropped:,} unreadable events{damage}"
-    raise TraceError(
-        f"{printable(path)} holds no GPU activity: {stream.events:,} other events{damage}\n"
-        "Record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
+def _host_timeline(
+    path: Path, kept: Kept, stream: EventStream[Event], progress: Callable[[int], None] | None
+) -> Timeline:
+    """The timeline of a CPU rank, from a second look at a file without GPU activity; an error if it is not one."""
+    header, activity = stream.header, read_host(path, progress)
+    info = _table(header.get("distributedInfo"))
+    if not activity.collectives:
+        damage = ", and is cut short" if stream.cut_short else ""
+        if dropped := stream.unreadable + kept.untimed + kept.odd:
+            damage = f", has {dropped:,} unreadable events{damage}"
+        host = ", nor communication between CPU ranks" if activity.operators else ""
+        raise TraceError(
+            f"{printable(path)} holds no GPU activity{host}: {stream.events:,} other events{damage}\n"
+            "Record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
+            + (" Ranks on CPUs show their collectives (gloo:*) with ProfilerActivity.CPU alone." if host else "")
+        )
+    notes, rank = _losses(kept, stream), _whole(info.get("rank"))
+    if rank is None:
+        named = _RANK_IN_NAME.search(path.name)
+        rank = int(named[1]) if named else 0
+        notes.append(f"the trace does not name its rank; {rank} is {'from the file name' if named else 'assumed'}")
+    base_ns = _whole(header.get("baseTimeNanoseconds")) or 0
+    steps, note = host_steps(activity, rank=rank, base_ns=base_ns)
+    if note is not None:
+        notes.append(note)
+    described = Rank(
+        rank=rank,
+        device=DEVICE,
+        world=_whole(info.get("world_size")),
+        library=next(iter(activity.collectives)).name.partition(":")[0],
+        source=str(path),
+        notes=tuple(notes),
+    )
+    spans, waits = host_spans(activity, rank=rank, base_ns=base_ns, groups=_group_ranks(header))
+    return Timeline(
+        spans=tuple(spans),
+        origin=_origin(header),
+        device=DEVICE,
+        ranks=(described,),
+        steps=tuple(steps),
+        waits=tuple(waits),
     )
 
 
@@ -100,8 +132,14 @@ def _timeline(path: Path, kept: Kept, stream: EventStream[Event]) -> Timeline:
 
 
 def _origin(header: Mapping[str, Any]) -> Origin:
-    """Imported, unless makeway itself wrote the file and says that it is a prediction."""
-    return "predicted" if _table(header.get("makeway")).get("origin") == "predicted" else "imported"
+    """Imported, unless makeway itself wrote the file and says what it is."""
+    match _table(header.get("makeway")).get("origin"):
+        case "predicted":
+            return "predicted"
+        case "measured":
+            return "measured"
+        case _:
+            return "imported"
 
 
 def _losses(kept: Kept, stream: EventStream[Event]) -> list[str]:

@@ -30,7 +30,7 @@ _HOST = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", 
 _ASKS = re.compile(rb"Launch|Memcpy|Memset|EventRecord|StreamWaitEvent")
 # HIP's extended launches count the grid in work-items, not blocks (hip_ext.h: globalWorkSizeX).
 _GRID_IN_ITEMS = (b'"hipExtModuleLaunchKernel"', b'"hipHccModuleLaunchKernel"')
-_STEP = re.compile(rb'"ProfilerStep#(\d{1,15})"')
+STEP = re.compile(rb'"ProfilerStep#(\d{1,15})"')
 _SIZES = b'"Input Dims"'  # with record_shapes=True
 _STREAM_WAIT = b'"Stream Wait Event"'
 _PARAM_COMMS = msgspec.Raw(b'"record_param_comms"')  # PyTorch's name of any collective call
@@ -167,7 +167,7 @@ class Kept:
         return partial(self._add_gpu, _GPU[lower]) if lower in _GPU else None
 
     def _add_gpu(self, what: str, event: Event) -> None:
-        start, duration = _ns(event.ts), _ns(event.dur)
+        start, duration = time_ns(event.ts), time_ns(event.dur)
         if start is None or duration is None or duration < 0:
             self.untimed += 1
             return
@@ -177,7 +177,7 @@ class Kept:
         try:
             shape = self._shape_ids[key]
         except KeyError:
-            self.shapes.append(self._shape(what, args, _text(name)))
+            self.shapes.append(self._shape(what, args, decoded_name(name)))
             shape = self._shape_ids[key] = len(self.shapes) - 1
         self.correlations.append(args.correlation or NO_CORRELATION)  # first, since it can overflow
         if args.collective is not None and self.shapes[shape].kind == "comm":
@@ -215,11 +215,11 @@ class Kept:
         name = bytes(event.name)
         asks = self._asks.get(name)
         if asks is None:
-            asks = self._asks[name] = _ASKS.search(name) is not None or host_kind(_text(name)) or False
+            asks = self._asks[name] = _ASKS.search(name) is not None or host_kind(decoded_name(name)) or False
         if isinstance(asks, str):
             self._add_host_call(asks, event)
             return
-        if not asks or (time := _ns(event.ts)) is None:
+        if not asks or (time := time_ns(event.ts)) is None:
             return
         args = _HOST_ARGS.decode(event.args)
         if args.correlation:
@@ -239,7 +239,7 @@ class Kept:
                 self.sizes.append(crc32(operator.sizes))
 
     def _add_host_call(self, kind: HostCallKind, event: Event) -> None:
-        start, duration = _ns(event.ts), _ns(event.dur)
+        start, duration = time_ns(event.ts), time_ns(event.dur)
         if start is None or duration is None or duration < 0:
             self.untimed += 1
         else:
@@ -250,8 +250,8 @@ class Kept:
             self._add_call(event)
         elif bytes(event.name).startswith(LOADING):
             self._add_host_call("loading", event)
-        elif match := _STEP.fullmatch(bytes(event.name)):
-            start, duration = _ns(event.ts), _ns(event.dur)
+        elif match := STEP.fullmatch(bytes(event.name)):
+            start, duration = time_ns(event.ts), time_ns(event.dur)
             if start is None or duration is None or duration < 0:
                 self.untimed += 1
             else:
@@ -267,7 +267,7 @@ class Kept:
 
     def _add_sync(self, event: Event) -> None:
         self.synchronised = True
-        if bytes(event.name) == _STREAM_WAIT and (time := _ns(event.ts)) is not None:
+        if bytes(event.name) == _STREAM_WAIT and (time := time_ns(event.ts)) is not None:
             self.waits.append((time, _WAIT_ARGS.decode(event.args)))
 
 
@@ -276,7 +276,7 @@ def _operator(external: object) -> int:
     return external if type(external) is int and 0 < external < _LATEST_NS else 0
 
 
-def _ns(text: msgspec.Raw) -> int | None:
+def time_ns(text: msgspec.Raw) -> int | None:
     """Nanoseconds of a time written in microseconds; None if it is missing or impossible."""
     digits = bytes(text)
     try:
@@ -292,7 +292,8 @@ def _ns(text: msgspec.Raw) -> int | None:
     return ns if -_LATEST_NS < ns < _LATEST_NS else None
 
 
-def _text(written: bytes) -> str:
+def decoded_name(written: bytes) -> str:
+    """A name as the file writes it, quoted and escaped, as text."""
     try:
         return str(msgspec.json.decode(written))
     except (msgspec.DecodeError, UnicodeDecodeError):  # programs name kernels, not always in UTF-8
