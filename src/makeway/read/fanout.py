@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from concurrent.futures.process import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -53,7 +53,7 @@ def engine(on: str, *, jobs: int | None = None) -> OpenExecutor:
 
 def spread(
     work: Callable[[T], R], items: Sequence[T], open_executor: OpenExecutor, *, attempts: int = ATTEMPTS
-) -> Iterator[tuple[int, R]]:
+) -> Generator[tuple[int, R], None, None]:
     """The number and the result of each item, as they complete; nothing on MPI ranks other than 0.
 
     The error of an item ends the work. A process that dies is no error: an engine with a scheduler gives its items to
@@ -79,17 +79,13 @@ def spread(
 def _round(work: Callable[[T], R], waiting: dict[int, T], executor: Executor) -> Iterator[tuple[int, R]]:
     """One pass over the items; each that has a result leaves `waiting`, and no result stays in memory."""
     futures: dict[Future[R], int] = {executor.submit(work, item): index for index, item in waiting.items()}
-    pending: set[Future[R]] = set(futures)
     try:
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            while done:
-                future = done.pop()
-                index, result = futures.pop(future), future.result()
-                del waiting[index], future
-                yield index, result
+        for future in as_completed(list(futures)):
+            index, result = futures.pop(future), future.result()
+            del waiting[index], future
+            yield index, result
     finally:
-        for future in pending:
+        for future in futures:
             future.cancel()
 
 
@@ -119,6 +115,11 @@ def _dask(address: str) -> Iterator[Executor]:
         ) from None
     with client:
         yield client.get_executor(pure=False)
+
+
+def is_root(on: str) -> bool:
+    """Whether this process gives out the work: all do, except MPI ranks other than 0."""
+    return on != "mpi" or bool(_extra("mpi4py.MPI", "mpi").COMM_WORLD.Get_rank() == 0)
 
 
 @contextmanager

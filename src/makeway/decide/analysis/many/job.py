@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from makeway.decide.analysis.findings import Figures
 from makeway.decide.analysis.many.summary import KernelClass
+
+if TYPE_CHECKING:
+    from makeway.decide.analysis.threshold import Gate
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.99, 1.0)
 
@@ -101,6 +104,7 @@ class Job:
     kernels: tuple[KernelClass, ...] = ()  # of all ranks, most time first
     spreads: tuple[Spread, ...] = ()
     libraries: tuple[str, ...] = ()
+    gate: Gate | None = None
     notes: tuple[str, ...] = ()
 
     @property
