@@ -16,7 +16,7 @@ from operator import add, sub
 from statistics import median
 
 from makeway.decide.analysis.many.summary import CollectiveKey, Lane, StoredSummary
-from makeway.decide.analysis.matching import _SYMMETRIC, MOST_SPREAD_NS, SAMPLES, _pairs
+from makeway.decide.analysis.matching import _SYMMETRIC, MOST_SPREAD_NS, SAMPLES, _pairs, straight_offset_ns
 from makeway.values.timeline import Exchange, Span
 
 BATCH = 64  # ranks whose columns are in memory at once
@@ -173,6 +173,8 @@ class _Pairing:
         if same:
             ends = list(map(add, _starts_ns(member), durations_ns(member)))
             offset = self._shared_offset(ends)
+            if offset is None:
+                offset = straight_offset_ns(list(map(sub, ends, self.ends)), self.spread)
             if offset is not None and self._close(ends, offset):
                 return offset, None
         if self._spans is None:
