@@ -131,7 +131,7 @@ def grown_rank(
     starts, durations = source.starts_ns(lane), source.durations_ns(lane)
     times = -(-collectives // lane.rows)
     shifts = [pool[at : at + times * lane.rows] for at in (draw.randrange(POOL), draw.randrange(POOL))]
-    pieces = list(source.pieces(lane))
+    pieces = list(zip(*source.pieces(lane), strict=True))
     columns = LaneColumns(
         starts_ns=list(map(add, [start + n * period for n in range(times) for start in starts], shifts[0])),
         durations_ns=list(map(add, [*durations] * times, shifts[1])),

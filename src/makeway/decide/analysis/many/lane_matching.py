@@ -166,21 +166,29 @@ class _Pairing:
         self._sample = range(0, len(self.ends), max(1, len(self.ends) // SAMPLES))
         self._spans: list[Span] | None = None
 
-    def of(self, member: Member) -> tuple[int, array[int] | None]:
-        """How far the member's clock is ahead, and its row for each of ours: None is the same, -1 is none."""
-        keys = self._columns if self._has_same_columns(member) else None
-        same = keys is not None or _same_keys(member) == self.keys
-        if same:
-            ends = list(map(add, _starts_ns(member), durations_ns(member)))
+    def of(self, member: Member) -> tuple[int, array[int] | None, bool]:
+        """How far the member's clock is ahead, its row for each of ours, and whether it surely meets the others.
+
+        Rows are None if they are the same, and -1 where there is none. A member surely meets the others if its ends
+        lie within the spread of ours and each start is before our end: then it starts before anybody's end and spread.
+        """
+        if self._has_same_columns(member) or _same_keys(member) == self.keys:
+            durations = durations_ns(member)
+            ends = list(map(add, _starts_ns(member), durations))
+            apart = list(map(sub, ends, self.ends))
             offset = self._shared_offset(ends)
             if offset is None:
-                offset = straight_offset_ns(list(map(sub, ends, self.ends)), self.spread)
-            if offset is not None and self._close(ends, offset):
-                return offset, None
+                offset = straight_offset_ns(apart, self.spread)
+            if offset is not None:
+                low, high = offset - self.spread, offset + self.spread
+                if min(apart) >= low and max(apart) <= high:
+                    return offset, None, max(map(sub, apart, durations)) <= offset
+                if 2 * sum(map(range(low, high + 1).__contains__, apart)) >= len(apart):
+                    return offset, None, False
         if self._spans is None:
             self._spans = _spans(self.least)
         offset, pairs = _pairs(self._spans, _spans(member))
-        return offset, array("q", [pairs.get(row, -1) for row in range(len(self.ends))])
+        return offset, array("q", [pairs.get(row, -1) for row in range(len(self.ends))]), False
 
     def _has_same_columns(self, member: Member) -> bool:
         rows, table = self._columns
@@ -198,13 +206,6 @@ class _Pairing:
             low, high = bisect_left(ordered, end - self.spread), bisect_right(ordered, end + self.spread)
             shared += [ordered[place] - end for place in range(low, high) if self.keys[order[place]] == key]
         return round(median(shared)) if 2 * len(shared) > len(self._sample) else None
-
-    def _close(self, ends: Sequence[int], offset: int) -> bool:
-        apart = list(map(sub, ends, self.ends))
-        low, high = offset - self.spread, offset + self.spread
-        if min(apart) >= low and max(apart) <= high:
-            return True
-        return 2 * sum(map(range(low, high + 1).__contains__, apart)) >= len(apart)
 
 
 def _same_keys(member: Member) -> list[tuple[object, ...]]:
@@ -233,37 +234,61 @@ def _spans(member: Member) -> list[Span]:
 def _by_order(members: Sequence[Member]) -> LaneMatch:
     """Rows by order, keys and end times; each rank is paired with the one that recorded fewest."""
     pairing = _Pairing(min(members, key=lambda member: (member.rows, member.rank)))
-    amount = len(pairing.ends)
     table = pairing.least.stored.summary.keys
     symmetric = bytes(table[key].kind in _SYMMETRIC for key in _keys(pairing.least))
-    meets = any(symmetric)
+    meeting = _Meeting(len(symmetric)) if any(symmetric) else None
+    match = _ordered(members, pairing, None, sure=meeting is not None)
+    if match is None:
+        match = _ordered(members, pairing, (symmetric, meeting) if meeting else None, sure=False)
+    assert match is not None
+    return match
+
+
+class _Meeting:
+    """When the last rank arrived at each collective and the first one left, by the clock of one rank."""
+
+    def __init__(self, amount: int) -> None:
+        self.arrived, self.left = [-_FAR] * amount, [_FAR] * amount
+
+    def add(self, starts: Sequence[Sequence[int]], ends: Sequence[Sequence[int]]) -> None:
+        self.arrived, self.left = list(map(max, self.arrived, *starts)), list(map(min, self.left, *ends))
+
+
+def _ordered(
+    members: Sequence[Member], pairing: _Pairing, checked: tuple[bytes, _Meeting] | None, *, sure: bool
+) -> LaneMatch | None:
+    """The rows of all members; None as soon as one does not surely meet the others, where that is asked for.
+
+    `checked` are the collectives whose ranks must have met, and when they did.
+    """
+    amount = len(pairing.ends)
     complete, shortest = bytearray(b"\1" * amount), _Shortest(amount)
     rows: dict[int, array[int]] = {}
-    arrived, left = [-_FAR] * amount, [_FAR] * amount
     for batch in _batches(members):
         durations: list[Sequence[int]] = []
         starts: list[Sequence[int]] = []
         ends: list[Sequence[int]] = []
         for member in batch:
-            offset, own = (0, None) if member is pairing.least else pairing.of(member)
-            time = durations_ns(member)
-            start = _starts_ns(member, offset) if meets else ()
-            end: Sequence[int] = list(map(add, start, time))
+            offset, own, meets = (0, None, True) if member is pairing.least else pairing.of(member)
+            if sure and not meets:
+                return None
             if own is not None:
                 rows[member.rank] = own
                 for row in (row for row, other in enumerate(own) if other < 0):
                     complete[row] = 0
-                time = [time[row] for row in own]  # -1: any, since that row is dropped
-                start, end = ([start[row] for row in own], [end[row] for row in own]) if meets else ((), ())
-            durations.append(time)
-            starts.append(start)
-            ends.append(end)
-        if meets:
-            arrived, left = list(map(max, arrived, *starts)), list(map(min, left, *ends))
+            time = durations_ns(member)
+            durations.append(_picked(time, own))  # -1 picks any, since that row is dropped
+            if checked:
+                start = _starts_ns(member, offset)
+                starts.append(_picked(start, own))
+                ends.append(_picked(list(map(add, start, time)), own))
+        if checked:
+            checked[1].add(starts, ends)
         shortest.add([member.rank for member in batch], durations)
-    if meets:
+    if checked:
+        symmetric, meeting = checked
         for row in compress(range(amount), symmetric):
-            if arrived[row] > left[row] + pairing.spread:
+            if meeting.arrived[row] > meeting.left[row] + pairing.spread:
                 complete[row] = 0
     return shortest.result(complete, rows)
 

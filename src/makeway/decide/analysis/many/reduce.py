@@ -11,9 +11,10 @@ import re
 import tempfile
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from operator import sub
 from typing import IO
 
 from makeway.decide.analysis.many.job import Communicator, Job, JobCause, JobRank, LedgerTime, Spread, spread_of
@@ -235,13 +236,17 @@ def _add_waiting(member: Member, spooled: _Spooled, waited: dict[int, int], expo
             own = durations if rows is None else [durations[row] for row in rows]
             time = sum(compress(own, chosen)) - sum(compress(transfers, chosen))
         exposed[labels[label - 1]] += time
-    if any(lane.pieces for lane in member.lanes):
-        transfer_of = transfers if rows is None else dict(zip(rows, transfers, strict=True))
-        for row, offset, time, label in _pieces(member):
-            if rows is None or row in transfer_of:
-                waiting = min(durations[row] - transfer_of[row] - offset, time)
-                if waiting > 0:
-                    exposed[labels[label]] += waiting
+    piece_rows, offsets, times, codes = _pieces(member)
+    if rows is not None:
+        transfer_of = dict(zip(rows, transfers, strict=True))
+        transfers = array("q", [transfer_of.get(row, durations[row]) for row in range(len(durations))])  # no waiting
+    waiting = map(sub, map(durations.__getitem__, piece_rows), map(transfers.__getitem__, piece_rows))
+    by_label = [0] * len(labels)
+    for code, time in zip(codes, map(min, map(sub, waiting, offsets), times), strict=True):
+        if time > 0:
+            by_label[code] += time
+    for name, time in zip(labels, by_label, strict=True):
+        exposed[name] += time
 
 
 def _whole(member: Member) -> bytes:
@@ -250,14 +255,20 @@ def _whole(member: Member) -> bytes:
     return columns if order is None else bytes([columns[row] for row in order])
 
 
-def _pieces(member: Member) -> Iterator[tuple[int, int, int, int]]:
-    order = order_of(member)
-    place = None if order is None else {row: at for at, row in enumerate(order)}
+def _pieces(member: Member) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]:
+    """Rows, offsets, times and labels of the exposed times that are not a whole collective."""
+    if len(member.lanes) == 1:
+        return member.stored.pieces(member.lanes[0])
+    place = {row: at for at, row in enumerate(order_of(member) or ())}
+    columns: tuple[list[int], ...] = ([], [], [], [])
     before = 0
     for lane in member.lanes:
-        for row, offset, time, label in member.stored.pieces(lane):
-            yield (row if place is None else place[row + before]), offset, time, label
+        rows, *others = member.stored.pieces(lane)
+        columns[0].extend(place[row + before] for row in rows)
+        for column, more in zip(columns[1:], others, strict=True):
+            column.extend(more)
         before += lane.rows
+    return columns[0], columns[1], columns[2], columns[3]
 
 
 def _job_rank(summary: RankSummary, totals: _Totals, *, alone: bool) -> JobRank:

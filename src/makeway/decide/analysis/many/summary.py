@@ -124,18 +124,10 @@ class LaneColumns:
             pack([0, *steps] if numbers else []),
             pack(self.whole),
             pack([after - before for before, after in zip([0, *rows], rows, strict=False)]),
-            pack(list(self._piece_gaps())),
+            pack(self.piece_offsets_ns),
             pack(self.piece_times_ns),
             pack(self.piece_labels),
         )
-
-
-    def _piece_gaps(self) -> Iterator[int]:
-        """The time before each piece, from the end of the one before or the start of the collective."""
-        before, end = -1, 0
-        for row, offset, time in zip(self.piece_rows, self.piece_offsets_ns, self.piece_times_ns, strict=True):
-            yield offset - end if row == before else offset
-            before, end = row, offset + time
 
 
 def encoded(summary: RankSummary, columns: Sequence[tuple[bytes, ...]]) -> bytes:
@@ -181,15 +173,11 @@ class StoredSummary:
         column = self._column(lane, 4, lane.rows)
         return bytes(column)
 
-    def pieces(self, lane: Lane) -> Iterator[tuple[int, int, int, int]]:
-        """Row, offset, time and label of each exposed time that is not a whole collective."""
-        rows = accumulate(self._column(lane, 5, lane.pieces))
-        before, end = -1, 0
-        columns = (self._column(lane, number, lane.pieces) for number in (6, 7, 8))
-        for row, gap, time, label in zip(rows, *columns, strict=True):
-            offset = end + gap if row == before else gap
-            yield row, offset, time, label
-            before, end = row, offset + time
+    def pieces(self, lane: Lane) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]:
+        """Rows, offsets, times and labels of the exposed times that are not a whole collective."""
+        rows = list(accumulate(self._column(lane, 5, lane.pieces)))
+        offsets, times, labels = (self._column(lane, number, lane.pieces) for number in (6, 7, 8))
+        return rows, offsets, times, labels
 
     def _column(self, lane: Lane, number: int, rows: int) -> Sequence[int]:
         try:
