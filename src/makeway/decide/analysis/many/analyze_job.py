@@ -112,7 +112,12 @@ def write_shard(
 
 def merge(paths: Iterable[Path | str]) -> Job:
     """The job whose shards are in these files."""
-    return job_of(stored_summaries([Path(path) for path in paths]))
+    files = [Path(path) for path in paths]
+    try:
+        return job_of(stored_summaries(files))
+    except (IndexError, KeyError, ValueError, OverflowError) as error:  # columns that contradict their header
+        names = ", ".join(printable(path) for path in files[:3])
+        raise InputError(f"the summaries in {names} contradict themselves ({error}); write them again") from None
 
 
 def _summarised(

@@ -24,7 +24,7 @@ def pack(numbers: Sequence[int]) -> bytes:
     width = next(width for width in _CODES if largest < 1 << 8 * width)
     data = _little(array(_CODES[width], numbers)).tobytes()
     planes = b"".join(data[plane::width] for plane in range(width))
-    return bytes((width,)) + zstandard.ZstdCompressor(level=_LEVEL).compress(planes)
+    return bytes((width,)) + zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(planes)
 
 
 def unpack(packed: bytes, rows: int) -> array[int]:

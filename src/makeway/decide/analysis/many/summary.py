@@ -137,7 +137,7 @@ def encoded(summary: RankSummary, columns: Sequence[tuple[bytes, ...]]) -> bytes
         sizes = tuple(map(len, packed))
         lanes.append(replace(lane, sizes=sizes, at=at))
         at += sum(sizes)
-    header = zstandard.ZstdCompressor(level=9).compress(msgspec.msgpack.encode(replace(summary, lanes=tuple(lanes))))
+    header = zstandard.ZstdCompressor(level=9, write_checksum=True).compress(msgspec.msgpack.encode(replace(summary, lanes=tuple(lanes))))
     body = b"".join(part for packed in columns for part in packed)
     return _LENGTHS.pack(len(header) + len(body), len(header)) + header + body
 
@@ -220,11 +220,11 @@ def _entries(file: BinaryIO, path: Path) -> Iterator[StoredSummary]:
 
 def _header(data: bytes, name: str) -> RankSummary:
     try:
-        if zstandard.frame_content_size(data) > MOST_HEADER_BYTES:
+        if not 0 <= zstandard.frame_content_size(data) <= MOST_HEADER_BYTES:
             raise InputError(f"{name} is damaged: a header is too long")
         plain = zstandard.ZstdDecompressor().decompress(data, max_output_size=MOST_HEADER_BYTES)
         summary = msgspec.msgpack.decode(plain, type=RankSummary)
-    except (zstandard.ZstdError, msgspec.DecodeError) as error:
+    except (zstandard.ZstdError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{name} is damaged: {error}") from None
     if any(not 0 <= max(lane.rows, lane.pieces) <= MOST_ROWS or len(lane.sizes) != 9 for lane in summary.lanes):
         raise InputError(f"{name} is damaged: a header names impossible columns")
