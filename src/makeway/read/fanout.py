@@ -21,7 +21,7 @@ from makeway.values.errors import InputError, MissingExtraError, UnsupportedErro
 
 ENGINES = ("local", "dask", "mpi", "slurm")
 ATTEMPTS = 4  # an item is tried this often if the process that works on it dies
-CONNECT_S = 10  # to a Dask scheduler
+CONNECT_S = 5  # to a Dask scheduler
 
 T = TypeVar("T")
 R = TypeVar("R")

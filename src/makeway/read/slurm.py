@@ -26,7 +26,7 @@ from makeway.values.errors import UnsupportedError
 AT_ONCE = 64  # jobs in Slurm's queue
 POLL_S = 0.25
 LOOK_S = 2.0  # between two looks at the queue
-VISIBLE_S = 10.0  # a result may become visible this long after its job has left the queue
+VISIBLE_S = 5.0  # a result may become visible this long after its job has left the queue
 
 P = ParamSpec("P")
 T = TypeVar("T")
