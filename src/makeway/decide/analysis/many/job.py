@@ -1,4 +1,4 @@
-"""`Job`: what the summaries of all ranks show together."""
+"""`JobAnalysis`: what the summaries of all ranks show together."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class JobAnalysis:
     """A job of any number of ranks, from their summaries."""
 
     ranks: tuple[JobRank, ...]

@@ -1,4 +1,4 @@
-"""The reduce: summaries of all ranks to one `Job`, one communicator at a time.
+"""The reduce: summaries of all ranks to one `JobAnalysis`, one communicator at a time.
 
 Two passes. The first matches the collectives of each communicator; its results go to a temporary file. The second
 takes each rank in turn and splits its exposed time into waiting and the rest. So memory holds the headers of all
@@ -13,11 +13,11 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, pairwise
 from operator import sub
 from typing import IO
 
-from makeway.decide.analysis.many.job import Communicator, Job, JobCause, JobRank, LedgerTime, Spread, spread_of
+from makeway.decide.analysis.many.job import Communicator, JobAnalysis, JobCause, JobRank, LedgerTime, Spread, spread_of
 from makeway.decide.analysis.many.lane_matching import LaneMatch, Member, durations_ns, match_lane, order_of
 from makeway.decide.analysis.many.summary import KernelClass, Lane, RankSummary, StoredSummary
 from makeway.decide.analysis.matching import _straggler
@@ -46,7 +46,7 @@ class _Totals:
     communicators: list[Communicator] = field(default_factory=list)
 
 
-def job_of(stored: Sequence[StoredSummary], *, notes: Sequence[str] = ()) -> Job:
+def job_of(stored: Sequence[StoredSummary], *, notes: Sequence[str] = ()) -> JobAnalysis:
     """What the summaries of all ranks of a job show together."""
     stored = sorted(stored, key=lambda item: item.summary.rank)
     _refuse_duplicates(stored)
@@ -56,7 +56,7 @@ def job_of(stored: Sequence[StoredSummary], *, notes: Sequence[str] = ()) -> Job
     waiting = sum(totals.caused.values())
     late = sorted(((rank, ns / waiting) for rank, ns in totals.caused.items() if ns), key=lambda r: (-r[1], r[0]))
     straggler, share = _straggler(totals.caused, totals.total_ns)
-    return Job(
+    return JobAnalysis(
         ranks=ranks,
         origin=" and ".join(sorted({summary.origin for summary in summaries})),
         spans=sum(summary.spans for summary in summaries),
@@ -81,7 +81,7 @@ def job_of(stored: Sequence[StoredSummary], *, notes: Sequence[str] = ()) -> Job
 def _refuse_duplicates(stored: Sequence[StoredSummary]) -> None:
     if not stored:
         raise InputError("there is no rank: give at least one trace, or a file of summaries that is not empty")
-    for before, after in zip(stored, stored[1:], strict=False):
+    for before, after in pairwise(stored):
         if before.summary.rank == after.summary.rank:
             sources = " and ".join(sorted((before.summary.source, after.summary.source)))
             raise TraceError(f"{sources} both say they are rank {after.summary.rank}: give one recording of each rank")
@@ -240,11 +240,11 @@ def _add_waiting(member: Member, spooled: _Spooled, waited: dict[int, int], expo
     if rows is not None:
         transfer_of = dict(zip(rows, transfers, strict=True))
         transfers = array("q", [transfer_of.get(row, durations[row]) for row in range(len(durations))])  # no waiting
-    waiting = map(sub, map(durations.__getitem__, piece_rows), map(transfers.__getitem__, piece_rows))
+    waiting = list(map(sub, durations, transfers))
     by_label = [0] * len(labels)
-    for code, time in zip(codes, map(min, map(sub, waiting, offsets), times), strict=True):
-        if time > 0:
-            by_label[code] += time
+    for code, left, time in zip(codes, map(sub, map(waiting.__getitem__, piece_rows), offsets), times, strict=True):
+        if left > 0:
+            by_label[code] += left if left < time else time
     for name, time in zip(labels, by_label, strict=True):
         exposed[name] += time
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -113,9 +113,9 @@ class LaneColumns:
 
     def packed(self) -> tuple[bytes, ...]:
         starts = self.starts_ns
-        gaps = [0, *(after - before for before, after in zip(starts, starts[1:], strict=False))]
+        gaps = [0, *(after - before for before, after in pairwise(starts))]
         numbers = self.sequence or []
-        steps = zigzag(after - before for before, after in zip(numbers, numbers[1:], strict=False))
+        steps = zigzag(after - before for before, after in pairwise(numbers))
         rows = self.piece_rows
         return (
             pack(gaps[: len(starts)]),
@@ -137,7 +137,9 @@ def encoded(summary: RankSummary, columns: Sequence[tuple[bytes, ...]]) -> bytes
         sizes = tuple(map(len, packed))
         lanes.append(replace(lane, sizes=sizes, at=at))
         at += sum(sizes)
-    header = zstandard.ZstdCompressor(level=9, write_checksum=True).compress(msgspec.msgpack.encode(replace(summary, lanes=tuple(lanes))))
+    header = zstandard.ZstdCompressor(level=9, write_checksum=True).compress(
+        msgspec.msgpack.encode(replace(summary, lanes=tuple(lanes)))
+    )
     body = b"".join(part for packed in columns for part in packed)
     return _LENGTHS.pack(len(header) + len(body), len(header)) + header + body
 
