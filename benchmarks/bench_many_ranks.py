@@ -2,10 +2,11 @@
 
     python benchmarks/bench_many_ranks.py [--ranks 4096] [--collectives 20000] [--folder /tmp/many-ranks]
 
-Ranks are grown from real recordings: the map and the sizes are measured on whole traces of that many collectives
-(two recordings, repeated: exact repeats compress too well, so judge the size by the ranks below), the reduce on summaries of all ranks. A rank repeats one of the recorded ranks, and every
-start and duration is shifted at random by up to 2 us, so that no two ranks compress alike. Goals: a summary of at most
-2 % of its trace; a map within 1.5 times of reading the file with msgspec and isal; a reduce in 60 s and 2 GB.
+Ranks are grown from real recordings. The map is measured on whole traces of that many collectives: two recordings,
+repeated. Exact repeats compress too well, so judge the size by the summaries of all ranks, on which the reduce is
+measured: a rank repeats one of the recorded ranks, and every start and duration is shifted at random by up to 2 us.
+Goals: a summary of at most 2 % of its trace; a map within 1.5 times of reading the file with msgspec and isal; a reduce
+in 60 s and 2 GB.
 """
 
 from __future__ import annotations
