@@ -52,7 +52,8 @@ def job_of(stored: Sequence[StoredSummary], *, notes: Sequence[str] = ()) -> Job
     _refuse_duplicates(stored)
     summaries = [item.summary for item in stored]
     totals = _matched(stored)
-    ranks = tuple(_job_rank(summary, totals, alone=len(stored) == 1) for summary in summaries)
+    alone = len(stored) == 1 or not any(summary.lanes for summary in summaries)
+    ranks = tuple(_job_rank(summary, totals, alone=alone) for summary in summaries)
     waiting = sum(totals.caused.values())
     late = sorted(((rank, ns / waiting) for rank, ns in totals.caused.items() if ns), key=lambda r: (-r[1], r[0]))
     straggler, share = _straggler(totals.caused, totals.total_ns)
