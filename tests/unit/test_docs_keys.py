@@ -34,6 +34,8 @@ DOCUMENTS = [
     f"analyze {RECORDING} --jobs 1",
     f"analyze {RECORDING} --no-what-if --fail-if exposed>1% --jobs 1",
     "compare examples/recordings/ddp-gloo-2ranks examples/recordings/ddp-gloo-2ranks-controlled --jobs 1",
+    f"analyze {RECORDING} --on local --no-cache --jobs 1 --fail-if exposed>1%",
+    f"analyze {RECORDING} --shard 1/2 --out s.summary --no-cache --jobs 1",
     "bench gemm-ar --on sim:H100-SXM5-80GB --control priority --no-plan",
     "bench cb-ar --on sim:A40 --grid 16x16 --tile 64x64x32,64x64x64",
     "run --plan examples/cpu-plan.toml --dry-run -- true",

@@ -25,6 +25,7 @@ COMMANDS = {
     "doctor": "what this machine offers and which controls work here; --self-test proves them, --calibrate measures",
     "export": "a plan as environment variables, tuner file, framework options or compiler flags",
     "inspect": "resources of every kernel in a cubin, fatbin, shared library or hsaco",
+    "merge": "the shards of a job of thousands of ranks, analysed on many machines, to one answer",
     "plan": "choose the controls for a workload or a recorded step, and say why",
     "residency": "does a collective's block fit beside a kernel; which pad or thread count makes room",
     "run": "run an unmodified program under a plan, and check that each control took effect",

@@ -248,8 +248,24 @@ def _offset_ns(
         return 0
     shared = ahead[bisect_left(ahead, -spread_ns) : bisect_right(ahead, spread_ns)]
     if 2 * len(shared) <= len(sample):
+        if keys == second_keys and (offset := straight_offset_ns(_apart(first, second), spread_ns)) is not None:
+            return offset
         shared = _densest(ahead, 2 * spread_ns)
     return round(median(shared))
+
+
+def _apart(first: Sequence[Span], second: Sequence[Span]) -> list[int]:
+    return [theirs.end_ns - ours.end_ns for ours, theirs in zip(first, second, strict=True)]
+
+
+def straight_offset_ns(apart: Sequence[int], spread_ns: int) -> int | None:
+    """How far one clock is ahead if two ranks recorded the same collectives in order; None if their ends disagree.
+
+    `apart` is how much later each collective ended by that clock.
+    """
+    middle = round(median(apart))
+    near = range(middle - spread_ns, middle + spread_ns + 1)
+    return middle if 2 * sum(map(near.__contains__, apart)) >= len(apart) else None
 
 
 def _densest(ordered: list[int], width: int) -> list[int]:
