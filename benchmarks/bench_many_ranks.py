@@ -158,7 +158,14 @@ def grown_rank(
         pieces=len(columns.piece_rows),
     )
     scaled = {name: times * amount for name, amount in summary.ledger.items()}
-    grown = replace(summary, rank=rank, world=ranks, lanes=(placed,), ledger=scaled, notes=())
+    grown = replace(
+        summary,
+        rank=rank,
+        stamp=replace(summary.stamp, rank=rank, world=ranks),
+        lanes=(placed,),
+        ledger=scaled,
+        notes=(),
+    )
     return encoded(grown, [columns.packed()])
 
 

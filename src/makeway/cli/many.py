@@ -12,6 +12,7 @@ from makeway.cli.streams import say
 from makeway.decide.analysis.many.analyze_job import MANY_FILES, analyze_job, parse_shard, write_shard
 from makeway.decide.analysis.many.map_rank import MapOptions
 from makeway.decide.analysis.threshold import gate, parse_threshold
+from makeway.read.traces.read import more_traces_than
 from makeway.values.errors import InputError
 
 _ONE_BY_ONE = {"perfetto": "--perfetto", "hta_compatible": "--hta-compatible"}
@@ -19,8 +20,7 @@ _ONE_BY_ONE = {"perfetto": "--perfetto", "hta_compatible": "--hta-compatible"}
 
 def many_traces(paths: Sequence[Path]) -> bool:
     """Whether there are too many traces to look at each rank one by one."""
-    files = sum(len(list(path.iterdir())) if path.is_dir() else 1 for path in paths)
-    return files > MANY_FILES
+    return more_traces_than(MANY_FILES, paths)
 
 
 def run_job(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from makeway.show.analysis_details import (
     what_if_sections,
 )
 from makeway.show.analysis_evidence import communication_data, communication_sections
-from makeway.show.analysis_ledger import headline, lead, ledger_data, ledger_sections
+from makeway.show.analysis_ledger import headline, lead, ledger_data, ledger_sections, rank_ledger_sections
 from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Go, Paragraph, Part, Report, Section, Table
 from makeway.show.data import milliseconds, record
 from makeway.show.numbers import count, number, time_text
@@ -42,6 +42,7 @@ def report(analysis: Analysis, *, arguments: str = "") -> Report:
         lead=(lead(analysis),),
         sections=(
             *ledger_sections(analysis),
+            *rank_ledger_sections(analysis),
             Section(name="advice", title="Advice", blocks=(_advice_table(analysis),)),
             Section(name="time", title="Where the time went", blocks=(_time_bars(analysis),), detail=True),
             Section(name="per-rank", title="Ranks", blocks=_rank_blocks(analysis)),

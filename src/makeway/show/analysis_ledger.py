@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from makeway.decide.analysis.analyze import Analysis
 from makeway.decide.analysis.findings import RankFindings
 from makeway.decide.analysis.ledger import IDLE, Ledger, LedgerLine, LineKind
+from makeway.decide.analysis.many.job import JobAnalysis, JobRank
 from makeway.decide.analysis.names import short_name
 from makeway.show.blocks import Cell, Column, Headline, Paragraph, Section, Table
 from makeway.show.data import milliseconds, rounded
@@ -23,7 +25,7 @@ _IDLE_REASONS: dict[LineKind, str] = {
 }
 
 
-def headline(analysis: Analysis) -> Headline:
+def headline(analysis: Analysis | JobAnalysis) -> Headline:
     """The verdict: where most of the time goes that is not compute: exposed communication, idle time or copies.
 
     Where a job's communication is not recognised, no figure is to be trusted before that is known.
@@ -53,7 +55,7 @@ def headline(analysis: Analysis) -> Headline:
     return Headline(sentence=sentence, origin=analysis.origin, value=exposed_ns / _MS, unit="ms")
 
 
-def _mostly(rank: RankFindings) -> str:
+def _mostly(rank: RankFindings | JobRank) -> str:
     """What most of the exposed time is, if it is not transfer."""
     whole = rank.ledger.exposed_ns
     if 2 * rank.ledger.ns("waiting") > whole:
@@ -69,8 +71,8 @@ def _mostly(rank: RankFindings) -> str:
     return ", mostly for lack of room" if 2 * rank.ledger.ns("no-room") > whole else ""
 
 
-def _idle_headline(analysis: Analysis) -> Headline:
-    worst = max(analysis.ranks, key=lambda rank: (rank.ledger.idle_ns, -rank.rank))
+def _idle_headline(analysis: Analysis | JobAnalysis) -> Headline:
+    worst = max(_ranks(analysis), key=lambda rank: (rank.ledger.idle_ns, -rank.rank))
     ledger = worst.ledger
     longest = max((line for line in ledger.lines if line.kind in IDLE), key=lambda line: line.ns)
     sentence = (
@@ -80,8 +82,8 @@ def _idle_headline(analysis: Analysis) -> Headline:
     return Headline(sentence=sentence, origin=analysis.origin, value=ledger.idle_ns / _MS, unit="ms")
 
 
-def _copies_headline(analysis: Analysis) -> Headline:
-    worst = max(analysis.ranks, key=lambda rank: (rank.ledger.ns("copies"), -rank.rank))
+def _copies_headline(analysis: Analysis | JobAnalysis) -> Headline:
+    worst = max(_ranks(analysis), key=lambda rank: (rank.ledger.ns("copies"), -rank.rank))
     ledger, copies_ns = worst.ledger, worst.ledger.ns("copies")
     sentence = (
         f"The GPU{_on_rank(analysis, worst)} only copies or fills memory for {percent(ledger.percent(copies_ns))} of "
@@ -90,7 +92,11 @@ def _copies_headline(analysis: Analysis) -> Headline:
     return Headline(sentence=sentence, origin=analysis.origin, value=copies_ns / _MS, unit="ms")
 
 
-def _on_rank(analysis: Analysis, rank: RankFindings) -> str:
+def _ranks(analysis: Analysis | JobAnalysis) -> Sequence[RankFindings | JobRank]:
+    return analysis.ranks
+
+
+def _on_rank(analysis: Analysis | JobAnalysis, rank: RankFindings | JobRank) -> str:
     return f" of rank {rank.rank}" if len(analysis.ranks) > 1 else ""
 
 
@@ -116,20 +122,18 @@ def lead(analysis: Analysis) -> Paragraph:
 # --- the lines -------------------------------------------------------------------------------------
 
 
-def ledger_sections(analysis: Analysis) -> tuple[Section, ...]:
-    """The ledger of the job, and of each rank in the details; none where nothing was recorded."""
-    ledger = analysis.ledger
-    if not ledger.lines:
+def ledger_sections(analysis: Analysis | JobAnalysis) -> tuple[Section, ...]:
+    """The ledger of the job; none where nothing was recorded."""
+    if not analysis.ledger.lines:
         return ()
     several = len(analysis.ranks) > 1
     caption = (
         "Where the time of all ranks goes; the lines add up." if several else "Where the step goes; the lines add up."
     )
-    job = Section(name="ledger", title="Ledger", blocks=(_job_table(analysis, caption, several=several),))
-    return (job, *((_rank_section(analysis),) if several else ()))
+    return (Section(name="ledger", title="Ledger", blocks=(_job_table(analysis, caption, several=several),)),)
 
 
-def _job_table(analysis: Analysis, caption: str, *, several: bool) -> Table:
+def _job_table(analysis: Analysis | JobAnalysis, caption: str, *, several: bool) -> Table:
     ledger = analysis.ledger
     return Table(
         name="ledger-table",
@@ -156,7 +160,7 @@ def _job_table(analysis: Analysis, caption: str, *, several: bool) -> Table:
     )
 
 
-def _most_ns(analysis: Analysis, line: LedgerLine) -> int:
+def _most_ns(analysis: Analysis | JobAnalysis, line: LedgerLine) -> int:
     return max(own.ns for rank in analysis.ranks for own in rank.ledger.lines if own.name == line.name)
 
 
@@ -165,7 +169,10 @@ def _top(line: LedgerLine) -> Cell:
     return Cell(", ".join(list(kernels)[:2]), hint="\n".join(kernel for kernel, _ in line.top) or None)
 
 
-def _rank_section(analysis: Analysis) -> Section:
+def rank_ledger_sections(analysis: Analysis) -> tuple[Section, ...]:
+    """The ledger of each rank, for the details; none for a rank alone, whose ledger is the job's."""
+    if len(analysis.ranks) == 1 or not analysis.ledger.lines:
+        return ()
     table = Table(
         name="rank-ledgers",
         caption="The ledger of each rank; its lines add up to the wall time of its steps.",
@@ -183,7 +190,7 @@ def _rank_section(analysis: Analysis) -> Section:
         ),
         filtered=True,
     )
-    return Section(name="ledgers", title="Ledgers of the ranks", blocks=(table,), detail=True)
+    return (Section(name="ledgers", title="Ledgers of the ranks", blocks=(table,), detail=True),)
 
 
 def ledger_data(ledger: Ledger) -> list[dict[str, Any]]:

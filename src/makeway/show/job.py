@@ -6,6 +6,8 @@ from typing import Any
 
 from makeway.decide.analysis.many.analyze_job import ShardFile
 from makeway.decide.analysis.many.job import JobAnalysis, JobRank
+from makeway.show.analysis_evidence import communication_data, communication_sections
+from makeway.show.analysis_ledger import headline, ledger_data, ledger_sections
 from makeway.show.blocks import Cell, Column, Facts, Headline, Paragraph, Report, Section, Table
 from makeway.show.data import milliseconds, record, rounded
 from makeway.show.numbers import count, number, percent, time_text
@@ -28,16 +30,17 @@ def _job(job: JobAnalysis, arguments: str) -> Report:
     return Report(
         result="job",
         over=f"makeway analyze, {count(len(job.ranks), 'rank')}",
-        headline=_headline(job),
+        headline=headline(job),
         lead=(_lead(job),),
         sections=(
-            Section(name="ledger", title="Where the job's time went", blocks=(_ledger_table(job),)),
+            *ledger_sections(job),
             Section(name="late", title="Ranks that others wait for", blocks=(_late_table(job),)),
             Section(name="worst", title="Ranks with most exposed communication", blocks=(_rank_table(job, worst),)),
             Section(name="spread", title="Spread over the ranks", blocks=(_spread_table(job),)),
             Section(name="communicators", title="Communicators", blocks=(_communicator_table(job),)),
             Section(name="causes", title="Causes", blocks=(_cause_table(job),), detail=True),
             Section(name="kernels", title="Kernels", blocks=(_kernel_table(job),), detail=True),
+            *communication_sections(job),
             provenance(
                 arguments,
                 numbers=job.origin,
@@ -60,18 +63,6 @@ def worst_ranks(job: JobAnalysis) -> list[JobRank]:
     return sorted(job.ranks, key=lambda rank: (-rank.figures.exposed_ns, rank.rank))[:MOST_RANKS]
 
 
-def _headline(job: JobAnalysis) -> Headline:
-    worst, figures = job.worst, job.worst.figures
-    if not figures.comm_ns:
-        sentence = f"No communication in the recorded {time_text(figures.span_ns)}"
-        return Headline(sentence=sentence, origin=job.origin)
-    sentence = (
-        f"{time_text(figures.exposed_ns)} of communication is exposed on rank {worst.rank}: "
-        f"{percent(figures.exposed_percent or 0.0)} of the recorded {time_text(figures.span_ns)}"
-    )
-    return Headline(sentence=sentence, origin=job.origin, value=figures.exposed_ns / _MS, unit="ms")
-
-
 def _lead(job: JobAnalysis) -> Paragraph:
     sentences = [f"This is the most of {len(job.ranks):,} ranks; the median is {time_text(job.spreads[0].median_ns)}."]
     if job.straggler_rank is not None and job.straggler_share is not None:
@@ -88,27 +79,6 @@ def _lead(job: JobAnalysis) -> Paragraph:
             f"{time_text(job.transfer_ns)} of transfer and {time_text(job.mean_waiting_ns)} of waiting per rank."
         )
     return Paragraph(text=" ".join(sentences), origin=job.origin)
-
-
-def _ledger_table(job: JobAnalysis) -> Table:
-    return Table(
-        name="ledger-lines",
-        caption="GPU time of all ranks; the lines add up to the recorded time.",
-        origin=job.origin,
-        columns=(
-            Column("line"),
-            Column("all ranks ms", "number"),
-            Column("%", "number", None, "of the recorded time of all ranks"),
-        ),
-        rows=tuple(
-            (
-                Cell(line.line),
-                number(line.time_ns, scale=_MS),
-                number(_share(line.time_ns, job.span_ns), 1),
-            )
-            for line in job.ledger
-        ),
-    )
 
 
 def _share(part_ns: float, whole_ns: float) -> float | None:
@@ -253,7 +223,8 @@ def _cause_table(job: JobAnalysis) -> Table:
         columns=(
             Column("cause"),
             Column("time is"),
-            Column("all ranks ms", "number"),
+            Column("all ranks ms", "number", None, "what it costs"),
+            Column("delay ms", "number", None, "late: from ready to start; most of it costs nothing"),
             Column("ranks", "number"),
             Column("worst rank", "number"),
             Column("its ms", "number"),
@@ -263,6 +234,7 @@ def _cause_table(job: JobAnalysis) -> Table:
                 Cell(cause.kind),
                 Cell(cause.of),
                 number(cause.time_ns, scale=_MS),
+                number(cause.delay_ns, scale=_MS),
                 number(cause.ranks, 0),
                 Cell(str(cause.worst_rank), cause.worst_rank),
                 number(cause.worst_ns, scale=_MS),
@@ -306,10 +278,8 @@ def _data(job: JobAnalysis) -> dict[str, Any]:
             {"rank": rank, "share": share, "percent": 100 * share, "caused_ms": milliseconds(caused[rank])}
             for rank, share in job.late_ranks[:MOST_LATE]
         ],
-        "ledger": [
-            {"line": line.line, "ms": milliseconds(line.time_ns), "percent": _share(line.time_ns, job.span_ns)}
-            for line in job.ledger
-        ],
+        "ledger": ledger_data(job.ledger),
+        "communication": communication_data(job),
         "spans": job.spans,
         "spreads": [record(item) for item in job.spreads],
         "communicators": [record(item) for item in job.communicators],
@@ -326,7 +296,7 @@ def _rank_data(rank: JobRank) -> dict[str, Any]:
     return {
         **record(rank, without=("figures", "ledger")),
         **record(rank.figures),
-        "ledger": [{"line": line.line, "ms": milliseconds(line.time_ns)} for line in rank.ledger],
+        "ledger": ledger_data(rank.ledger),
     }
 
 

@@ -194,6 +194,7 @@ def _combined(
         runs=[{stamp.rank for stamp in group} for group in groups_of_ranks],
     )
     evidence = communication([record.evidence for record in records])
+    first_notes = [note for note in (runs_note(groups_of_ranks), evidence.missing_note) if note]
     causes = with_costs(with_waiting([cause for record in records for cause in record.causes], matching))
     ranks = _with_ledgers(records, matching, causes)
     groups = cause_groups(causes)
@@ -218,7 +219,7 @@ def _combined(
         devices=tuple(sorted({record.device.name for record in records if record.device})),
         what_if=answers,
         no_what_if=no_answers,
-        notes=(*notes, *_first_notes(evidence, groups_of_ranks), *_notes(records, matching)),
+        notes=(*notes, *first_notes, *_notes(records, matching)),
         timelines=tuple(timelines),
     )
 
@@ -286,20 +287,6 @@ def _refuse_duplicates(records: Sequence[RankRecord], groups: Sequence[Sequence[
                 "or analyse each file by itself"
             )
         seen[rank] = source
-
-
-def _first_notes(evidence: Communication, groups: Sequence[Sequence[RunStamp]]) -> tuple[str, ...]:
-    """What a reader must know before any figure: communication that is not recognised, and several runs."""
-    notes = [note] if (note := runs_note(groups)) else []
-    if evidence.missing:
-        likely = ", ".join(f"{item.name} ({item.time_ns / 1e6:,.3f} ms)" for item in evidence.suggested)
-        hint = (
-            f"likeliest: {likely}; to count them, add {evidence.suggestion}"
-            if evidence.suggestion
-            else "no kernel's name suggests it; name your own with --comm-names"
-        )
-        notes.append(f"the job has {evidence.world:,} ranks, but no kernel here is known to communicate; {hint}")
-    return tuple(notes)
 
 
 def _notes(records: Sequence[RankRecord], matching: Matching) -> tuple[str, ...]:

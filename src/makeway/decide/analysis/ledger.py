@@ -49,11 +49,13 @@ class LedgerLine:
 
     kind: LineKind
     ns: int
-    rank: int | None = None  # waiting: the rank that arrived late
+    rank: int | None = None  # waiting: the rank that arrived late; None in a job of many ranks
     top: Top = ()  # compute, copies: by the kernel that ran; idle: by the one that ran next; exposed: the collective
 
     @property
     def name(self) -> str:
+        if self.kind == "waiting" and self.rank is None:
+            return "exposed: waiting for other ranks"
         return LINE_NAMES[self.kind].format(rank=self.rank)
 
 

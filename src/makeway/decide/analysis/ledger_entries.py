@@ -89,7 +89,12 @@ def line_of(cause: Cause) -> LineKind | None:
         case "late":
             return "no-room" if cause.kind == "no-room" else None
         case "exposed":
-            return _EXPOSED_BY.get(cause.kind, "transfer")
+            return exposed_line(cause.kind)
+
+
+def exposed_line(cause: CauseKind) -> LineKind:
+    """The line of exposed time with this cause."""
+    return _EXPOSED_BY.get(cause, "transfer")
 
 
 def _exposed_lines(exposed_ns: int, causes: Iterable[Cause]) -> Iterator[LedgerLine]:

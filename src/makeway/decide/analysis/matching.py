@@ -70,7 +70,7 @@ def _summary(matched: Sequence[Matched], recorded: Mapping[int, int]) -> Matchin
             left[rank] -= 1
     waiting = sum(caused.values())
     late = sorted(((rank, ns / waiting) for rank, ns in caused.items() if ns), key=lambda item: (-item[1], item[0]))
-    straggler, share = _straggler(caused, total_ns)
+    straggler, share = straggler_of(caused, total_ns)
     return Matching(
         matched=tuple(matched),
         unmatched=tuple((rank, count) for rank, count in sorted(left.items()) if count),
@@ -82,7 +82,7 @@ def _summary(matched: Sequence[Matched], recorded: Mapping[int, int]) -> Matchin
     )
 
 
-def _straggler(caused: Mapping[int, int], total_ns: int) -> tuple[int | None, float | None]:
+def straggler_of(caused: Mapping[int, int], total_ns: int) -> tuple[int | None, float | None]:
     """The rank that stands out among those waited for, and its share of all waiting; else None."""
     waiting = sum(caused.values())
     if not waiting:

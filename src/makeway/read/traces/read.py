@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, assert_never
 
@@ -133,6 +133,12 @@ def find_traces(paths: Sequence[Path]) -> TraceFiles:
         for trace in traces:
             files.setdefault(identity(trace), trace)
     return TraceFiles(files=tuple(sorted(files.values(), key=natural)), notes=tuple(notes))
+
+
+def more_traces_than(count: int, paths: Sequence[Path]) -> bool:
+    """Whether there are more traces than so many; files are opened only where there are more files."""
+    files = (file for path in paths for file in (files_below(path) if is_directory(path) else (path,)))
+    return next(islice(files, count, None), None) is not None and len(find_traces(paths).files) > count
 
 
 def _traces_in(directory: Path) -> tuple[list[Path], list[str]]:

@@ -15,6 +15,7 @@ from makeway.decide.analysis.many.map_rank import MapOptions, summaries_of
 from makeway.decide.analysis.many.reduce import job_of
 from makeway.decide.analysis.many.summary import MAGIC, stored_summaries
 from makeway.read.fanout import engine, is_root, spread
+from makeway.read.traces.places import size_bytes
 from makeway.read.traces.read import find_traces
 from makeway.values.errors import InputError, MakewayError, printable
 
@@ -104,7 +105,7 @@ def write_shard(
         path=out,
         traces=len(files),
         all_traces=everything,
-        trace_bytes=sum(path.stat().st_size for path in files),
+        trace_bytes=sum(map(size_bytes, files)),
         summary_bytes=out.stat().st_size,
         notes=tuple(notes),
     )

@@ -6,21 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from makeway.decide.analysis.evidence import NO_COMMUNICATION, Communication
 from makeway.decide.analysis.findings import Figures
+from makeway.decide.analysis.ledger import EMPTY_LEDGER, Ledger
 from makeway.decide.analysis.many.summary import KernelClass
 
 if TYPE_CHECKING:
     from makeway.decide.analysis.threshold import Gate
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.99, 1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerTime:
-    """One line of a ledger."""
-
-    line: str
-    time_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +28,7 @@ class JobRank:
     waiting_ns: int | None  # inside matched collectives, for other ranks; None: nothing to match with
     exposed_waiting_ns: int  # of it: the part without compute beside it
     caused_ns: int  # waiting of other ranks for this one
-    ledger: tuple[LedgerTime, ...]  # adds up to the span
+    ledger: Ledger  # adds up to the wall time of its steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +59,8 @@ class JobCause:
 
     kind: str
     of: str
-    time_ns: int  # of all ranks
+    time_ns: int  # of all ranks: what it costs
+    delay_ns: int | None  # late: from ready to start, all ranks together; most of it costs nothing
     ranks: int  # that have it
     worst_rank: int
     worst_ns: int
@@ -100,7 +95,8 @@ class JobAnalysis:
     straggler_share: float | None = None
     communicators: tuple[Communicator, ...] = ()  # most waiting per rank first
     causes: tuple[JobCause, ...] = ()  # most time first
-    ledger: tuple[LedgerTime, ...] = ()  # of all ranks
+    communication: Communication = NO_COMMUNICATION  # by which rules, and what no rule claims
+    ledger: Ledger = EMPTY_LEDGER  # of all ranks
     kernels: tuple[KernelClass, ...] = ()  # of all ranks, most time first
     spreads: tuple[Spread, ...] = ()
     libraries: tuple[str, ...] = ()
@@ -116,11 +112,6 @@ class JobAnalysis:
     def mean_waiting_ns(self) -> float | None:
         """Waiting per rank; None where nothing is matched."""
         return sum(rank.waiting_ns or 0 for rank in self.ranks) / len(self.ranks) if self.matched else None
-
-    @property
-    def span_ns(self) -> int:
-        """GPU time of all ranks."""
-        return sum(rank.figures.span_ns for rank in self.ranks)
 
 
 def spread_of(figure: str, ranks: Sequence[JobRank], value: Callable[[JobRank], int]) -> Spread:

@@ -14,7 +14,8 @@ from pathlib import Path
 from makeway import __version__
 from makeway.decide.analysis.exposure import exposed_pieces
 from makeway.decide.analysis.figures import spans_of_step
-from makeway.decide.analysis.findings import Cause
+from makeway.decide.analysis.findings import Cause, CauseKind
+from makeway.decide.analysis.ledger_entries import exposed_line, rank_ledger
 from makeway.decide.analysis.many.summary import (
     CauseTime,
     CollectiveKey,
@@ -28,10 +29,10 @@ from makeway.decide.analysis.names import short_name
 from makeway.decide.analysis.rank import RankRecord, rank_records
 from makeway.read.summary_cache import SummaryCache
 from makeway.read.traces.classify import load_comm_names
+from makeway.read.traces.places import open_place
 from makeway.read.traces.read import read_trace
 from makeway.values.device import load_device
 from makeway.values.errors import TraceError, printable
-from makeway.values.facts import open_regular
 from makeway.values.timeline import Span, SpanKind, Timeline
 
 MOST_KERNELS = 32  # classes kept of each rank; the rest is one class
@@ -47,7 +48,7 @@ class MapOptions:
 
     device: str | None = None
     step: int | None = None
-    comm_names: Path | None = None
+    comm_names: Path | str | None = None
     cached: bool = True
 
 
@@ -69,11 +70,11 @@ def summaries_of(path: Path, options: MapOptions) -> bytes:
 
 def _key(path: Path, options: MapOptions) -> str:
     """A hash of the trace's bytes, its name (it may name the rank), and all that the summary depends on."""
-    names = options.comm_names.read_bytes() if options.comm_names else b""
+    names = repr(load_comm_names(options.comm_names).patterns).encode() if options.comm_names else b""
     digest = hashlib.blake2b(repr((_FORMAT, __version__, _source(), str(path), options.device, options.step)).encode())
     digest.update(len(names).to_bytes(8, "little") + names)
     try:
-        with open_regular(path) as file:
+        with open_place(path) as file:
             while chunk := file.read(_HASH_BYTES):
                 digest.update(chunk)
     except OSError as error:
@@ -98,46 +99,40 @@ def _source() -> str:
 
 def summary_of(record: RankRecord, timeline: Timeline, step: int | None = None) -> bytes:
     """A rank's record as one entry of a file of summaries; `timeline` is what the record is of."""
-    findings, figures = record.findings, record.findings.figures
+    findings = record.findings
     spans: Sequence[Span] = (
         timeline.of(*_KINDS, rank=findings.rank) if step is None else spans_of_step(timeline, findings.rank, step)
     )
-    labels: dict[str, int] = {}
+    labels: dict[CauseKind, int] = {}
     keys: dict[CollectiveKey, int] = {}
     exposed = _exposed(spans, record.causes, labels)
     lanes = _lanes(record.comm)
     columns = [_columns(members, exposed, keys) for members in lanes.values()]
-    lines = Counter({"compute": figures.compute_ns, "copies": figures.memory_alone_ns, "idle": figures.idle_ns})
-    by_cause: Counter[str] = Counter()
-    for cause in record.causes:
-        if cause.of == "exposed":
-            by_cause[cause.kind] += cause.time_ns
-            lines[_line_of(cause.kind)] += cause.time_ns
+    exposed_causes = [cause for cause in record.causes if cause.of == "exposed"]
+    by_cause: Counter[CauseKind] = Counter()
+    for cause in exposed_causes:
+        by_cause[cause.kind] += cause.time_ns
     summary = RankSummary(
         rank=findings.rank,
         source=findings.source,
         origin=findings.origin,
-        figures=figures,
+        figures=findings.figures,
         spans=findings.spans,
-        ledger={name: time for name, time in lines.items() if time},
+        ledger={line.kind: line.ns for line in rank_ledger(record.ledger, exposed_causes).lines},
+        evidence=record.evidence,
+        stamp=record.stamp,
         device=findings.device,
         library=findings.library,
-        world=next((info.world for info in timeline.ranks if info.rank == findings.rank), None),
         causes=_cause_times(record.causes),
         kernels=_kernel_classes(spans),
         keys=tuple(keys),
         exposed=by_cause,
         labels=tuple(labels),
-        lines=tuple(map(_line_of, labels)),
+        lines=tuple(map(exposed_line, labels)),
         lanes=tuple(_lane(name, own) for name, own in zip(lanes, columns, strict=True)),
         notes=findings.notes,
     )
     return encoded(summary, [own.packed() for own in columns])
-
-
-def _line_of(cause: str) -> str:
-    """The ledger line of exposed time with this cause, before waiting is taken off."""
-    return "late launch" if cause == "launch-bound" else "transfer"
 
 
 _LaneName = tuple[str | None, tuple[int, ...], str | None]
@@ -205,7 +200,7 @@ def _key_of(span: Span) -> CollectiveKey:
     )
 
 
-def _exposed(spans: Sequence[Span], causes: Sequence[Cause], labels: dict[str, int]) -> dict[int, list[_Piece]]:
+def _exposed(spans: Sequence[Span], causes: Sequence[Cause], labels: dict[CauseKind, int]) -> dict[int, list[_Piece]]:
     """The exposed times of each collective, by its id, with the number of the cause; they do not overlap."""
     pieces = list(exposed_pieces(list(spans)))
     starts = [start for _, start, _ in pieces]
@@ -219,14 +214,18 @@ def _exposed(spans: Sequence[Span], causes: Sequence[Cause], labels: dict[str, i
 
 def _cause_times(causes: Sequence[Cause]) -> tuple[CauseTime, ...]:
     """The causes that other ranks do not change, by kind."""
-    times: Counter[tuple[str, str]] = Counter()
+    costs: Counter[tuple[str, str]] = Counter()
+    delays: Counter[tuple[str, str]] = Counter()
     counts: Counter[tuple[str, str]] = Counter()
     for cause in causes:
         if cause.of != "exposed":
-            times[cause.kind, cause.of] += cause.time_ns
-            counts[cause.kind, cause.of] += 1
+            key = cause.kind, cause.of
+            costs[key] += cause.cost_ns
+            delays[key] += cause.time_ns if cause.of == "late" else 0
+            counts[key] += 1
     return tuple(
-        CauseTime(kind=kind, of=of, time_ns=times[kind, of], count=count) for (kind, of), count in counts.items()
+        CauseTime(kind=key[0], of=key[1], time_ns=costs[key], delay_ns=delays[key], count=count)
+        for key, count in counts.items()
     )
 
 

@@ -11,20 +11,21 @@ import re
 import tempfile
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import compress, pairwise
 from operator import sub
 from typing import IO
 
-from makeway.decide.analysis.many.job import Communicator, JobAnalysis, JobCause, JobRank, LedgerTime, Spread, spread_of
+from makeway.decide.analysis.evidence import communication
+from makeway.decide.analysis.ledger import LedgerLine, LineKind, job_ledger, ledger_of
+from makeway.decide.analysis.many.job import Communicator, JobAnalysis, JobCause, JobRank, Spread, spread_of
 from makeway.decide.analysis.many.lane_matching import LaneMatch, Member, durations_ns, match_lane, order_of
 from makeway.decide.analysis.many.summary import KernelClass, Lane, RankSummary, StoredSummary
-from makeway.decide.analysis.matching import _straggler
+from makeway.decide.analysis.matching import straggler_of
+from makeway.decide.analysis.runs import runs, runs_note
 from makeway.values.errors import InputError, TraceError
 
-WAITING = "waiting"
-LINES = ("compute", "transfer", WAITING, "late launch", "copies", "idle")  # the order of a ledger
 MOST_KERNELS = 32
 MOST_NOTES = 12
 _DIGITS = re.compile(r"\d[\d,.]*")
@@ -51,12 +52,15 @@ def job_of(stored: Sequence[StoredSummary], *, notes: Sequence[str] = ()) -> Job
     stored = sorted(stored, key=lambda item: item.summary.rank)
     _refuse_duplicates(stored)
     summaries = [item.summary for item in stored]
-    totals = _matched(stored)
+    of_runs = runs([summary.stamp for summary in summaries])
+    totals = _matched(stored, [{stamp.rank for stamp in group} for group in of_runs])
+    evidence = communication([summary.evidence for summary in summaries])
+    first_notes = [note for note in (runs_note(of_runs), evidence.missing_note) if note]
     alone = len(stored) == 1 or not any(summary.lanes for summary in summaries)
     ranks = tuple(_job_rank(summary, totals, alone=alone) for summary in summaries)
     waiting = sum(totals.caused.values())
     late = sorted(((rank, ns / waiting) for rank, ns in totals.caused.items() if ns), key=lambda r: (-r[1], r[0]))
-    straggler, share = _straggler(totals.caused, totals.total_ns)
+    straggler, share = straggler_of(totals.caused, totals.total_ns)
     return JobAnalysis(
         ranks=ranks,
         origin=" and ".join(sorted({summary.origin for summary in summaries})),
@@ -71,11 +75,12 @@ def job_of(stored: Sequence[StoredSummary], *, notes: Sequence[str] = ()) -> Job
             sorted(totals.communicators, key=lambda item: (-item.mean_waiting_ns, item.lowest_rank, item.name))
         ),
         causes=_causes(summaries, totals),
-        ledger=_ledger(sum((Counter({line.line: line.time_ns for line in rank.ledger}) for rank in ranks), Counter())),
+        communication=evidence,
+        ledger=job_ledger([rank.ledger for rank in ranks]),
         kernels=_kernels(summaries),
         spreads=_spreads(ranks),
         libraries=tuple(sorted({summary.library for summary in summaries if summary.library})),
-        notes=(*notes, *_notes(summaries, totals)),
+        notes=(*notes, *first_notes, *_notes(summaries, totals)),
     )
 
 
@@ -91,7 +96,8 @@ def _refuse_duplicates(stored: Sequence[StoredSummary]) -> None:
 # --- first pass: communicators -------------------------------------------------------------------
 
 
-def _matched(stored: Sequence[StoredSummary]) -> _Totals:
+def _matched(stored: Sequence[StoredSummary], of_runs: Sequence[Set[int]]) -> _Totals:
+    """Match the collectives of each communicator, within each run only."""
     ranks = [item.summary.rank for item in stored]
     totals = _Totals(
         waited=dict.fromkeys(ranks, 0), caused=dict.fromkeys(ranks, 0), exposed_waiting={r: Counter() for r in ranks}
@@ -100,7 +106,8 @@ def _matched(stored: Sequence[StoredSummary]) -> _Totals:
         return totals
     with tempfile.TemporaryFile() as spool:
         of_rank: dict[int, list[tuple[Member, _Spooled]]] = defaultdict(list)
-        for (group, group_ranks, position), members in _lanes(stored).items():
+        lanes = [lane for own in of_runs for lane in _lanes([s for s in stored if s.summary.rank in own]).items()]
+        for (group, group_ranks, position), members in lanes:
             if len(members) < 2:
                 totals.left += members[0].rows
                 continue
@@ -110,8 +117,8 @@ def _matched(stored: Sequence[StoredSummary]) -> _Totals:
             spooled = _Spooled.of(match, spool)
             for member in members:
                 of_rank[member.rank].append((member, spooled))
-        for rank, lanes in of_rank.items():
-            for member, spooled in lanes:
+        for rank, own_lanes in of_rank.items():
+            for member, spooled in own_lanes:
                 _add_waiting(member, spooled, totals.waited, totals.exposed_waiting[rank])
     return totals
 
@@ -274,11 +281,11 @@ def _pieces(member: Member) -> tuple[Sequence[int], Sequence[int], Sequence[int]
 
 def _job_rank(summary: RankSummary, totals: _Totals, *, alone: bool) -> JobRank:
     exposed = totals.exposed_waiting[summary.rank]
-    lines = Counter(summary.ledger)
+    lines: Counter[LineKind] = Counter(summary.ledger)
     line_of = dict(zip(summary.labels, summary.lines, strict=True))
     for label, time in exposed.items():
         lines[line_of[label]] -= time
-        lines[WAITING] += time
+        lines["waiting"] += time
     return JobRank(
         rank=summary.rank,
         source=summary.source,
@@ -287,15 +294,8 @@ def _job_rank(summary: RankSummary, totals: _Totals, *, alone: bool) -> JobRank:
         waiting_ns=None if alone else totals.waited[summary.rank],
         exposed_waiting_ns=sum(exposed.values()),
         caused_ns=totals.caused[summary.rank],
-        ledger=_ledger(lines),
+        ledger=ledger_of(LedgerLine(kind=kind, ns=ns) for kind, ns in lines.items()),
     )
-
-
-def _ledger(lines: Mapping[str, int]) -> tuple[LedgerTime, ...]:
-    """The lines that hold some time, in order."""
-    place = {name: at for at, name in enumerate(LINES)}
-    ordered = sorted(lines.items(), key=lambda item: (place.get(item[0], len(LINES)), item[0]))
-    return tuple(LedgerTime(line=name, time_ns=time) for name, time in ordered if time)
 
 
 # --- the job -------------------------------------------------------------------------------------
@@ -304,19 +304,32 @@ def _ledger(lines: Mapping[str, int]) -> tuple[LedgerTime, ...]:
 def _causes(summaries: Sequence[RankSummary], totals: _Totals) -> tuple[JobCause, ...]:
     """The time of each kind of cause: exposed waiting is a straggler's, whatever else held the collective."""
     times: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    delays: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     for summary in summaries:
         for cause in summary.causes:
             times[cause.kind, cause.of][summary.rank] += cause.time_ns
+            delays[cause.kind, cause.of][summary.rank] += cause.delay_ns
         waiting = totals.exposed_waiting[summary.rank]
         for label, time in summary.exposed.items():
             times[label, "exposed"][summary.rank] += time - waiting[label]
         times["straggler", "exposed"][summary.rank] += sum(waiting.values())
     causes = []
     for (kind, of), by_rank in times.items():
-        if time := sum(by_rank.values()):
-            rank, most = min(by_rank.items(), key=lambda item: (-item[1], item[0]))
-            ranks = sum(1 for own in by_rank.values() if own)
-            causes.append(JobCause(kind=kind, of=of, time_ns=time, ranks=ranks, worst_rank=rank, worst_ns=most))
+        time, late = sum(by_rank.values()), delays[kind, of]
+        if not time and not late.total():
+            continue
+        rank, most = min(by_rank.items(), key=lambda item: (-item[1], -late[item[0]], item[0]))
+        causes.append(
+            JobCause(
+                kind=kind,
+                of=of,
+                time_ns=time,
+                delay_ns=late.total() if of == "late" else None,
+                ranks=sum(1 for own in by_rank if by_rank[own] or late[own]),
+                worst_rank=rank,
+                worst_ns=most,
+            )
+        )
     return tuple(sorted(causes, key=lambda cause: (-cause.time_ns, cause.kind, cause.of)))
 
 
@@ -352,7 +365,7 @@ def _notes(summaries: Sequence[RankSummary], totals: _Totals) -> tuple[str, ...]
     for (rank, note), *others in list(similar.values())[:MOST_NOTES]:
         who = f"rank {rank}" if not others else f"rank {rank} and {len(others):,} more"
         notes.append(f"{who}: {note}")
-    world = max((summary.world or 0 for summary in summaries), default=0)
+    world = max((summary.stamp.world or 0 for summary in summaries), default=0)
     if world > len(summaries):
         notes.append(
             f"the job has {world:,} ranks and {len(summaries):,} are given: waiting for the others counts as transfer"

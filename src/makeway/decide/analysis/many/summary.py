@@ -16,14 +16,17 @@ from typing import BinaryIO
 import msgspec
 import zstandard
 
-from makeway.decide.analysis.findings import Figures
+from makeway.decide.analysis.evidence import RankEvidence
+from makeway.decide.analysis.findings import CauseKind, Figures
+from makeway.decide.analysis.ledger import LineKind
 from makeway.decide.analysis.many.columns import MOST_ROWS, pack, unpack, unzigzag, zigzag
+from makeway.decide.analysis.runs import RunStamp
 from makeway.values.collective import CollectiveKind
 from makeway.values.errors import InputError, printable
 from makeway.values.facts import open_regular
 from makeway.values.timeline import Origin
 
-MAGIC = b"makeway summary 1\n"
+MAGIC = b"makeway summary 2\n"
 MOST_HEADER_BYTES = 64 << 20
 _LENGTHS = struct.Struct("<QQ")  # of a summary without these, and of its header
 
@@ -60,7 +63,8 @@ class CauseTime:
 
     kind: str
     of: str
-    time_ns: int
+    time_ns: int  # what they cost
+    delay_ns: int  # late: from ready to start
     count: int
 
 
@@ -83,16 +87,17 @@ class RankSummary:
     origin: Origin
     figures: Figures
     spans: int
-    ledger: Mapping[str, int]  # line -> time; exposed lines are named in `labels`
+    ledger: Mapping[LineKind, int]  # before waiting is taken off its exposed lines
+    evidence: RankEvidence  # why its communication counts as such
+    stamp: RunStamp  # which run it belongs to
     device: str | None = None
     library: str | None = None
-    world: int | None = None
     causes: tuple[CauseTime, ...] = ()  # exposed ones are in the columns
     kernels: tuple[KernelClass, ...] = ()  # the most time first
     keys: tuple[CollectiveKey, ...] = ()
-    exposed: Mapping[str, int] = field(default_factory=dict)  # cause -> exposed time, before waiting is taken off
+    exposed: Mapping[CauseKind, int] = field(default_factory=dict)  # cause -> exposed time, before waiting is taken off
     labels: tuple[str, ...] = ()  # those causes as columns number them, and the ledger line of each
-    lines: tuple[str, ...] = ()
+    lines: tuple[LineKind, ...] = ()
     lanes: tuple[Lane, ...] = ()
     notes: tuple[str, ...] = ()
 
