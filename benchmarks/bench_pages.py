@@ -106,7 +106,7 @@ def many_spans() -> Report:
 def planned() -> Report:
     device = load_device("H100-SXM5-80GB")
     workload = load_preset("gemm-ar", device)
-    return report_of(plan(workload, device, budget_ms=500, timelines=True), arguments="makeway plan")
+    return report_of(plan(workload, device, timelines=True), arguments="makeway plan")
 
 
 def padded() -> Report:

@@ -9,7 +9,7 @@ from makeway.show.text import text
 device = load_device("H100-SXM5-80GB")
 workload = load_preset("gemm-ar", device)
 
-for control in ("", "priority", "partition=8"):
+for control in ("", "priority", "partition=24"):
     controls = [parse_control(control)] if control else []
     prediction = simulate(workload, device, controls)
     print(text(report_of(prediction)))  # makeway.show.page and makeway.show.json render the same report

@@ -12,7 +12,7 @@ from tests.attack.running import MAKEWAY, ROOT, TRACEBACK, run
 BEFORE = "what was there before\n"
 CPU_PLAN = str(ROOT / "examples" / "cpu-plan.toml")
 SIMULATE = ("simulate", "gemm-ar", "--device", "A100-SXM4-80GB", "--policies", "none")
-PLANS = ("plan", "gemm-ar", "--device", "A100-SXM4-80GB", "--budget-ms", "50")
+PLANS = ("plan", "gemm-ar", "--device", "A100-SXM4-80GB")
 WRITERS = {
     "export --out": ("export", CPU_PLAN, "--to", "torch", "--out", "{out}"),
     "plan --out": (*PLANS, "--out", "{out}"),

@@ -36,7 +36,7 @@ MS = 1_000_000
 
 
 def plan_of(device: Device) -> Report:
-    chosen = plan(load_preset("gemm-ar", device), device, budget_ms=200, timelines=True)
+    chosen = plan(load_preset("gemm-ar", device), device, timelines=True)
     return report_of(chosen, arguments="makeway plan")
 
 

@@ -34,12 +34,17 @@ def test_the_document_keeps_its_keys(capsys: pytest.CaptureFixture[str]) -> None
     document = answer(capsys, *PAIR)
     keys = (
         "controls", "t_naive_ms", "t_plan_ms", "t_ideal_ms", "share_of_ideal_naive", "share_of_ideal_plan", "rejected",
-        "baselines", "reasons",
+        "baselines", "reasons", "t_sequential_ms", "leave_as_is", "error_of_difference", "error_basis", "policies",
     )  # fmt: skip
     assert all(key in document for key in keys)
     assert document["origin"] == "predicted"
     assert document["t_plan_ms"] < document["t_naive_ms"]
-    assert document["t_plan_ms"] <= min(item["t_ms"] for item in document["baselines"].values()) + 1e-9
+    assert main(["simulate", *PAIR, "--json"]) == 0
+    simulated = json.loads(capsys.readouterr().out)
+    assert document["t_naive_ms"] == simulated["t_ms"]
+    assert document["t_sequential_ms"] == simulated["t_sequential_ms"]
+    assert document["t_ideal_ms"] == simulated["ideal_ms"]
+    assert document["share_of_ideal_naive"] == simulated["share_of_ideal"]
     assert {"naive", "conccl-sp", "conccl-rp", "conccl-dma", "cui-pericas"} <= set(document["baselines"])
 
 
@@ -82,7 +87,7 @@ def test_a_recorded_step_gets_a_plan_or_the_reason_why_none_helps(capsys: pytest
 
 @needs_recordings
 def test_what_a_trace_does_not_show_is_not_planned(capsys: pytest.CaptureFixture[str]) -> None:
-    document = answer(capsys, TRACES / "torchrec" / "a2a_opt5_w4")
+    document = answer(capsys, TRACES / "torchrec" / "straggler_sleep_w4")
     rejected = {item["control"].partition("=")[0]: item["reason"] for item in document["rejected"]}
     assert "which data" in rejected["comm-first"]
     assert "not recorded" in rejected["copy-engine"]
@@ -103,16 +108,16 @@ def test_traces_that_make_no_workload_say_why(capsys: pytest.CaptureFixture[str]
 
 def test_two_plans_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.toml").write_text('version = 2\n[[control]]\nkind = "priority"\n')
-    (tmp_path / "b.toml").write_text('version = 2\n[[control]]\nkind = "partition"\ncomm_sms = 8\n')
+    (tmp_path / "b.toml").write_text('version = 2\n[[control]]\nkind = "partition"\ncomm_sms = 24\n')
     both = ["--compare", tmp_path / "a.toml", tmp_path / "b.toml"]
     document = answer(capsys, *both, *PAIR)
-    assert (document["added"], document["removed"]) == (["partition=8"], ["priority"])
-    assert document["change_ms"] < 0
+    assert (document["added"], document["removed"]) == (["partition=24"], ["priority"])
+    assert document["change_ms"] != 0
     assert answer(capsys, *both)["change_ms"] is None
     assert main(["plan", *map(str, both)]) == 0
     assert "give the workload and --device" in capsys.readouterr().out
     assert main(["plan", *map(str, both), *PAIR]) == 0
-    assert "partition=8" in capsys.readouterr().out
+    assert "partition=24" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -123,7 +128,7 @@ def test_two_plans_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
         (["gemm-arr", "--device", "A40"], "did you mean"),
         (["gemm-ar", "--device", "A41"], "did you mean"),
         ([*PAIR, "--library", "nccl-9.9.9"], "9.9.9"),
-        ([*PAIR, "--budget-ms", "0"], "budget"),
+        ([*PAIR, "--control", "partition=8"], "add comm-blocks=8"),
         ([*PAIR, "--control", "prority"], "did you mean"),
         ([*PAIR, "--out", "/nowhere/at/all.toml"], "/nowhere"),
         ([*PAIR, "--step", "3"], "--step is for traces"),

@@ -159,9 +159,7 @@ def test_benches_of_different_workloads_are_no_experiment() -> None:
 
 
 def test_a_simulated_bench_has_the_shape_of_a_measured_one() -> None:
-    bench = simulated_bench(
-        job("gemm-a2a", MI300X, controls=((CommPriority(),), (CopyEngine(), Chunks(2)))), budget_ms=200
-    )
+    bench = simulated_bench(job("gemm-a2a", MI300X, controls=((CommPriority(),), (CopyEngine(), Chunks(2)))))
     found = json.loads(json.dumps(bench_data(bench)))
     assert (found["origin"], found["on"], found["ranks"]) == ("predicted", "sim:MI300X", 8)
     assert list(found["variants"]) == [SEQUENTIAL, OVERLAP, "priority", "copy-engine+chunks=2", PLANNED]
@@ -189,7 +187,7 @@ def test_a_bench_is_one_run_and_says_so() -> None:
 
 
 def test_the_planned_variant_is_what_the_planner_chose_and_says_why() -> None:
-    bench = simulated_bench(job("gemm-ar", H100), budget_ms=300)
+    bench = simulated_bench(job("gemm-ar", H100))
     planned = bench.variant(PLANNED)
     assert bench.choice is not None
     assert planned.controls
@@ -197,7 +195,7 @@ def test_the_planned_variant_is_what_the_planner_chose_and_says_why() -> None:
 
 
 def test_where_nothing_helps_the_plan_is_to_leave_it_as_it_is() -> None:
-    bench = simulated_bench(job("cb-ar", MI300X, grids=((2, 2),), steps=2), budget_ms=100)
+    bench = simulated_bench(job("cb-ar", MI300X, grids=((2, 2),), steps=2))
     assert bench.variant(PLANNED).controls == ()
     assert bench.variant(PLANNED).times_ns == bench.variant(OVERLAP).times_ns
     assert (bench.choice or "").startswith("leave as is")

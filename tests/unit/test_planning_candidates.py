@@ -6,8 +6,9 @@ from typing import get_args
 
 import pytest
 
-from makeway.decide.planning.candidates import INTRUSIVENESS, Candidates, candidates, ordered
-from makeway.decide.planning.score import Score, Scorer, dispatch_policies
+from makeway.decide.planning.candidates import candidates
+from makeway.decide.planning.control_sets import INTRUSIVENESS, Candidates, ordered
+from makeway.decide.planning.score import QuickScorer, dispatch_policies
 from makeway.model.presets import load_preset
 from makeway.values.control import (
     Chunks,
@@ -30,6 +31,7 @@ A100 = load_device("A100-SXM4-80GB")
 H100 = load_device("H100-SXM5-80GB")
 MI250X = load_device("MI250X")
 TILE = KernelResources(threads=256, registers_per_thread=98, smem_bytes=48 * 1024)
+SMALL = KernelResources(threads=256, registers_per_thread=64, smem_bytes=16 * 1024)
 
 
 def pair(kind: str = "all-gather", *, resources: KernelResources = TILE, library: str | None = None) -> Workload:
@@ -44,7 +46,7 @@ def reasons(offered: Candidates, kind: type[Control]) -> list[str]:
 
 
 def values(offered: Candidates, kind: type[Control]) -> tuple[Control, ...]:
-    return next((axis for axis in offered.axes if type(axis[0]) is kind), ())
+    return tuple(option[0] for axis in offered.axes for option in axis if type(option[0]) is kind)
 
 
 def test_every_kind_of_control_has_its_place() -> None:
@@ -55,7 +57,7 @@ def test_every_kind_of_control_has_its_place() -> None:
 @pytest.mark.parametrize("preset", ["gemm-ar", "conccl-01", "tp-llama-70b"])
 def test_every_kind_is_offered_or_turned_down_with_a_reason(device, preset) -> None:  # type: ignore[no-untyped-def]
     offered = candidates(load_preset(preset, device), device)
-    kinds = {type(axis[0]) for axis in offered.axes} | {type(item.control) for item in offered.rejected}
+    kinds = {type(axis[0][0]) for axis in offered.axes} | {type(item.control) for item in offered.rejected}
     assert kinds == set(get_args(Control))
     assert all(item.reason for item in offered.rejected)
 
@@ -66,10 +68,10 @@ def test_every_candidate_runs_by_itself(device, kind) -> None:  # type: ignore[n
     library = "rccl-5.4.3/generic" if device.vendor == "amd" else None
     workload = pair(kind, library=library, resources=KernelResources(threads=256, registers_per_thread=64))
     offered = candidates(workload, device)
-    scorer = Scorer(workload, device, dispatch_policies(device))
+    scorer = QuickScorer(workload, device, dispatch_policies(device)[0])
     for axis in offered.axes:
-        for control in axis:
-            assert isinstance(scorer.attempt((control,)), Score), control
+        for option in axis:
+            assert scorer.time_ns(option) is not None, option
 
 
 def test_copy_engines_cannot_add() -> None:
@@ -91,10 +93,38 @@ def test_only_matrix_products_that_offer_a_tile_get_one() -> None:
     assert values(offered, TileChoice) == (TileChoice(128, 64, 32),)
 
 
-def test_threads_are_those_of_the_footprint_below_its_own() -> None:
-    assert values(candidates(pair(), A100), CommThreads) == (CommThreads(288), CommThreads(160), CommThreads(128))
-    small = candidates(pair(library="nccl-2.32.3/ring-simple,threads=288"), A100)
-    assert values(small, CommThreads) == (CommThreads(160), CommThreads(128))
+def test_fewer_threads_are_not_tried_for_want_of_a_source() -> None:
+    offered = candidates(pair(), A100)
+    assert values(offered, CommThreads) == ()
+    assert "no source" in reasons(offered, CommThreads)[0]
+    assert candidates(pair(), A100, forced=(CommThreads(288),)).forced == (CommThreads(288),)
+
+
+def test_a_partition_brings_the_channels_that_it_holds() -> None:
+    for device in (A100, H100):
+        axis = next(axis for axis in candidates(pair(), device).axes if isinstance(axis[0][0], SmPartition))
+        assert axis[0] == (SmPartition(8), CommBlocks(8))
+        assert (SmPartition(24),) in axis  # room for all 24 of the library's own
+    with pytest.raises(InputError, match="add comm-blocks=8, or make the partition larger"):
+        candidates(pair(), A100, forced=(SmPartition(8),))
+    assert candidates(pair(), A100, forced=(SmPartition(8), CommBlocks(8))).forced
+
+
+def test_every_way_to_copy_is_a_candidate_where_the_device_has_it() -> None:
+    plain = {CopyEngine(v, p) for v in ("parallel-copy", "one-engine") for p in (False, True)}
+    assert set(values(candidates(pair(), A100), CopyEngine)) == plain
+    for kind, variant in (("all-gather", "broadcast"), ("all-to-all", "swap")):
+        offered = candidates(pair(kind, library="rccl-5.4.3/generic", resources=SMALL), MI250X)
+        more = {CopyEngine(variant, prelaunch) for prelaunch in (False, True)}  # type: ignore[arg-type]
+        assert set(values(offered, CopyEngine)) == plain | more
+
+
+def test_different_kernels_may_have_different_pads() -> None:
+    offered = candidates(pair(), A100)
+    both = offered.replaced((SmemPad(1024, "a*"),), (SmemPad(2048, "b*"),))
+    assert both == (SmemPad(1024, "a*"), SmemPad(2048, "b*"))
+    assert offered.replaced(both, (SmemPad(512),)) == (SmemPad(512),)
+    assert offered.replaced((SmemPad(512),), (SmemPad(2048, "b*"),)) == (SmemPad(2048, "b*"),)
 
 
 def test_a_pad_that_can_lower_nothing_names_what_the_collective_lacks() -> None:
@@ -152,7 +182,7 @@ def test_a_forced_control_that_cannot_work_names_what_is_short(control: Control,
 
 
 def test_a_forced_partition_too_small_for_forced_blocks_is_refused() -> None:
-    with pytest.raises(InputError, match="can never become resident: it needs 32 blocks at once"):
+    with pytest.raises(InputError, match="has 32 blocks that must be resident at once, and 8 SMs hold 8 of them"):
         candidates(pair(), A100, forced=(CommBlocks(32), SmPartition(8)))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from makeway.decide.planning.deadlock import deadlock_risk, program_risk
-from makeway.decide.planning.score import Scorer, dispatch_policies
+from makeway.decide.planning.score import Judge
 from makeway.model.residency import need
 from makeway.model.simulate.driver import run
 from makeway.model.simulate.policies import BackFill, StrictHeadOfLine
@@ -69,15 +69,14 @@ def test_a_part_that_holds_one_but_not_both_is_a_risk() -> None:
 
 
 def test_a_collective_larger_than_its_part_never_becomes_resident() -> None:
-    risk = deadlock_risk(two_collectives(16), A100, (SmPartition(8), CommBlocks(16)))
-    assert risk is not None
-    assert "can never become resident: it needs 16 blocks at once" in risk
+    with pytest.raises(InputError, match="has 16 blocks that must be resident at once, and 8 SMs hold 8 of them"):
+        deadlock_risk(two_collectives(16), A100, (SmPartition(8), CommBlocks(16)))
 
 
 def test_a_search_refuses_what_adds_a_risk_and_not_what_was_there_before() -> None:
-    safe = Scorer(two_collectives(16), A100, dispatch_policies(A100))
+    safe = Judge(two_collectives(16), A100)
     assert isinstance(safe.attempt((CommBlocks(64),)), str)
-    risky = Scorer(two_collectives(64), A100, dispatch_policies(A100))
+    risky = Judge(two_collectives(64), A100)
     assert not isinstance(risky.attempt(()), str)
     assert risky.own_risk is not None
 

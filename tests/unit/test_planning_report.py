@@ -24,7 +24,7 @@ GEMM_AR = load_preset("gemm-ar", H100)
 
 @pytest.fixture(scope="module")
 def chosen() -> Plan:
-    return plan(GEMM_AR, H100, budget_ms=100, timelines=True)
+    return plan(GEMM_AR, H100, timelines=True)
 
 
 def table(report: Report, name: str) -> Table:
@@ -59,7 +59,7 @@ def test_text_shows_few_rejections_and_all_with_verbose(chosen: Plan) -> None:
 def test_timelines_are_simulated_only_where_they_are_wanted(chosen: Plan) -> None:
     assert chosen.search is not None
     assert [name for name, _ in chosen.search.timelines] == ["without controls", "with the plan"]
-    plain = plan(GEMM_AR, H100, budget_ms=100)
+    plain = plan(GEMM_AR, H100)
     assert plain.search is not None
     assert plain.search.timelines == ()
     assert plain == chosen  # the search is how, not what
@@ -103,7 +103,7 @@ def test_the_same_plan_twice_changes_nothing() -> None:
 def test_a_recording_is_planned_for_its_most_exposed_step() -> None:
     step = step_to_plan([OWN])
     assert not isinstance(step, NothingToPlan)
-    answer = plan_recorded([OWN], budget_ms=50)
+    answer = plan_recorded([OWN])
     assert isinstance(answer, Plan)
     assert answer.search is not None
     assert answer.search.workload == step.workload

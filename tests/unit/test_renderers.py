@@ -87,9 +87,9 @@ RESULTS: dict[str, Callable[[], object]] = {
     "Inspection": lambda: inspect(EXAMPLES / "matmul.sm_90.cubin"),
     "JobAnalysis": lambda: analyze_job([RECORDED], jobs=1, options=MapOptions(cached=False)),
     "NothingToPlan": lambda: NothingToPlan(reason="no rank has a step", device="A40", notes=()),
-    "Plan": lambda: plan(load_preset("gemm-ar", H100), H100, budget_ms=100, timelines=True),
+    "Plan": lambda: plan(load_preset("gemm-ar", H100), H100, timelines=True),
     "PlanDifference": lambda: compare_plans(
-        Plan(controls=(CommPriority(),)), Plan(controls=(SmPartition(8),)), load_preset("gemm-ar", H100), H100
+        Plan(controls=(CommPriority(),)), Plan(controls=(SmPartition(24),)), load_preset("gemm-ar", H100), H100
     ),
     "Prediction": lambda: simulate(load_preset("gemm-ar", H100), H100),
     "RoomAnswer": lambda: make_room(

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from makeway.model.residency import need, resident_blocks
 from makeway.model.simulate.driver import _Run, run
+from makeway.model.simulate.network import node_wire
 from makeway.model.simulate.policies import BackFill, CutAhead, HeldQueue, MaxMin, Proportional, StrictHeadOfLine
 from makeway.model.simulate.predict import Settings, simulate
 from makeway.model.simulate.program import EngineOp, Program, Site
 from makeway.model.simulate.spread import BLOCK_SPREAD, deviations
 from makeway.values.collective import load_footprint
-from makeway.values.control import CommPriority, Control, LaunchOrder, SmemPad, SmPartition
+from makeway.values.control import CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition
 from makeway.values.device import load_device
 from makeway.values.errors import InputError
 from makeway.values.kernel import KernelResources
@@ -162,7 +163,7 @@ def test_more_bandwidth_never_slows_a_kernel_that_runs_alone(program: Program, f
 # --- through the front door --------------------------------------------------------------------
 
 controls = st.lists(
-    st.sampled_from([CommPriority(), LaunchOrder(), SmPartition(8), SmemPad(20_000), SmemPad(66_561)]),
+    st.sampled_from([CommPriority(), LaunchOrder(), SmPartition(24), SmemPad(20_000), SmemPad(66_561)]),
     max_size=2,
     unique_by=type,
 )
@@ -201,6 +202,43 @@ def test_a_last_wave_of_one_block_can_be_hidden_so_that_a_plan_beats_the_ideal()
     workload = pair(kernel, 16 * A100.sms + 1, 1e6, 1e5)
     prediction = simulate(workload, A100, (LaunchOrder(),), Settings(engine="class"))
     assert prediction.t_ns < prediction.ideal_ns
+
+
+@few
+@given(
+    st.sampled_from(["A40", "A100-SXM4-80GB", "H100-SXM5-80GB", "MI250X", "MI300X"]),
+    st.sampled_from(["all-gather", "all-to-all"]),
+    st.integers(12, 30),
+    st.sampled_from(["parallel-copy", "one-engine"]),
+    st.booleans(),
+)
+def test_copy_engines_may_beat_the_ideal_of_blocks_and_never_the_links(
+    name: str, kind: str, log_bytes: int, variant: str, prelaunch: bool
+) -> None:
+    device = load_device(name)
+    library = "rccl-5.4.3/generic" if device.vendor == "amd" else "nccl-2.27.5/ring-simple"
+    builder = WorkloadBuilder("pair", ranks=8)
+    kernel = KernelResources(threads=256, registers_per_thread=64)
+    builder.kernel("k", kernel, Measured(time_ns=2e5, blocks=4 * resident_blocks(device, kernel) * device.sms))
+    builder.collective("c", kind, 2**log_bytes, library)  # type: ignore[arg-type]
+    workload = builder.done()
+    copies = CopyEngine(variant, prelaunch)  # type: ignore[arg-type]
+    prediction = simulate(workload, device, (copies,), Settings(engine="class", jitter=0.0))
+    exchange = workload.collectives[0].collective
+    links = node_wire(device, replace(exchange, kind="all-to-all"), ranks=exchange.ranks)
+    on_links_ns = exchange.wire_bytes / links.bytes_per_s * 1e9
+    assert prediction.t_ns >= max(prediction.t_compute_ns, on_links_ns) * (1 - 1e-6)
+
+
+def test_a_small_gather_on_copy_engines_beats_the_ideal_of_blocks() -> None:
+    """A ring of eight takes seven hops one after another, copies go straight to their peers."""
+    builder = WorkloadBuilder("pair", ranks=8)
+    builder.kernel("k", KernelResources(threads=256, registers_per_thread=64), Measured(time_ns=2e4, blocks=432))
+    builder.collective("c", "all-gather", 2**16, "nccl-2.27.5/ring-simple")
+    prediction = simulate(builder.done(), load_device("A40"), (CopyEngine(),), Settings(engine="class", jitter=0.0))
+    assert prediction.t_ns < prediction.ideal_ns
+    assert prediction.share_of_ideal is not None
+    assert prediction.share_of_ideal > 1
 
 
 @few

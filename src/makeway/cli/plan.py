@@ -10,8 +10,7 @@ from makeway.cli.streams import write_out
 from makeway.cli.workload_input import add_preset_choices, workload_of
 from makeway.decide.planning.difference import PlanDifference, compare_plans
 from makeway.decide.planning.heuristics import heuristic_names
-from makeway.decide.planning.planner import BUDGET_MS, PLANNER, plan
-from makeway.decide.planning.recorded import BUDGET_MS as TRACE_BUDGET_MS
+from makeway.decide.planning.planner import PLANNER, plan
 from makeway.decide.planning.recorded import NothingToPlan, plan_recorded, step_to_plan
 from makeway.model.presets import known_presets, preset_names
 from makeway.model.simulate.policies import DISPATCHES
@@ -29,8 +28,8 @@ examples:
   makeway plan traces/ --out plan.toml                    the step of the rank with most exposed communication
   makeway plan --compare old.toml new.toml gemm-ar --device H100-SXM5-80GB
 
-All times are predicted: the slowest under the dispatch policies that the device may follow
-(--dispatch names one).
+All times are predicted, and are those of `makeway simulate`. A plan is made for the vendor's dispatch
+policy and is not slower than nothing under the others that the device may follow (--dispatch names one).
 """
 _TRACE_ONLY, _WORKLOAD_ONLY = ("step",), ("ranks", "grid", "tile", "in_flight", "iterations", "library")
 
@@ -50,12 +49,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"{PLANNER} searches (default); or a published one: {', '.join(heuristic_names())}",
     )
     parser.add_argument("--dispatch", choices=tuple(DISPATCHES), help="plan for this dispatch policy alone")
-    parser.add_argument(
-        "--budget-ms",
-        type=float,
-        metavar="N",
-        help=f"effort (default: {BUDGET_MS:g}, for traces {TRACE_BUDGET_MS:g}): a number of predictions, not a clock",
-    )
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="what changes from plan A to plan B")
     parser.add_argument("--out", metavar="FILE", help="write the plan file; - for stdout")
     add_output_options(parser)
@@ -76,7 +69,6 @@ def _plan(options: argparse.Namespace) -> Plan | NothingToPlan:
     traces, device = _subject(options)
     controls = parse_controls(options.control)
     dispatch = DISPATCHES[options.dispatch] if options.dispatch else None
-    budget_ms = options.budget_ms
     if traces:
         answer = plan_recorded(
             traces,
@@ -85,22 +77,24 @@ def _plan(options: argparse.Namespace) -> Plan | NothingToPlan:
             controls=controls,
             heuristic=options.heuristic,
             dispatch=dispatch,
-            budget_ms=TRACE_BUDGET_MS if budget_ms is None else budget_ms,
             timelines=options.html is not None,
             progress=show_reading,
+            stage=show_stage,
         )
         show_stage("")
         return answer
     assert device is not None
-    return plan(
+    answer = plan(
         workload_of(options, device, options.inputs[0]),
         device,
         controls=controls,
         heuristic=options.heuristic,
         dispatch=dispatch,
-        budget_ms=BUDGET_MS if budget_ms is None else budget_ms,
         timelines=options.html is not None,
+        progress=show_stage,
     )
+    show_stage("")
+    return answer
 
 
 def _difference(options: argparse.Namespace) -> PlanDifference:

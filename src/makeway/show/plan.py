@@ -41,7 +41,7 @@ def _plan_report(plan: Plan, arguments: str) -> Report:
     search, forecast, made_for = plan.search, plan.predicted, plan.made_for or MadeFor()
     verdict = search.summary[0] if search else f"A plan of {count(len(plan.controls), 'control')}"
     notes = search.notes if search else ()
-    tried = (("sets of controls tried", f"{search.evaluations:,}"), ("engine", search.engine)) if search else ()
+    tried = _how(search) if search else ()
     return Report(
         result="plan",
         over=f"makeway plan, {made_for.workload or 'a workload'} on {made_for.device or 'a device'}",
@@ -59,6 +59,15 @@ def _plan_report(plan: Plan, arguments: str) -> Report:
         data=_plan_data(plan, made_for),
         notes=notes,
         arguments=arguments,
+    )
+
+
+def _how(search: Search) -> tuple[tuple[str, str], ...]:
+    return (
+        ("sets of controls searched", f"{search.evaluations:,}"),
+        ("predictions that decided", f"{search.judged:,}"),
+        ("engine", search.engine),
+        ("error of differences", f"{percent(100 * search.error_of_difference, '.1f')}: {search.error_basis}"),
     )
 
 
@@ -126,15 +135,19 @@ def _heuristics(rows: list[_Row]) -> Table:
         columns=(
             Column("heuristic", "name"),
             Column("ms", "number"),
-            Column("share of ideal", "number"),
+            Column("share of ideal %", "number"),
             Column("controls", "wide"),
         ),
         rows=tuple(
-            (Cell(name), number(t_ns, scale=_MS), number(share, 2), Cell(" ".join(map(control_word, controls)) or "–"))
+            (Cell(name), number(t_ns, scale=_MS), _share(share), Cell(" ".join(map(control_word, controls)) or "–"))
             for name, t_ns, share, controls in rows
         ),
         origin="predicted",
     )
+
+
+def _share(share: float | None) -> Cell:
+    return number(None if share is None else 100 * share, 0)
 
 
 def _bars(rows: list[_Row], forecast: Forecast) -> Bars:

@@ -38,7 +38,7 @@ class Forecast:
     t_sequential_ns: int | None = None  # None: not known
     share_of_ideal_naive: float | None = None  # None: nothing to gain
     share_of_ideal_plan: float | None = None
-    dispatchers: tuple[str, ...] = ()  # the times are the slowest under these dispatch policies
+    dispatchers: tuple[str, ...] = ()  # the plan was judged by these dispatch policies; the times are under the first
 
     def __post_init__(self) -> None:
         for name in ("t_naive_ns", "t_plan_ns", "t_ideal_ns", "t_sequential_ns"):
@@ -68,6 +68,15 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyTimes:
+    """Predicted times under one dispatch policy that the device may follow."""
+
+    dispatch: str
+    t_naive_ns: int
+    t_plan_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """How a plan was found: what was tried, what it was compared with, and how times were predicted."""
 
@@ -75,13 +84,16 @@ class Search:
     device: Device
     heuristic: str  # "makeway", or the published one that was followed
     summary: tuple[str, ...]  # sentences; the first is the verdict
-    leave_as_is: bool  # the best gain is within the model's error: the plan holds only required controls
+    leave_as_is: bool  # the best gain is within the error of differences: the plan holds only required controls
     best_controls: tuple[Control, ...]  # the fastest found, even if not worth applying
     t_best_ns: int
     baselines: Mapping[str, Baseline]  # by heuristic
-    evaluations: int  # sets of controls that were scored
+    policies: tuple[PolicyTimes, ...]  # the vendor's first
+    error_of_difference: float  # of the model between two settings, out of sample; part of the sequential time
+    error_basis: str  # what that was computed from
+    evaluations: int  # sets of controls that the search scored
+    judged: int  # runs of the predictor that decided: a set under a dispatch policy each
     engine: str  # that predicted the times
-    waves: int | None  # that the engine kept of each kernel; None: all
     carriers: tuple[tuple[str, ...], ...] = ()  # for each control of the plan, what can apply it on this device
     notes: tuple[str, ...] = ()
     timelines: tuple[tuple[str, Timeline], ...] = ()  # without and with the plan, where they were wanted

@@ -30,7 +30,6 @@ Progress = Callable[[str], None]
 _WORKLOAD, _LINKS = "gemm-ar", (None, "2gbit")
 _QUICK_SIDES = (4, 16, 64, 256)
 _STEP, _STEP_DEVICE = "tp-llama-70b", "A100-SXM4-80GB"
-_PLAN_BUDGET_MS = 1_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,5 +136,5 @@ def _recording() -> Recording:
     return Recording(
         name=f"{_STEP} on {_STEP_DEVICE}",
         analysis=analysis_of([timeline], what_if=False),
-        plan=make_plan(workload, device, budget_ms=_PLAN_BUDGET_MS).controls,
+        plan=make_plan(workload, device).controls,
     )

@@ -19,7 +19,6 @@ from makeway.act.measure.variants import (
     controlled_variants,
     variant_name,
 )
-from makeway.decide.planning.planner import BUDGET_MS
 from makeway.decide.planning.planner import plan as make_plan
 from makeway.model.presets import PresetOptions, load_preset, preset_names
 from makeway.model.simulate.predict import Prediction, simulate
@@ -87,11 +86,11 @@ def _pair(name: str, device: Device, options: PresetOptions) -> Workload:
     return replace(plain, name=name, operations=operations)
 
 
-def simulated_bench(job: Job, *, budget_ms: float = BUDGET_MS) -> Bench:
+def simulated_bench(job: Job) -> Bench:
     """The bench of a job on a simulated device: sequential, overlapped, each set of controls, planned."""
     device = job.simulated_device
     workload = simulated_workload(job.workload, device, _preset_options(job, job.grid, job.tile))
-    return bench_workload(workload, device, controls=job.controls, plan=job.plan, budget_ms=budget_ms)
+    return bench_workload(workload, device, controls=job.controls, plan=job.plan)
 
 
 def _preset_options(job: Job, grid: Grid | None, tile: Tile | None) -> PresetOptions:
@@ -111,7 +110,6 @@ def bench_workload(
     *,
     controls: Iterable[Controls] = (),
     plan: bool = True,
-    budget_ms: float = BUDGET_MS,
 ) -> Bench:
     """The bench of any workload. A set of controls that cannot run on the device is left out, and a note says why."""
     plain = simulate(workload, device)
@@ -123,7 +121,7 @@ def bench_workload(
             notes.append(f"{variant.name} cannot run: {' '.join(str(error).split())}")
     choice = None
     if plan:
-        planned = make_plan(workload, device, budget_ms=budget_ms).controls
+        planned = make_plan(workload, device).controls
         results.append(_result(PLANNED, simulate(workload, device, planned)))
         choice = variant_name(planned) or f"leave as is ({OVERLAP}): no candidate is predicted to be clearly faster"
     collectives = {op.collective for op in workload.collectives}

@@ -6,12 +6,14 @@ helps. Every rejection keeps its reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from makeway.decide.planning.control_sets import INTRUSIVENESS, Candidates, Option, kernels_of, ordered
 from makeway.decide.planning.deadlock import deadlock_risk
 from makeway.model.residency import check_launch, pad_range, resident_blocks
 from makeway.model.room import make_room
+from makeway.model.simulate.channels import partition_with_channels
 from makeway.model.simulate.network import default_blocks
 from makeway.model.simulate.rewrite import rewritten
 from makeway.values.collective import CommFootprint, load_footprint
@@ -22,6 +24,7 @@ from makeway.values.control import (
     CommThreads,
     Control,
     CopyEngine,
+    DmaVariant,
     LaunchOrder,
     SmemPad,
     SmPartition,
@@ -35,12 +38,6 @@ from makeway.values.plan import Rejected
 from makeway.values.units import format_bytes
 from makeway.values.workload import CollectiveOp, Gemm, KernelOp, Workload
 
-# How much a control interferes with a program, from a hint to the scheduler up to another kernel.
-INTRUSIVENESS: dict[type[Control], int] = {
-    CommPriority: 1, LaunchOrder: 1, CommBlocks: 2, CommThreads: 2, SmemPad: 3, SmPartition: 4, CopyEngine: 5,
-    Chunks: 6, TileChoice: 7,
-}  # fmt: skip
-
 PARTITION_STEP = 8  # SMs: green contexts on Hopper, one CU of each XCD on MI300X (ConCCL, arXiv 2412.14335)
 _PARTITION_SIZES = (8, 16, 24, 32, 48, 64, 96, 128)
 _BLOCK_COUNTS = (2, 4, 8, 16, 24, 32, 48, 64)
@@ -53,39 +50,6 @@ PUBLISHED_TILES = ((64, 64, 32), (64, 64, 64))
 
 Tile = tuple[int, int, int]
 _NO_DIGITS = str.maketrans("", "", "0123456789,")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
-    """Values of each kind of control; leaving a kind out is always possible unless it is forced."""
-
-    axes: tuple[tuple[Control, ...], ...]  # one kind each
-    forced: tuple[Control, ...]
-    rejected: tuple[Rejected, ...]
-    all_on_copy_engines: bool  # whether copy engines could carry every collective
-    pad_room: str  # what keeps the collective's block off an SM with one compute block; "": nothing
-
-    @property
-    def points(self) -> int:
-        """Sets of controls with at most one of each kind."""
-        total = 1
-        for axis in self.axes:
-            total *= len(axis) + 1
-        return total
-
-    def point(self, controls: Iterable[Control]) -> tuple[Control, ...]:
-        """A set as it is scored: with the forced controls, without those that copy engines make idle."""
-        kinds = {type(control) for control in self.forced}
-        kept = [*self.forced, *(control for control in controls if type(control) not in kinds)]
-        if self.all_on_copy_engines and any(isinstance(control, CopyEngine) for control in kept):
-            idle = (CommPriority, CommBlocks, CommThreads)
-            kept = [item for item in kept if not isinstance(item, idle) or item in self.forced]
-        return ordered(kept)
-
-
-def ordered(controls: Iterable[Control]) -> tuple[Control, ...]:
-    """Controls in the order of a plan: the least intrusive first."""
-    return tuple(sorted(controls, key=lambda item: (INTRUSIVENESS[type(item)], type(item).__name__, repr(item))))
 
 
 def candidates(
@@ -103,17 +67,21 @@ def candidates(
     """
     check_forced(workload, device, forced)
     case = _Case(workload, device, None if tiles is None else tuple(tiles), tuple(_on_blocks(workload, device)))
-    axes: list[tuple[Control, ...]] = []
+    axes: list[tuple[Option, ...]] = []
     rejected: list[Rejected] = list(excluded)
     fixed = {type(control) for control in (*forced, *(item.control for item in excluded))}
     for kind in INTRUSIVENESS:
         if kind in fixed or not (workload.collectives and workload.kernels):
             continue
         offers = list(dict.fromkeys(_OFFERS[kind](case)))
-        axes.append(tuple(offer for offer in offers if not isinstance(offer, Rejected)))
+        options = [
+            offer if isinstance(offer, tuple) else (offer,) for offer in offers if not isinstance(offer, Rejected)
+        ]
+        for kernels in dict.fromkeys(kernels_of(option[0]) for option in options):
+            axes.append(tuple(option for option in options if kernels_of(option[0]) == kernels))
         rejected += _first_of_each([offer for offer in offers if isinstance(offer, Rejected)])
     return Candidates(
-        axes=tuple(axis for axis in axes if axis),
+        axes=tuple(axes),
         forced=ordered(forced),
         rejected=tuple(rejected),
         all_on_copy_engines=not any(op.collective.needs_arithmetic for op in workload.collectives),
@@ -133,19 +101,16 @@ def check_forced(workload: Workload, device: Device, forced: Sequence[Control]) 
         return
     if len({(type(control), getattr(control, "kernel", "*")) for control in forced}) < len(forced):
         raise InputError("a plan sets each kind of control once; two of a kind are required for the same kernels")
-    own_risk = deadlock_risk(workload, device, ())
-    together = [tuple(forced)] if len(forced) > 1 else []
-    for controls in [*((control,) for control in forced), *together]:
-        required = " with ".join(map(describe, controls))
-        for control in controls:
-            if isinstance(control, SmemPad):
-                _check_pad(workload, device, control)
-        try:
-            risk = deadlock_risk(workload, device, controls)
-        except MakewayError as error:
-            raise InputError(f"{required}: required, but cannot work on {device.name}: {error}") from None
-        if risk is not None and risk != own_risk:
-            raise InputError(f"{required}: required, but not safe: {risk}")
+    required = " with ".join(map(describe, forced))
+    for control in forced:
+        if isinstance(control, SmemPad):
+            _check_pad(workload, device, control)
+    try:
+        risk = deadlock_risk(workload, device, forced)
+    except MakewayError as error:
+        raise InputError(f"{required}: required, but cannot work on {device.name}: {error}") from None
+    if risk is not None and risk != deadlock_risk(workload, device, ()):
+        raise InputError(f"{required}: required, but not safe: {risk}")
 
 
 def _check_pad(workload: Workload, device: Device, control: SmemPad) -> None:
@@ -194,7 +159,7 @@ def _on_blocks(workload: Workload, device: Device) -> Iterator[OnBlocks]:
             yield op, footprint, footprint.block
 
 
-Offers = Iterator[Control | Rejected]
+Offers = Iterator[Control | Option | Rejected]
 _NO_BLOCKS = "every collective is on copy engines already: no block waits for an SM"
 
 
@@ -230,21 +195,18 @@ def _blocks(case: _Case) -> Offers:
 
 
 def _threads(case: _Case) -> Offers:
-    """Fewer threads than now, where the footprint of every collective offers that choice."""
-    sizes = sorted({choice.threads for footprint in case.footprints for choice in footprint.choices}, reverse=True)
+    """None by itself: how a block's bandwidth follows from its threads has no source."""
+    sizes = {choice.threads for footprint in case.footprints for choice in footprint.choices}
     smallest = min((block.threads for _, _, block in case.on_blocks), default=None)
-    if smallest is None or not any(threads < smallest for threads in sizes):
+    fewer = sorted(threads for threads in sizes if smallest is not None and threads < smallest)
+    if not fewer:
         reason = _NO_BLOCKS if smallest is None else f"{case.footprints[0].name} has no blocks below {smallest} threads"
         yield Rejected(control=CommThreads(case.device.sm.warp_threads), reason=reason)
         return
-    for threads in sizes:
-        cannot = [f.name for f in case.footprints if threads not in [choice.threads for choice in f.choices]]
-        if all(threads >= block.threads for _, _, block in case.on_blocks):
-            continue
-        if cannot:
-            yield Rejected(control=CommThreads(threads), reason=f"{cannot[0]} has no blocks of {threads} threads")
-        else:
-            yield CommThreads(threads)
+    yield Rejected(
+        control=CommThreads(fewer[-1]),
+        reason="not evidenced: no source says what bandwidth a block of fewer threads keeps; --control requires it",
+    )
 
 
 def _pads(case: _Case) -> Offers:
@@ -313,7 +275,10 @@ def _smallest_pads(case: _Case, resources: KernelResources) -> set[int]:
 
 
 def _partitions(case: _Case) -> Offers:
-    """SMs in whole steps that hold at least one cluster and leave compute at least half of the device."""
+    """SMs in whole steps that hold at least one cluster and leave compute at least half of the device.
+
+    Each comes with the channels that it holds, where the library's own would not all be resident.
+    """
     if not case.on_blocks:
         yield SmPartition(PARTITION_STEP)  # SMs taken from compute: ConCCL's last step
         return
@@ -328,21 +293,25 @@ def _partitions(case: _Case) -> Offers:
             reason = f"leaves compute {max(case.device.sms - sms, 0)} of {case.device.sms} SMs, less than half"
             yield Rejected(control=SmPartition(sms), reason=reason)
         elif sms <= 2 * fitting:
-            yield SmPartition(sms)
+            yield partition_with_channels(case.workload, case.device, sms)
 
 
 def _copies(case: _Case) -> Offers:
     movable = [op for op in case.workload.collectives if not op.collective.needs_arithmetic]
     if not movable:
-        kinds = ", ".join(dict.fromkeys(op.collective.kind for op in case.workload.collectives))
-        yield Rejected(control=CopyEngine(), reason=f"copy engines move bytes and cannot add: {kinds} needs blocks")
+        adding = ", ".join(dict.fromkeys(op.collective.kind for op in case.workload.collectives))
+        yield Rejected(control=CopyEngine(), reason=f"copy engines move bytes and cannot add: {adding} needs blocks")
         return
     if case.device.copy_engines is None:
         yield Rejected(control=CopyEngine(), reason=f"the number of copy engines of {case.device.name} is not known")
         return
-    yield CopyEngine()
-    if case.device.vendor == "amd" and all(op.collective.kind == "all-gather" for op in movable):
-        yield CopyEngine("broadcast")
+    kinds = {op.collective.kind for op in movable}
+    variants: list[DmaVariant] = ["parallel-copy", "one-engine"]
+    if case.device.vendor == "amd":  # commands that write to two places are AMD's
+        variants += ["broadcast"] if kinds == {"all-gather"} else ["swap"] if kinds == {"all-to-all"} else []
+    for variant in variants:
+        yield CopyEngine(variant)
+        yield CopyEngine(variant, prelaunch=True)
 
 
 def _pieces(case: _Case) -> Offers:

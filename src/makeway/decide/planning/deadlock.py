@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from makeway.model.residency import capacity, room_left
 from makeway.model.simulate.compile import compile_program
+from makeway.model.simulate.partition import blocks_at_once
 from makeway.model.simulate.predict import vendor_dispatch
 from makeway.model.simulate.program import EngineOp, Program
 from makeway.values.control import Control
@@ -102,12 +103,7 @@ def _each(program: Program, op: EngineOp) -> int:
 def _room(program: Program, op: EngineOp) -> int:
     """Blocks of the operation that its part of the empty device holds, in whole clusters."""
     assert op.block is not None
-    cluster, each = op.block.cluster, capacity(op.block, room_left(program.sm, ()))
-    engines: dict[int, int] = {}
-    for site in program.sites:
-        if site.part == op.part:
-            engines[site.gpc] = engines.get(site.gpc, 0) + site.sms * each
-    return sum(room // cluster * cluster for room in engines.values())
+    return blocks_at_once(program.sm, program.sites, op.block, op.part)
 
 
 def _where(op: EngineOp) -> str:

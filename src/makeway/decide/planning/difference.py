@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from makeway.decide.planning.score import score
+from makeway.decide.planning.score import judged
 from makeway.model.simulate.policies import Dispatch
 from makeway.values.control import Control
 from makeway.values.device import Device
@@ -40,7 +40,7 @@ def compare_plans(
     """
     times: list[int | None] = [None, None]
     if workload is not None and device is not None:
-        times = [round(score(workload, device, plan.controls, dispatch=dispatch).t_ns) for plan in (a, b)]
+        times = [round(judged(workload, device, plan.controls, dispatch).t_ns) for plan in (a, b)]
     elif a.made_for is not None and a.made_for == b.made_for:
         times = [plan.predicted.t_plan_ns if plan.predicted else None for plan in (a, b)]
     return PlanDifference(

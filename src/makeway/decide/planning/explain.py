@@ -1,110 +1,142 @@
-"""Why a plan is what it is: plain sentences with the numbers that decided."""
+"""Why a plan is what it is: plain sentences with the judge's numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from makeway.decide.planning.candidates import Candidates
-from makeway.decide.planning.score import Score, Scorer
-from makeway.decide.planning.search import TIE, Controls
-from makeway.values.control import Control, SmemPad, control_word
-from makeway.values.plan import Rejected
-
-# Mean absolute error of t / t_sequential against Fig. 2 of arXiv 2606.09200 (docs/model.md, section 7); MI300X: of the
-# share of ideal against ConCCL's ladder (section 8), two points, which is less than 0.02 of the sequential time.
-MODEL_ERROR: dict[str, float] = {"sm_80": 0.011, "sm_86": 0.025, "gfx90a": 0.031, "gfx942": 0.02}
-# A device without published results gets the largest of them.
-LARGEST_ERROR = max(MODEL_ERROR.values())
+from makeway.decide.planning.control_sets import Candidates
+from makeway.decide.planning.error import ErrorOfDifference
+from makeway.decide.planning.score import Controls, Judge, Score
+from makeway.decide.planning.search import TIE
+from makeway.values.control import CommBlocks, Control, CopyEngine, SmemPad, SmPartition, control_word
+from makeway.values.plan import PolicyTimes, Rejected
 
 
-def model_error(arch: str) -> float:
-    """The model's average error of t / t_sequential; a smaller gain counts as none."""
-    return MODEL_ERROR.get(arch, LARGEST_ERROR)
+def summary(
+    plan: Score, best: Score, judge: Judge, error: ErrorOfDifference, policies: tuple[PolicyTimes, ...], *, leave: bool
+) -> Iterator[str]:
+    """The verdict, the dispatch policies, and the range that it lies in.
 
-
-def summary(plan: Score, best: Score, scorer: Scorer, *, leave: bool) -> Iterator[str]:
-    """The verdict, under which conditions, and the range that it lies in.
-
-    `best` is the fastest set found; it differs from `plan` only if `leave`: its gain is too small.
+    `best` is the fastest set; it differs from `plan` where a gain is within the error, or a control was worth too
+    little.
     """
-    naive, base, arch = scorer.score(()), scorer.baseline, scorer.device.arch
-    error, saved = model_error(arch), (naive.t_ns - plan.t_ns) / base.t_sequential_ns
+    naive, base = judge.score(()), judge.baseline
+    saved = (naive.t_ns - plan.t_ns) / base.t_sequential_ns
     if leave:
         more = [control_word(control) for control in best.controls if control not in plan.controls]
         gain = _percent((plan.t_ns - best.t_ns) / base.t_sequential_ns)
         fastest = (
-            f"the best set found ({', '.join(more)}) saves {gain} of the sequential time, within the model's error"
+            f"the best set ({', '.join(more)}) saves {gain} of the sequential time, within the model's error"
             if more
-            else "nothing faster was found"
+            else "nothing is faster"
         )
         required = f", {_ms(plan.t_ns)} with the required ones" if plan.controls else ""
         yield f"Leave as is: {_ms(naive.t_ns)} without controls{required}; {fastest}."
     else:
-        word = "Worth doing" if saved > error else "Slower" if plan.t_ns > naive.t_ns * (1 + TIE) else "Not worth doing"
+        word = "Worth doing" if saved > error.value else "Slower" if plan.t_ns > naive.t_ns * (1 + TIE) else "No gain"
         change = _change(plan.t_ns, naive.t_ns)
         yield f"{word}: {_ms(plan.t_ns)} with the plan, {_ms(naive.t_ns)} without ({change})."
-    names = [name for name, _ in naive.by_dispatch]
-    times = (
-        f"Times are the slowest under the {' and '.join(names)} dispatch policies"
-        if len(names) > 1
-        else f"Times are for {names[0]} dispatch"
-    )
-    whose = "" if arch in MODEL_ERROR else " (the largest error of all validated devices)"
-    yield f"{times}; on average the model is off by {_percent(error)} of the sequential time{whose}."
-    shares = [scorer.share_of_ideal(score.t_ns) for score in (naive, plan)]
-    if None not in shares:
+    yield _policies(policies)
+    yield f"Differences between settings are off by {_percent(error.value)} of the sequential time on average."
+    shares = [judge.share_of_ideal(score.t_ns) for score in (naive, plan)]
+    if shares[0] is not None and shares[1] is not None:
         yield (
             f"Sequential: {_ms(base.t_sequential_ns)}; perfect overlap: {_ms(base.ideal_ns)}; share of ideal: "
-            f"{shares[0]:.2f} without the plan, {shares[1]:.2f} with it."
+            f"{100 * shares[0]:.0f} % without the plan, {100 * shares[1]:.0f} % with it."
         )
 
 
-def reason(control: Control, plan: Score, scorer: Scorer, offered: Candidates) -> str:
-    """What a control of the plan is worth."""
+def _policies(policies: tuple[PolicyTimes, ...]) -> str:
+    times = [
+        f"{item.dispatch} {_ms(item.t_naive_ns)}"
+        + (" either way" if item.t_plan_ns == item.t_naive_ns else f" without and {_ms(item.t_plan_ns)} with the plan")
+        for item in policies
+    ]
+    others = "; the first is the vendor's" if len(policies) > 1 else ""
+    return f"Judged under dispatch policies: {', '.join(times)}{others}."
+
+
+def reason(control: Control, plan: Score, judge: Judge, offered: Candidates) -> str:
+    """What a control of the plan is worth: the time without it, all others kept."""
     if control in offered.forced:
         return "required"
-    without = scorer.attempt(tuple(other for other in plan.controls if other != control))
+    without = judge.attempt(offered.point(other for other in plan.controls if other != control))
     if isinstance(without, str):
-        return f"the others cannot run without it: {without}"
+        return _companion(control, plan, judge, offered) or f"the others cannot run without it: {without}"
     return f"{_ms(plan.t_ns)} with it, {_ms(without.t_ns)} without it ({_change(plan.t_ns, without.t_ns)})"
 
 
-def rejections(plan: Controls, offered: Candidates, search: Scorer, budget_ms: float) -> Iterator[Rejected]:
-    """The candidates that are not in the plan, and why.
+def _companion(control: Control, plan: Score, judge: Judge, offered: Candidates) -> str | None:
+    """Why a partition needs its channels: the time without both."""
+    partition = next((other for other in plan.controls if isinstance(other, SmPartition)), None)
+    if not isinstance(control, CommBlocks) or partition is None:
+        return None
+    rest = offered.point(other for other in plan.controls if other not in (control, partition))
+    without = judge.attempt(rest)
+    needs = f"{control_word(partition)} has no room for the library's own blocks"
+    if isinstance(without, str):
+        return needs
+    return f"{needs}; {_ms(plan.t_ns)} with both, {_ms(without.t_ns)} without ({_change(plan.t_ns, without.t_ns)})"
 
-    For each kind the best value beside the plan's other controls, by the scores of the search, which may be coarser
-    than those that decided; at least one value is tried while the budget lasts.
+
+def rejections(
+    plan: Controls, offered: Candidates, judge: Judge, quick: Mapping[Controls, Score], error: ErrorOfDifference
+) -> Iterator[Rejected]:
+    """The candidates that are not in the plan, and why: for each kind the best value beside the plan's other controls.
+
+    Figures are the judge's. A value that the search found no better is not judged, and its reason has no figure.
     """
     yield from offered.rejected
-    reference = search.attempt(plan)
     for axis in offered.axes:
-        kept = next((control for control in plan if type(control) is type(axis[0])), None)
-        beside = {value: offered.point([*(c for c in plan if c != kept), value]) for value in axis if value != kept}
-        known = {value: controls for value, controls in beside.items() if search.known(controls)}
-        if not known and search.spent_ms < budget_ms:
-            known = dict(list(beside.items())[:1])
-        attempts = {value: search.attempt(controls) for value, controls in known.items()}
-        scores = {value: score for value, score in attempts.items() if isinstance(score, Score)}
+        kept = next((item for item in plan if any(item == option[0] for option in axis)), None)
+        beside = {option[0]: offered.point(offered.replaced(plan, option)) for option in axis if option[0] not in plan}
         if any(controls == plan for controls in beside.values()):
-            yield Rejected(control=axis[0], reason="idle: copy engines carry every collective")
-        elif scores and isinstance(reference, Score):
-            value = min(scores, key=lambda value: (scores[value].t_ns, repr(value)))
-            room = f"; {offered.pad_room}" if isinstance(value, SmemPad) and offered.pad_room else ""
-            yield Rejected(control=value, reason=_verdict(scores[value], reference, kept) + room)
-        elif attempts:
-            value, why = next(iter(attempts.items()))
-            yield Rejected(control=value, reason=f"cannot: {why}")
-        elif kept is None:
-            yield Rejected(control=axis[0], reason="not tried: the budget was spent")
+            yield Rejected(control=axis[0][0], reason="idle: copy engines carry every collective")
+            continue
+        known = {value: quick[controls] for value, controls in beside.items() if controls in quick}
+        if not known:
+            continue
+        value = min(known, key=lambda item: (known[item].t_ns, repr(item)))
+        reference = quick.get(plan)
+        better = reference is None or known[value].t_ns < reference.t_ns * (1 - TIE)
+        if better or judge.knows(beside[value]):
+            verdict = _judged(judge.attempt(beside[value]), judge, plan, kept, error)
+        else:
+            assert reference is not None
+            slower = known[value].t_ns > reference.t_ns * (1 + TIE)
+            verdict = _in_place("slower" if slower else "as fast", kept) if kept else _beside(slower, plan)
+        room = f"; {offered.pad_room}" if isinstance(value, SmemPad) and offered.pad_room else ""
+        yield Rejected(control=value, reason=verdict + room)
 
 
-def _verdict(score: Score, reference: Score, kept: Control | None) -> str:
-    change = _change(score.t_ns, reference.t_ns)
+def _beside(slower: bool, plan: Controls) -> str:
+    where = " beside the plan" if plan else ""
+    return f"slower{where}, by the search" if slower else f"changes nothing{where}, by the search"
+
+
+def _in_place(verdict: str, kept: Control) -> str:
+    return f"{verdict} in place of {control_word(kept)}, by the search"
+
+
+def _judged(score: Score | str, judge: Judge, plan: Controls, kept: Control | None, error: ErrorOfDifference) -> str:
+    if isinstance(score, str):
+        return f"cannot: {score}"
+    reference = judge.score(plan)
+    change, instead = _change(score.t_ns, reference.t_ns), f" in place of {control_word(kept)}" if kept else ""
     if score.t_ns > reference.t_ns * (1 + TIE):
-        return f"slower: {change} in place of {control_word(kept)}" if kept else f"does not help: {change}"
+        return f"slower: {change}{instead}" if kept else f"does not help: {change}"
     if score.t_ns >= reference.t_ns * (1 - TIE):
         return f"as fast as {control_word(kept)}: {change}" if kept else f"changes nothing: {change}"
-    return f"not worth it: {change}, within the model's error"
+    if reference.t_ns - score.t_ns > error.value * judge.baseline.t_sequential_ns:
+        return f"slower than nothing under another dispatch policy; {change} under the vendor's"
+    return f"not worth it: {change}{instead}, within the model's error"
+
+
+def not_carried(plan: Controls) -> Iterator[str]:
+    """What no carrier sets."""
+    for control in plan:
+        if isinstance(control, CopyEngine) and control != CopyEngine():
+            yield f"{control_word(control)}: no carrier sets variant and prelaunch; the library chooses how it copies"
 
 
 def _change(t_ns: float, reference_ns: float) -> str:

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from makeway.decide.planning.candidates import MOST_OPERATIONS, PARTITION_STEP, PUBLISHED_TILES, offered_tiles, ordered
+from makeway.decide.planning.candidates import MOST_OPERATIONS, PARTITION_STEP, PUBLISHED_TILES, offered_tiles
+from makeway.decide.planning.control_sets import ordered
 from makeway.model.residency import check_launch, resident_blocks
+from makeway.model.simulate.channels import partition_with_channels
 from makeway.model.simulate.compile import compile_program
 from makeway.model.simulate.network import default_blocks
 from makeway.model.simulate.predict import Prediction, Settings, simulate, vendor_dispatch
 from makeway.model.simulate.program import EngineOp
 from makeway.model.simulate.rewrite import rewritten
 from makeway.values.collective import load_footprint
-from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, LaunchOrder, SmPartition, TileChoice
+from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, LaunchOrder, TileChoice
 from makeway.values.device import Device
 from makeway.values.errors import InputError, UnknownNameError, suggestion
 from makeway.values.units import MIB
@@ -92,7 +94,9 @@ def _reserve(workload: Workload, device: Device, isolated: Isolated) -> tuple[Co
         return max(isolated.compute_ns * device.sms / (device.sms - sms), isolated.comm_ns / part)
 
     sizes = [sms for sms in RESERVED_POWERS if PARTITION_STEP <= sms <= device.sms // 2]
-    return (SmPartition(min(sizes, key=lambda sms: (predicted(sms), sms))),) if sizes else ()
+    if not sizes:
+        return ()
+    return partition_with_channels(workload, device, min(sizes, key=lambda sms: (predicted(sms), sms)))
 
 
 def _copies(workload: Workload, device: Device, isolated: Isolated) -> tuple[Control, ...]:

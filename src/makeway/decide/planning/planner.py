@@ -1,7 +1,6 @@
-"""`plan`: the controls for a workload on a device. Candidates, score, best, explain, in this order.
+"""`plan`: the controls for a workload on a device. Candidates, search, judge, explain, in this order.
 
-Pure and deterministic: fixed costs (`makeway.decide.planning.thinning`) turn the budget into a number of scores, so
-the same inputs give the same plan on every machine.
+Pure and deterministic: nothing depends on a clock, so the same inputs give the same plan on every machine.
 """
 
 from __future__ import annotations
@@ -9,30 +8,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from makeway.decide.planning.candidates import Candidates, Tile, candidates
-from makeway.decide.planning.explain import model_error, reason, rejections, summary
+from makeway.decide.planning.candidates import Tile, candidates
+from makeway.decide.planning.control_sets import Candidates
+from makeway.decide.planning.error import error_of_difference
+from makeway.decide.planning.explain import not_carried, reason, rejections, summary
 from makeway.decide.planning.heuristics import as_isolated, heuristic_controls, heuristic_names
-from makeway.decide.planning.score import Fidelity, Score, Scorer, dispatch_policies
-from makeway.decide.planning.search import Controls, SearchResult, best, chosen, fastest, removals
-from makeway.decide.planning.thinning import block_cost_ms, class_cost_ms, settled, thinned
+from makeway.decide.planning.memo import SearchMemo
+from makeway.decide.planning.score import Controls, Judge, Progress, QuickScorer, Score
+from makeway.decide.planning.search import TIE, Breadth, best_by_kinds, breadth, chosen, search, simplifications
 from makeway.model.simulate.policies import Dispatch
-from makeway.model.simulate.predict import simulate
 from makeway.values.control import Control
 from makeway.values.device import Device
 from makeway.values.errors import InputError, suggestion
-from makeway.values.plan import Baseline, Forecast, MadeFor, Plan, Rejected, Search
+from makeway.values.plan import Baseline, Forecast, MadeFor, Plan, PolicyTimes, Rejected, Search
 from makeway.values.support import PLATFORMS, carriers_of
 from makeway.values.timeline import Timeline
 from makeway.values.workload import Workload
 
 PLANNER = "makeway"
-BUDGET_MS = 2_000.0
-SEARCH_SHARE = 0.35  # of the budget, when the per-block engine judges the finalists
-FINALISTS = 10
-EXPLAIN_SHARE = 0.1  # of the search's budget is kept for the reasons
-WANTED_SCORES = 60  # fewer, and kernels of many waves are thinned
-_WAVES = (None, 64, 32, 16, 8, 4)
-_WAVES_CROWDED = (None, 8, 4)  # kernels on several streams mix: in pieces they are slow to simulate
 _SHARE_DIGITS = 6  # on which every machine agrees
 
 
@@ -45,165 +38,138 @@ def plan(
     dispatch: Dispatch | None = None,
     excluded: Sequence[Rejected] = (),
     tiles: Sequence[Tile] | None = None,
-    budget_ms: float = BUDGET_MS,
     timelines: bool = False,
+    progress: Progress | None = None,
+    effort: int = 1,
 ) -> Plan:
     """The best controls for the workload on the device, with reasons; `Plan.search` records what was tried.
 
     `controls` must be in the plan; the kinds in `excluded` are not tried. `heuristic` follows a published one
-    instead of searching. A plan is good under every dispatch policy that the device may follow, unless `dispatch`
-    names one. `budget_ms` is effort, not a clock. `timelines` adds simulated runs without and with the plan.
+    instead of searching. Times are those of `simulate`. A plan is made for the vendor's dispatch policy and is not
+    slower than nothing under any other that the device may follow, unless `dispatch` names one. `timelines` adds
+    simulated runs without and with the plan. `effort` widens the search, for tests.
     """
     if heuristic not in (known := (PLANNER, *heuristic_names())):
         raise InputError(f"no heuristic {heuristic!r}{suggestion(heuristic, known)}; known: {', '.join(known)}")
-    if not budget_ms > 0:
-        raise InputError(f"the budget must be above 0 ms, got {budget_ms!r}")
     offered = candidates(workload, device, forced=controls, excluded=excluded, tiles=tiles)
-    contest = _contest(workload, device, offered, excluded, dispatch, budget_ms, search=heuristic == PLANNER)
-    judge, top = contest.judge, contest.top
-    if heuristic != PLANNER:
-        if heuristic not in contest.baselines:
-            raise InputError(f"the controls of heuristic {heuristic} cannot run on {device.name}")
-        top = contest.baselines[heuristic]
+    judge = Judge(workload, device, dispatch, progress)
+    contest = _contest(judge, offered, excluded, heuristic, effort)
+    error, top, base = error_of_difference(device), contest.top, judge.baseline
     nothing = judge.score(offered.point(()))
-    worth = (nothing.t_ns - top.t_ns) / judge.baseline.t_sequential_ns > model_error(device.arch)
-    leave = heuristic == PLANNER and not worth
-    selected = nothing if leave else top
-    verdict = tuple(summary(selected, top, judge, leave=leave))
+    least_ns = error.value * base.t_sequential_ns
+    leave = heuristic == PLANNER and nothing.t_ns - top.t_ns <= least_ns
+    selected = nothing if leave else contest.plan
+    policies = tuple(_times_under(judge, policy, selected) for policy in judge.policies)
     return Plan(
         controls=selected.controls,
         reasons=tuple(reason(control, selected, judge, offered) for control in selected.controls),
         made_for=_made_for(workload, device),
         predicted=_forecast(judge, selected),
-        rejected=tuple(rejections(selected.controls, offered, contest.scorer, contest.effort.search_ms)),
+        rejected=tuple(rejections(selected.controls, offered, judge, contest.quick, error)),
         search=Search(
             workload=workload,
             device=device,
             heuristic=heuristic,
-            summary=verdict,
+            summary=tuple(summary(selected, top, judge, error, policies, leave=leave)),
             leave_as_is=leave,
             best_controls=top.controls,
             t_best_ns=round(top.t_ns),
             baselines=_baselines(judge, contest.baselines),
-            evaluations=contest.evaluations,
-            engine=judge.fidelity.engine,
-            waves=judge.fidelity.waves,
+            policies=policies,
+            error_of_difference=error.value,
+            error_basis=error.basis,
+            evaluations=len(contest.quick),
+            judged=judge.evaluations,
+            engine=base.engine,
             carriers=tuple(carriers_of(control, PLATFORMS[device.vendor]) for control in selected.controls),
-            notes=tuple(_notes(contest, searched=heuristic == PLANNER)),
-            timelines=_timelines(workload, device, selected.controls) if timelines else (),
+            notes=tuple(_notes(judge, selected)),
+            timelines=_timelines(judge, selected.controls) if timelines else (),
         ),
     )
 
 
-# --- effort ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Effort:
-    """What the budget buys."""
-
-    search: Fidelity
-    search_ms: float
-    final: Fidelity | None  # None: the search's own scores decide
-
-
-def _effort(workload: Workload, device: Device, policies: tuple[Dispatch, ...], budget_ms: float) -> _Effort:
-    """How to spend a budget: partly on the per-block engine for the finalists where it is quick enough."""
-    final = block_cost_ms(workload, device, len(policies)) * FINALISTS <= budget_ms * (1 - SEARCH_SHARE)
-    search_ms = budget_ms * SEARCH_SHARE if final else budget_ms
-    crowded = len({kernel.stream for kernel in workload.kernels}) > 1
-    for waves in _WAVES_CROWDED if crowded else _WAVES:
-        cost_ms = class_cost_ms(thinned(workload, device, waves), device, len(policies))
-        if cost_ms * WANTED_SCORES <= search_ms:
-            break
-    return _Effort(
-        search=Fidelity(waves=waves),
-        search_ms=search_ms,
-        final=Fidelity(engine="block") if final else None,
-    )
-
-
-# --- scores ------------------------------------------------------------------------------------
+# --- search and judge --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Contest:
-    """All scores on the way to a plan: `scorer` searched, `judge` decided (the same unless the finalists got more)."""
+    """What the search scored, and what the judge made of the best of it."""
 
-    effort: _Effort
-    scorer: Scorer
-    judge: Scorer
-    result: SearchResult
-    baselines: Mapping[str, Score]
-    top: Score
-
-    @property
-    def evaluations(self) -> int:
-        return self.scorer.evaluations + (self.judge.evaluations if self.judge is not self.scorer else 0)
+    quick: Mapping[Controls, Score]
+    baselines: Mapping[str, Score]  # by heuristic
+    top: Score  # the fastest set that is not slower than nothing under any dispatch policy
+    plan: Score  # the same without controls that are worth too little
 
 
-def _contest(
-    workload: Workload,
-    device: Device,
-    offered: Candidates,
-    excluded: Sequence[Rejected],
-    dispatch: Dispatch | None,
-    budget_ms: float,
-    *,
-    search: bool,
-) -> _Contest:
-    policies, known_work = dispatch_policies(device, dispatch), settled(workload, device)
-    effort = _effort(known_work, device, policies, budget_ms)
-    scorer = Scorer(known_work, device, policies, effort.search)
-    seeds = _heuristics(scorer, offered, excluded)
-    search_ms = effort.search_ms * (1 - EXPLAIN_SHARE) if search else 0.0
-    result = best(scorer, offered, seeds=tuple(seeds.values()), budget_ms=search_ms)
-    judge, scores = scorer, dict(result.scores)
-    if effort.final is not None:
-        judge = Scorer(known_work, device, policies, effort.final)
-        scores = _judged(judge, result, [*seeds.values()], offered)
-    baselines = {name: score for name, seed in seeds.items() if (score := scores.get(seed))}
-    top = chosen(scores.values(), list(baselines.values()))
-    return _Contest(effort=effort, scorer=scorer, judge=judge, result=result, baselines=baselines, top=top)
+def _contest(judge: Judge, offered: Candidates, excluded: Sequence[Rejected], heuristic: str, effort: int) -> _Contest:
+    seeds = _heuristics(judge, offered, excluded)
+    baselines = {name: score for name, seed in seeds.items() if isinstance(score := judge.attempt(seed), Score)}
+    if heuristic != PLANNER:
+        if heuristic not in baselines:
+            raise InputError(f"the controls of heuristic {heuristic} cannot run on {judge.device.name}")
+        top = baselines[heuristic]
+        return _Contest(quick={}, baselines=baselines, top=top, plan=top)
+    quick, width = _searched(judge, offered, tuple(seeds.values()), effort)
+    scores = {score.controls: score for score in baselines.values()}
+    nothing = scores[offered.point(())] = judge.score(offered.point(()))
+    for finalist in best_by_kinds(quick.values())[: width.finalists]:
+        if isinstance(score := judge.attempt(finalist.controls), Score):
+            scores[finalist.controls] = score
+    while True:
+        top = chosen(scores.values())
+        pruned = _pruned(top, nothing, judge, offered)
+        if top == nothing or _safe(pruned, judge, offered):
+            return _Contest(quick=quick, baselines=baselines, top=top, plan=pruned)
+        del scores[top.controls]
 
 
-def _heuristics(scorer: Scorer, offered: Candidates, excluded: Sequence[Rejected]) -> dict[str, Controls]:
+def _searched(
+    judge: Judge, offered: Candidates, seeds: tuple[Controls, ...], effort: int
+) -> tuple[dict[Controls, Score], Breadth]:
+    """All scores of the search under the vendor's dispatch policy; from the disk if it was made before."""
+    scorer = QuickScorer(judge.workload, judge.device, judge.policies[0], judge.own_risk)
+    width = breadth(len(judge.workload.operations), crowded=scorer.crowded, effort=effort)
+    memo = SearchMemo((judge.workload, judge.device, judge.policies[0], offered, seeds, width))
+    scores = search(memo.replayed(scorer.time_ns), offered, seeds, width)
+    memo.keep()
+    return scores, width
+
+
+def _heuristics(judge: Judge, offered: Candidates, excluded: Sequence[Rejected]) -> dict[str, Controls]:
     """The controls of each published heuristic, with those that are required and without excluded kinds."""
-    isolated = as_isolated(scorer.baseline)
+    isolated = as_isolated(judge.baseline)
     fixed = {type(control) for control in (*offered.forced, *(item.control for item in excluded))}
     seeds = {}
     for name in heuristic_names():
-        controls = heuristic_controls(name, scorer.workload, scorer.device, isolated=isolated)
+        controls = heuristic_controls(name, judge.workload, judge.device, isolated=isolated)
         seeds[name] = offered.point([control for control in controls if type(control) not in fixed])
     return seeds
 
 
-def _judged(
-    judge: Scorer, result: SearchResult, seeds: Sequence[Controls], offered: Candidates
-) -> dict[Controls, Score]:
-    """Scores of the finalists: no controls, the baselines, and the best of each combination of kinds; then pruned."""
-    finalists = dict.fromkeys([offered.point(()), *seeds, result.best.controls])
-    kinds = {frozenset(map(type, controls)) for controls in finalists}
-    for score in sorted(result.scores.values(), key=fastest):
-        kind = frozenset(map(type, score.controls))
-        if len(finalists) < FINALISTS and kind not in kinds:
-            kinds.add(kind)
-            finalists[score.controls] = None
-    scores: dict[Controls, Score] = {}
-
-    def add(controls: Controls) -> None:
-        if controls not in scores and isinstance(score := judge.attempt(controls), Score):
-            scores[controls] = score
-
-    for controls in finalists:
-        add(controls)
-    floor = [scores[seed] for seed in seeds if seed in scores]
+def _pruned(top: Score, nothing: Score, judge: Judge, offered: Candidates) -> Score:
+    """The set without each control whose removal costs less than the error, as long as the rest gains more than it."""
+    least_ns = error_of_difference(judge.device).value * judge.baseline.t_sequential_ns
+    current = top
     while True:
-        top = chosen(scores.values(), floor)
-        for _, rest in removals(top.controls, offered.forced):
-            add(offered.point(rest))
-        if chosen(scores.values(), floor).controls == top.controls:
-            return scores
+        simpler = [
+            score
+            for _, rest in simplifications(current.controls, offered.forced)
+            if isinstance(score := judge.attempt(offered.point(rest)), Score)
+            and score.t_ns - current.t_ns < least_ns
+            and nothing.t_ns - score.t_ns > least_ns
+        ]
+        if not simpler:
+            return current
+        current = min(simpler, key=lambda score: (score.t_ns, repr(score.controls)))
+
+
+def _safe(score: Score, judge: Judge, offered: Candidates) -> bool:
+    """Whether a set is no slower than nothing under the other dispatch policies."""
+    nothing = offered.point(())
+    return all(
+        judge.score(score.controls, policy).t_ns <= judge.score(nothing, policy).t_ns * (1 + TIE)
+        for policy in judge.policies[1:]
+    )
 
 
 # --- the answer --------------------------------------------------------------------------------
@@ -215,50 +181,46 @@ def _made_for(workload: Workload, device: Device) -> MadeFor:
     return MadeFor(workload=workload.name, device=device.name, ranks=workload.ranks, library=library)
 
 
-def _forecast(judge: Scorer, selected: Score) -> Forecast:
-    naive, base = judge.score(()), judge.baseline
+def _times_under(judge: Judge, policy: Dispatch, selected: Score) -> PolicyTimes:
+    return PolicyTimes(
+        dispatch=policy.name,
+        t_naive_ns=round(judge.score((), policy).t_ns),
+        t_plan_ns=round(judge.score(selected.controls, policy).t_ns),
+    )
+
+
+def _forecast(judge: Judge, selected: Score) -> Forecast:
+    base = judge.baseline
     return Forecast(
-        t_naive_ns=round(naive.t_ns),
+        t_naive_ns=round(base.t_ns),
         t_plan_ns=round(selected.t_ns),
         t_ideal_ns=round(base.ideal_ns),
         t_sequential_ns=round(base.t_sequential_ns),
-        share_of_ideal_naive=_share(judge, naive),
-        share_of_ideal_plan=_share(judge, selected),
+        share_of_ideal_naive=_share(judge, base.t_ns),
+        share_of_ideal_plan=_share(judge, selected.t_ns),
         dispatchers=tuple(policy.name for policy in judge.policies),
     )
 
 
-def _baselines(judge: Scorer, scores: Mapping[str, Score]) -> dict[str, Baseline]:
+def _baselines(judge: Judge, scores: Mapping[str, Score]) -> dict[str, Baseline]:
     return {
-        name: Baseline(controls=score.controls, t_ns=round(score.t_ns), share_of_ideal=_share(judge, score))
+        name: Baseline(controls=score.controls, t_ns=round(score.t_ns), share_of_ideal=_share(judge, score.t_ns))
         for name, score in scores.items()
     }
 
 
-def _share(judge: Scorer, score: Score) -> float | None:
-    share = judge.share_of_ideal(score.t_ns)
+def _share(judge: Judge, t_ns: float) -> float | None:
+    share = judge.share_of_ideal(t_ns)
     return None if share is None else round(share, _SHARE_DIGITS)
 
 
-def _timelines(workload: Workload, device: Device, controls: Controls) -> tuple[tuple[str, Timeline], ...]:
-    naive = ("without controls", simulate(workload, device).timeline)
-    return (naive, ("with the plan", simulate(workload, device, controls).timeline)) if controls else (naive,)
+def _timelines(judge: Judge, controls: Controls) -> tuple[tuple[str, Timeline], ...]:
+    naive = ("without controls", judge.baseline.timeline)
+    return (naive, ("with the plan", judge.prediction(controls).timeline)) if controls else (naive,)
 
 
-def _notes(contest: _Contest, *, searched: bool) -> list[str]:
-    judge, result, notes = contest.judge, contest.result, []
-    if result.stopped_early and searched:
-        notes.append(f"stopped early: the budget buys {result.evaluations} scores; a larger one may find more")
-    if judge.fidelity.waves is not None:
-        notes.append(
-            f"kernels of more than {judge.fidelity.waves} waves were thinned to that many: times are those of the "
-            "thinned workload"
-        )
-    if contest.effort.final is None and any(policy.name != "strict" for policy in judge.policies):
-        notes.append(
-            "back-filling dispatch was approximated by who starves, not simulated block by block; a larger budget "
-            "does the latter"
-        )
+def _notes(judge: Judge, selected: Score) -> list[str]:
+    notes = list(not_carried(selected.controls))
     if judge.own_risk is not None:
         notes.append(f"without any control the collectives are not proved safe: {judge.own_risk}")
     return notes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,8 +15,6 @@ from makeway.values.device import Device
 from makeway.values.errors import UnsupportedError
 from makeway.values.plan import Plan, Rejected
 from makeway.values.workload import Workload
-
-BUDGET_MS = 1_000.0  # less than for workloads: reading takes time, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +45,14 @@ def plan_recorded(
     controls: Sequence[Control] = (),
     heuristic: str = PLANNER,
     dispatch: Dispatch | None = None,
-    budget_ms: float = BUDGET_MS,
     timelines: bool = False,
     progress: Progress | None = None,
+    stage: Callable[[str], None] | None = None,
 ) -> Plan | NothingToPlan:
     """The plan for the most exposed step in these recordings, on the GPU that they name or on `device`.
 
-    `progress` gets the share of all bytes read and the file just read from; the other options are those of `plan`.
+    `progress` gets the share of all bytes read and the file just read from, `stage` what the planner does then; the
+    other options are those of `plan`.
     """
     exposed = step_to_plan(paths, device, step=step, progress=progress)
     if isinstance(exposed, NothingToPlan):
@@ -65,8 +64,8 @@ def plan_recorded(
         heuristic=heuristic,
         dispatch=dispatch,
         excluded=exposed.excluded,
-        budget_ms=budget_ms,
         timelines=timelines,
+        progress=stage,
     )
     assert answer.search is not None
     first, *others = answer.search.summary

@@ -1,60 +1,43 @@
-"""The time of a workload under controls, for every dispatch policy that the device may follow.
+"""Two ways to score a set of controls: quickly, to search; and by the judge, whose figures are printed.
 
-What nobody knows about the hardware must not decide a plan: the score is the slowest time under any of the policies.
-Back-fill with equal block times looks like the strict queue (docs/model.md, section 4). So the per-block engine scores
-it with spread block times or, where that is too slow, the class engine does with an estimate of who starves
-(`SpreadOut`).
+The judge is `simulate` with its default settings: the answer that every other command gives. The search uses the fluid
+engine with equal block times, which only ranks candidates; none of its times is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from makeway.decide.planning.deadlock import program_risk
-from makeway.decide.planning.spread import SpreadOut
-from makeway.decide.planning.thinning import COMPILE_MS, block_cost_ms, class_cost_ms, run_cost_ms, settled, thinned
-from makeway.model.simulate.compile import Compiled, compile_program
-from makeway.model.simulate.driver import Engine, run
-from makeway.model.simulate.policies import DISPATCHES, Dispatch, StrictHeadOfLine
+from makeway.model.residency import capacity, room_left
+from makeway.model.simulate.compile import compile_program
+from makeway.model.simulate.fluid import fluid_run
+from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES, Dispatch
 from makeway.model.simulate.predict import Prediction, Settings, simulate, vendor_dispatch
-from makeway.model.simulate.program import Program
-from makeway.model.simulate.sweep import HONEST_JITTER
+from makeway.model.simulate.program import EngineOp, Program
 from makeway.values.control import Control
 from makeway.values.device import Device
 from makeway.values.errors import MakewayError
 from makeway.values.timeline import share_of_ideal
 from makeway.values.workload import Workload
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fidelity:
-    """How closely a score looks: the engine, and the most waves of a kernel that are kept (None: all)."""
-
-    engine: Engine = "class"
-    waves: int | None = None
-
-    @property
-    def jitter(self) -> float:
-        return HONEST_JITTER if self.engine == "block" else 0.0
+Controls = tuple[Control, ...]
+Progress = Callable[[str], None]
+SEARCH_WAVES = 6  # of a kernel, where the fluid engine leaves a program to a slower one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Predicted times under each dispatch policy; the slowest counts."""
+    """A set of controls and its predicted time."""
 
-    controls: tuple[Control, ...]
-    by_dispatch: tuple[tuple[str, float], ...]
-    without_effect: tuple[str, ...] = ()
-
-    @property
-    def t_ns(self) -> float:
-        return max(time_ns for _, time_ns in self.by_dispatch)
+    controls: Controls
+    t_ns: float
 
 
 def dispatch_policies(device: Device, only: Dispatch | None = None) -> tuple[Dispatch, ...]:
-    """The dispatch policies a plan must be good under: all that the device may follow, or `only` that one.
+    """The vendor's dispatch policy, then the others that the device may follow; or `only` that one.
 
     NVIDIA: strict or back-fill; Hopper and later are unconfirmed. AMD, and devices with a fitted policy: one.
     """
@@ -64,83 +47,59 @@ def dispatch_policies(device: Device, only: Dispatch | None = None) -> tuple[Dis
     return (vendor, DISPATCHES["backfill"]) if vendor.name == "strict" else (vendor,)
 
 
-def score(
-    workload: Workload,
-    device: Device,
-    controls: Sequence[Control] = (),
-    *,
-    dispatch: Dispatch | None = None,
-    fidelity: Fidelity | None = None,
-) -> Score:
-    """The score of one set of controls. A search keeps a `Scorer`, which caches."""
-    scorer = Scorer(workload, device, dispatch_policies(device, dispatch), fidelity or Fidelity())
-    return scorer.score(tuple(controls))
+def judged(
+    workload: Workload, device: Device, controls: Iterable[Control] = (), dispatch: Dispatch | None = None
+) -> Prediction:
+    """What `makeway simulate` says; None: under the vendor's dispatch policy."""
+    return simulate(workload, device, tuple(controls), None if dispatch is None else Settings(dispatch=dispatch))
 
 
-class Scorer:
-    """Scores of one workload on one device, each computed once."""
+class Judge:
+    """Predictions of one workload on one device, each made once, under the policies that the device may follow."""
 
     def __init__(
-        self, workload: Workload, device: Device, policies: tuple[Dispatch, ...], fidelity: Fidelity | None = None
+        self, workload: Workload, device: Device, only: Dispatch | None = None, progress: Progress | None = None
     ) -> None:
+        self.workload = workload
         self.device = device
-        self.policies = policies
-        self.fidelity = fidelity or Fidelity()
-        self.workload = thinned(settled(workload, device), device, self.fidelity.waves)
-        self.evaluations = 0
-        self.spent_ms = 0.0  # by fixed costs, not by a clock
-        self._known: dict[tuple[Control, ...], Score | str] = {}
-        self._runs: dict[object, float] = {}
+        self.policies = dispatch_policies(device, only)
+        self._only = only
+        self._progress = progress
+        self._known: dict[tuple[Controls, str], Prediction | str] = {}
 
-    def score(self, controls: tuple[Control, ...]) -> Score:
-        """The score, or the error that says why these controls cannot run."""
-        known = self._known.get(controls)
-        if isinstance(known, Score):
-            return known
-        return self._scored(controls, self._compiled(controls, self.policies[0]))
+    @property
+    def evaluations(self) -> int:
+        return len(self._known)
 
-    def attempt(self, controls: tuple[Control, ...]) -> Score | str:
+    def attempt(self, controls: Controls, policy: Dispatch | None = None) -> Score | str:
         """The score, or why there is none: the controls cannot run here, or the collectives could deadlock."""
-        if controls not in self._known:
-            try:
-                compiled = self._compiled(controls, self.policies[0])
-                risk = program_risk(compiled.program)
-                if risk is not None and controls and risk != self.own_risk:
-                    self._known[controls] = risk
-                else:
-                    self._scored(controls, compiled)
-            except MakewayError as error:
-                self._known[controls] = str(error)
-        return self._known[controls]
+        prediction = self._attempt(controls, policy or self.policies[0])
+        return prediction if isinstance(prediction, str) else Score(controls=controls, t_ns=prediction.t_ns)
 
-    def _scored(self, controls: tuple[Control, ...], compiled: Compiled) -> Score:
-        times = []
-        for policy in self.policies:
-            same = policy.gpcs == self.policies[0].gpcs
-            program = compiled.program if same else self._compiled(controls, policy).program
-            times.append((policy.name, self._time_ns(program, policy)))
-        self.evaluations += 1
-        scored = Score(controls=controls, by_dispatch=tuple(times), without_effect=compiled.without_effect)
-        self._known[controls] = scored
-        return scored
+    def score(self, controls: Controls, policy: Dispatch | None = None) -> Score:
+        """The score of controls that are known to run."""
+        return Score(controls=controls, t_ns=self.prediction(controls, policy).t_ns)
 
-    def known(self, controls: tuple[Control, ...]) -> bool:
-        """Whether `attempt` has the answer already."""
-        return controls in self._known
+    def prediction(self, controls: Controls, policy: Dispatch | None = None) -> Prediction:
+        policy = policy or self.policies[0]
+        known = self._known.get((controls, policy.name))
+        if not isinstance(known, Prediction):
+            known = self._known[controls, policy.name] = self._simulated(controls, policy)
+        return known
+
+    def knows(self, controls: Controls) -> bool:
+        """Whether the answer under the vendor's policy is there already."""
+        return (controls, self.policies[0].name) in self._known
+
+    @cached_property
+    def baseline(self) -> Prediction:
+        """The workload without controls, and its isolated times."""
+        return self.prediction(())
 
     @cached_property
     def own_risk(self) -> str | None:
         """The deadlock risk of the workload without any control."""
-        return program_risk(self._compiled((), self.policies[0]).program)
-
-    @cached_property
-    def baseline(self) -> Prediction:
-        """The workload without controls and its isolated times, under the first policy."""
-        fidelity = self.fidelity
-        settings = Settings(engine=fidelity.engine, jitter=fidelity.jitter, dispatch=self.policies[0])
-        cost_ms = class_cost_ms if fidelity.engine == "class" else block_cost_ms
-        self.spent_ms += cost_ms(self.workload, self.device, 2)  # together and apart
-        return simulate(self.workload, self.device, (), settings)
+        return program_risk(self._program(()))
 
     def share_of_ideal(self, t_ns: float) -> float | None:
         """The share of ideal; None, too, where recorded launches make the whole longer than its parts (host-bound)."""
@@ -151,26 +110,74 @@ class Scorer:
             t_sequential=base.t_sequential_ns, t=t_ns, t_compute=base.t_compute_ns, t_comm=base.t_comm_ns
         )
 
-    def _compiled(self, controls: tuple[Control, ...], policy: Dispatch) -> Compiled:
-        compiled = compile_program(self.workload, self.device, controls, dispatch=policy, jitter=self.fidelity.jitter)
-        self.spent_ms += len(compiled.program.ops) * COMPILE_MS
-        return compiled
+    def _attempt(self, controls: Controls, policy: Dispatch) -> Prediction | str:
+        key = (controls, policy.name)
+        if key not in self._known:
+            try:
+                risk = program_risk(self._program(controls)) if controls else None
+                unsafe = risk is not None and risk != self.own_risk
+                self._known[key] = str(risk) if unsafe else self._simulated(controls, policy)
+            except MakewayError as error:
+                self._known[key] = str(error)
+        return self._known[key]
 
-    def _time_ns(self, program: Program, policy: Dispatch) -> float:
-        key = (program.ops, program.sites, policy.name if _contested(program) else "")
-        if key not in self._runs:
-            engine = self.fidelity.engine
-            exact = engine == "block" or isinstance(policy, StrictHeadOfLine)
-            result = run(program, engine=engine, dispatch=policy if exact else SpreadOut(policy, program))
-            self.spent_ms += run_cost_ms(program, result.events, engine)
-            self._runs[key] = result.end_ns
-        return self._runs[key]
+    def _program(self, controls: Controls) -> Program:
+        return compile_program(self.workload, self.device, controls, dispatch=self.policies[0]).program
+
+    def _simulated(self, controls: Controls, policy: Dispatch) -> Prediction:
+        if self._progress:
+            self._progress(f"simulating candidate {len(self._known) + 1} under {policy.name} dispatch")
+        vendors = policy == self.policies[0] and self._only is None
+        return judged(self.workload, self.device, controls, None if vendors else policy)
 
 
-def _contested(program: Program) -> bool:
-    """Whether two operations can ever wait for the same SMs: if not, the dispatch policy decides nothing."""
-    streams: dict[str | None, set[str]] = {}
-    for op in program.ops:
-        if op.kind != "copy":
-            streams.setdefault(op.part, set()).add(op.stream)
-    return any(len(waiting) > 1 for waiting in streams.values())
+class QuickScorer:
+    """Times for the search: the fluid engine with equal block times, under one dispatch policy."""
+
+    def __init__(self, workload: Workload, device: Device, policy: Dispatch, own_risk: str | None = None) -> None:
+        self.workload, self.device, self.policy = workload, device, policy
+        self._own_risk = own_risk
+        self._times: dict[object, float] = {}
+
+    def time_ns(self, controls: Controls) -> float | None:
+        """The time of a set of controls; None where it cannot run, or could deadlock."""
+        try:
+            program = compile_program(self.workload, self.device, controls, dispatch=self.policy).program
+            risk = program_risk(program)
+            if risk is not None and risk != self._own_risk:
+                return None
+            key = (program.ops, program.sites)
+            if key not in self._times:
+                self._times[key] = self._run(program)
+            return self._times[key]
+        except MakewayError:
+            return None
+
+    @cached_property
+    def crowded(self) -> bool:
+        """Whether kernels, or collectives, run at once: the fluid engine leaves such programs to the class engine."""
+        program = compile_program(self.workload, self.device, (), dispatch=self.policy).program
+        return self._fluid(program) is not None
+
+    def _run(self, program: Program) -> float:
+        if self.crowded:
+            program = replace(program, ops=tuple(_thinned(program, op) for op in program.ops))
+        return fluid_run(program, full="class", dispatch=self.policy, hbm=HBM_POLICIES["proportional"]).end_ns
+
+    def _fluid(self, program: Program) -> str | None:
+        thinned = replace(program, ops=tuple(_thinned(program, op) for op in program.ops))
+        return fluid_run(thinned, full="class", dispatch=self.policy, hbm=HBM_POLICIES["proportional"]).fallback
+
+
+def _thinned(program: Program, op: EngineOp) -> EngineOp:
+    """A kernel with at most so many waves: fewer blocks, each with more work."""
+    if op.kind != "kernel" or op.block is None:
+        return op
+    slots = sum(site.sms for site in program.sites if site.part == op.part) * capacity(
+        op.block, room_left(program.sm, ())
+    )
+    times = op.blocks // (max(slots, 1) * SEARCH_WAVES)
+    if times < 2:
+        return op
+    blocks = -(-op.blocks // times)
+    return replace(op, blocks=blocks, work_ns=op.work_ns * op.blocks / blocks)

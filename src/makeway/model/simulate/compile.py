@@ -34,6 +34,7 @@ from makeway.model.simulate.mechanisms import (
     streaming_warps,
 )
 from makeway.model.simulate.network import PATHS, CollectiveCost, check_one_node, collective_cost, default_blocks
+from makeway.model.simulate.partition import check_channels
 from makeway.model.simulate.policies import Dispatch, Proportional, StrictHeadOfLine
 from makeway.model.simulate.program import EngineOp, Interference, Program, Saturation, Site
 from makeway.model.simulate.rewrite import idle_controls, rewritten
@@ -151,9 +152,12 @@ class _Compiler:
             for rank, skew in enumerate(skew_ns)
             for op in one_rank
         ]
+        sites = self._sites(one_rank)
+        if self.partition:
+            check_channels(self.device, self.partition.comm_sms, sites, one_rank)
         program = Program(
             sm=self.device.sm,
-            sites=self._sites(one_rank),
+            sites=sites,
             ranks=len(skew_ns),
             ops=tuple(ops),
             hbm_per_ns=self.device.hbm_bytes_per_s / 1e9 if self.device.hbm_bytes_per_s else None,
@@ -184,16 +188,8 @@ class _Compiler:
         return [("compute", self.device.sms - self.partition.comm_sms), ("comm", self.partition.comm_sms)]
 
     def _sites(self, ops: list[EngineOp]) -> tuple[Site, ...]:
-        """SMs by part and, where it matters, by GPC (neighbours, for clusters) or shader engine (in turn)."""
-        gpcs = self.dispatch.gpcs
         clusters = any(op.block and op.block.cluster > 1 for op in ops)
-        per_gpc = int(model_number(self.device, "sms_per_gpc", DEFAULT_SMS_PER_GPC)) if clusters else self.device.sms
-        parts = [part for part, sms in self._parts() for _ in range(sms)]
-        counts: dict[tuple[str | None, int], int] = {}
-        for index, part in enumerate(parts):
-            key = (part, index % gpcs if gpcs > 1 else index // per_gpc)
-            counts[key] = counts.get(key, 0) + 1
-        return tuple(Site(part=part, gpc=gpc, sms=sms) for (part, gpc), sms in counts.items())
+        return device_sites(self.device, self._parts(), gpcs=self.dispatch.gpcs, clusters=clusters)
 
     # --- kernels -------------------------------------------------------------------------------
 
@@ -335,7 +331,7 @@ class _Compiler:
             footprint = footprint.with_threads(self.threads.threads)
         block = footprint.block
         assert block is not None
-        blocks = self.blocks.blocks if self.blocks else self._blocks_in_part(own_blocks, block)
+        blocks = self.blocks.blocks if self.blocks else own_blocks
         if footprint.max_blocks is not None and blocks > footprint.max_blocks:
             raise InputError(f"{op.name}: {blocks} blocks; {footprint.name} has at most {footprint.max_blocks}")
         if blocks % block.cluster:
@@ -384,12 +380,6 @@ class _Compiler:
         self.assumed.append(f"no rates known for {library}; those of ring-simple are used")
         return "ring-simple"
 
-    def _blocks_in_part(self, wanted: int, block: KernelResources) -> int:
-        """The library's own number of blocks, or as many as its partition holds."""
-        if self.partition is None:
-            return wanted
-        return max(min(wanted, resident_blocks(self.device, block) * self.partition.comm_sms), 1)
-
     def _cost(self, op: CollectiveOp, footprint: CommFootprint, path: str, threads: int | None) -> CollectiveCost:
         given = threads
         if given is None and footprint.block is not None and footprint.choices:
@@ -412,6 +402,18 @@ class _Compiler:
             power=self._moving_power(moved),
             group=op.name,
         )
+
+
+def device_sites(
+    device: Device, parts: Sequence[tuple[str | None, int]], *, gpcs: int, clusters: bool
+) -> tuple[Site, ...]:
+    """SMs by part and, where it matters, by GPC (neighbours, for clusters) or shader engine (in turn)."""
+    per_gpc = int(model_number(device, "sms_per_gpc", DEFAULT_SMS_PER_GPC)) if clusters else device.sms
+    counts: dict[tuple[str | None, int], int] = {}
+    for index, part in enumerate(part for part, sms in parts for _ in range(sms)):
+        key = (part, index % gpcs if gpcs > 1 else index // per_gpc)
+        counts[key] = counts.get(key, 0) + 1
+    return tuple(Site(part=part, gpc=gpc, sms=sms) for (part, gpc), sms in counts.items())
 
 
 def _only(controls: tuple[Control, ...], kind: type[_T]) -> _T | None:

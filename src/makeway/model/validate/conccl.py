@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from makeway.model.presets import load_preset, preset_names
+from makeway.model.simulate.channels import partition_with_channels
 from makeway.model.simulate.policies import DISPATCHES
 from makeway.model.simulate.predict import Settings, simulate
 from makeway.model.validate.rows import Row
@@ -50,7 +51,7 @@ def ladder(device: Device) -> Ladder:
         runs: dict[str, list[tuple[Control, ...]]] = {
             "naive": [()],
             "launch order": [(LaunchOrder(),)],
-            "reservation": [(SmPartition(cus),) for cus in _RESERVED_CUS],
+            "reservation": [partition_with_channels(workload, device, cus) for cus in _RESERVED_CUS],
             "copy engine": [(CopyEngine(),)],
             "copy engine, 8 CUs fewer": [(CopyEngine(),), (CopyEngine(), SmPartition(8))],
         }
