@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kineto_files import DATE_US, kernel, write_kineto
 from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.cli.main import main
@@ -213,6 +214,20 @@ def test_two_recordings_of_one_rank_are_refused(tmp_path: Path) -> None:
     path.write_bytes(MAGIC + 2 * summaries_of(first, MapOptions()))
     with pytest.raises(TraceError, match="both say they are rank"):
         merge([path])
+
+
+def test_collectives_of_different_runs_are_not_matched(tmp_path: Path) -> None:
+    events = [kernel("gemm", 0, 90), kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 100, 50, stream=20)]
+    later = [{**event, "ts": event["ts"] + 3.6e9} for event in events]
+    files = [
+        write_kineto(tmp_path / f"rank{rank}.json", own, rank=rank, world=2, baseTimeNanoseconds=1000 * DATE_US)
+        for rank, own in enumerate((events, later))
+    ]
+    job = analyze_job(files, options=MapOptions(cached=False), jobs=1)
+    assert job is not None
+    assert (job.matched, [rank.waiting_ns for rank in job.ranks]) == (0, [None, None])
+    assert "2 different runs" in job.notes[0]
+    assert_same(job, analyze(files, what_if=False, jobs=1))
 
 
 def test_a_missing_rank_is_said(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from makeway.decide.analysis.findings import RankFindings
 from makeway.decide.analysis.ledger import IDLE, Ledger, LedgerLine, LineKind
 from makeway.decide.analysis.many.job import JobAnalysis, JobRank
 from makeway.decide.analysis.names import short_name
+from makeway.read.traces.cpu_ranks import CPU_HOST
 from makeway.show.blocks import Cell, Column, Headline, Paragraph, Section, Table
 from makeway.show.data import milliseconds, rounded
 from makeway.show.numbers import number, percent, time_text
@@ -76,7 +77,7 @@ def _idle_headline(analysis: Analysis | JobAnalysis) -> Headline:
     ledger = worst.ledger
     longest = max((line for line in ledger.lines if line.kind in IDLE), key=lambda line: line.ns)
     sentence = (
-        f"The GPU{_on_rank(analysis, worst)} is idle for {percent(ledger.percent(ledger.idle_ns))} of the recorded "
+        f"{_subject(analysis, worst)} is idle for {percent(ledger.percent(ledger.idle_ns))} of the recorded "
         f"{time_text(ledger.total_ns)}, {percent(ledger.percent(longest.ns))} {_IDLE_REASONS[longest.kind]}"
     )
     return Headline(sentence=sentence, origin=analysis.origin, value=ledger.idle_ns / _MS, unit="ms")
@@ -86,7 +87,7 @@ def _copies_headline(analysis: Analysis | JobAnalysis) -> Headline:
     worst = max(_ranks(analysis), key=lambda rank: (rank.ledger.ns("copies"), -rank.rank))
     ledger, copies_ns = worst.ledger, worst.ledger.ns("copies")
     sentence = (
-        f"The GPU{_on_rank(analysis, worst)} only copies or fills memory for {percent(ledger.percent(copies_ns))} of "
+        f"{_subject(analysis, worst)} only copies or fills memory for {percent(ledger.percent(copies_ns))} of "
         f"the recorded {time_text(ledger.total_ns)}"
     )
     return Headline(sentence=sentence, origin=analysis.origin, value=copies_ns / _MS, unit="ms")
@@ -96,8 +97,9 @@ def _ranks(analysis: Analysis | JobAnalysis) -> Sequence[RankFindings | JobRank]
     return analysis.ranks
 
 
-def _on_rank(analysis: Analysis | JobAnalysis, rank: RankFindings | JobRank) -> str:
-    return f" of rank {rank.rank}" if len(analysis.ranks) > 1 else ""
+def _subject(analysis: Analysis | JobAnalysis, rank: RankFindings | JobRank) -> str:
+    what = "The host" if rank.device == CPU_HOST else "The GPU"
+    return f"{what} of rank {rank.rank}" if len(analysis.ranks) > 1 else what
 
 
 def lead(analysis: Analysis) -> Paragraph:

@@ -38,6 +38,7 @@ from makeway.decide.analysis.what_if import (
     with_gains,
 )
 from makeway.read.traces.classify import load_comm_names
+from makeway.read.traces.cpu_ranks import CPU_HOST
 from makeway.read.traces.places import size_bytes
 from makeway.read.traces.ranks import map_traces
 from makeway.read.traces.read import find_traces
@@ -81,11 +82,11 @@ class Analysis:
         """Which time is which: the wall time that the ledger divides, the GPU's busy time, and what is replayed."""
         worst = self.worst
         whole_ns = worst.ledger.total_ns or worst.figures.span_ns
-        steps = len(worst.steps)
+        steps, busy = len(worst.steps), "threads are" if worst.device == CPU_HOST else "GPU is"
         marked = f"{steps} marked step{'s' if steps > 1 else ''}" if worst.step_ns is not None and steps else ""
         what = f"Rank {worst.rank}" if len(self.ranks) > 1 else "The recording"
         sentence = (
-            f"{what} takes {milliseconds(whole_ns)} of wall time ({marked or 'first kernel to last'}); its GPU is "
+            f"{what} takes {milliseconds(whole_ns)} of wall time ({marked or 'first kernel to last'}); its {busy} "
             f"busy for {milliseconds(whole_ns - worst.ledger.idle_ns)}"
         )
         if self.step is not None:

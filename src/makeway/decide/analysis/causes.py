@@ -12,7 +12,7 @@ from makeway.decide.analysis.findings import Cause, CauseGroup, Confidence, Matc
 from makeway.decide.analysis.lateness import late_causes
 from makeway.decide.analysis.names import short_name
 from makeway.decide.analysis.streams import StreamView, milliseconds
-from makeway.read.traces.cpu_ranks import DEVICE as CPU_HOST
+from makeway.read.traces.cpu_ranks import CPU_HOST
 from makeway.values.device import Device
 from makeway.values.timeline import Timeline
 

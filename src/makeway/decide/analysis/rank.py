@@ -18,6 +18,7 @@ from makeway.decide.analysis.occupancy import occupancy
 from makeway.decide.analysis.recorded import RecordedStep, recorded_step
 from makeway.decide.analysis.runs import RunStamp
 from makeway.decide.analysis.slowdown import slowdowns
+from makeway.read.traces.cpu_ranks import CPU_HOST
 from makeway.values.device import Device, load_device
 from makeway.values.errors import MakewayError, TraceError, UnknownNameError
 from makeway.values.recorded_device import RecordedLimits, device_from_recording, with_recorded_sms
@@ -165,7 +166,8 @@ def _workload(
 ) -> tuple[RecordedStep | None, str | None]:
     """One step as a workload: the chosen one, else the middle one, else the whole recording."""
     if device is None:
-        return None, "the limits of its GPU are not known"
+        on_cpu = timeline.device == CPU_HOST
+        return None, "only steps of GPUs are simulated" if on_cpu else "the limits of its GPU are not known"
     numbers = [item.number for item in timeline.steps if item.rank == rank]
     if step is None and len(numbers) > 1:
         middle = spans_of_step(timeline, rank, numbers[(len(numbers) - 1) // 2])

@@ -27,7 +27,7 @@ from makeway.read.traces.stream import ByteSource, EventStream
 from makeway.values.collective import CollectiveKind
 from makeway.values.timeline import CommRule, Exchange, Span, Step, Wait
 
-DEVICE = "CPU-host"
+CPU_HOST = "CPU-host"  # the device of such ranks
 WAKE_NS = 1_000_000  # a thread that waited for a collective goes on this soon after its end, on a busy host
 _ANNOTATIONS = ("user_annotation", "cpu_user_annotation")
 _COLLECTIVE = re.compile(rb'"(gloo|mpi|ucc):')

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from makeway.read.traces.classify import CommNames
-from makeway.read.traces.cpu_ranks import DEVICE, host_spans, host_steps, read_host
+from makeway.read.traces.cpu_ranks import CPU_HOST, host_spans, host_steps, read_host
 from makeway.read.traces.host import host_calls
 from makeway.read.traces.kineto_events import EVENTS, NO_CORRELATION, PARAM_COMMS, Event, GpuArgs, Kept, Shape
 from makeway.read.traces.stream import ByteSource, EventStream, no_collection
@@ -86,7 +86,7 @@ def _host_timeline(
         notes.append(note)
     described = Rank(
         rank=rank,
-        device=DEVICE,
+        device=CPU_HOST,
         world=_whole(info.get("world_size")),
         library=next(iter(activity.collectives)).name.partition(":")[0],
         source=str(path),
@@ -96,7 +96,7 @@ def _host_timeline(
     return Timeline(
         spans=tuple(spans),
         origin=_origin(header),
-        device=DEVICE,
+        device=CPU_HOST,
         ranks=(described,),
         steps=tuple(steps),
         waits=tuple(waits),

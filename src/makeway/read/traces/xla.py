@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from makeway.read.traces.classify import CommNames
-from makeway.read.traces.cpu_ranks import DEVICE as CPU
+from makeway.read.traces.cpu_ranks import CPU_HOST
 from makeway.read.traces.kineto_events import PEER_COPY, time_ns
 from makeway.read.traces.launch import recorded_launch
 from makeway.read.traces.stream import ByteSource, EventStream, no_collection
@@ -165,7 +165,7 @@ def _device_names(kept: _Kept) -> dict[int, str]:
             names[int(match[2])] = match[3]
     if not any(_DEVICE.match(process) for process in kept.processes.values()):
         for operations in kept.operations.values():
-            names.update({item.device or 0: CPU for item in operations})
+            names.update({item.device or 0: CPU_HOST for item in operations})
     return names
 
 

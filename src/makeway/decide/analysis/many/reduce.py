@@ -37,7 +37,7 @@ _LaneKey = tuple[str | None, tuple[int, ...], int]  # group and its ranks, or th
 class _Totals:
     """What all communicators add to each rank and to the job."""
 
-    waited: dict[int, int]
+    waited: dict[int, int]  # only ranks with others to match with
     caused: dict[int, int]
     exposed_waiting: dict[int, Counter[str]]  # rank -> label -> time
     total_ns: int = 0
@@ -56,8 +56,7 @@ def job_of(stored: Sequence[StoredSummary], *, notes: Sequence[str] = ()) -> Job
     totals = _matched(stored, [{stamp.rank for stamp in group} for group in of_runs])
     evidence = communication([summary.evidence for summary in summaries])
     first_notes = [note for note in (runs_note(of_runs), evidence.missing_note) if note]
-    alone = len(stored) == 1 or not any(summary.lanes for summary in summaries)
-    ranks = tuple(_job_rank(summary, totals, alone=alone) for summary in summaries)
+    ranks = tuple(_job_rank(summary, totals) for summary in summaries)
     waiting = sum(totals.caused.values())
     late = sorted(((rank, ns / waiting) for rank, ns in totals.caused.items() if ns), key=lambda r: (-r[1], r[0]))
     straggler, share = straggler_of(totals.caused, totals.total_ns)
@@ -99,28 +98,31 @@ def _refuse_duplicates(stored: Sequence[StoredSummary]) -> None:
 def _matched(stored: Sequence[StoredSummary], of_runs: Sequence[Set[int]]) -> _Totals:
     """Match the collectives of each communicator, within each run only."""
     ranks = [item.summary.rank for item in stored]
-    totals = _Totals(
-        waited=dict.fromkeys(ranks, 0), caused=dict.fromkeys(ranks, 0), exposed_waiting={r: Counter() for r in ranks}
-    )
-    if len(stored) < 2:
-        return totals
+    totals = _Totals(waited={}, caused=dict.fromkeys(ranks, 0), exposed_waiting={r: Counter() for r in ranks})
     with tempfile.TemporaryFile() as spool:
-        of_rank: dict[int, list[tuple[Member, _Spooled]]] = defaultdict(list)
-        lanes = [lane for own in of_runs for lane in _lanes([s for s in stored if s.summary.rank in own]).items()]
-        for (group, group_ranks, position), members in lanes:
-            if len(members) < 2:
-                totals.left += members[0].rows
-                continue
-            match = match_lane(members)
-            name = f"stream {position}" if group is None else _group_name(group, group_ranks)
-            _count(name, members, match, totals)
-            spooled = _Spooled.of(match, spool)
-            for member in members:
-                of_rank[member.rank].append((member, spooled))
-        for rank, own_lanes in of_rank.items():
-            for member, spooled in own_lanes:
-                _add_waiting(member, spooled, totals.waited, totals.exposed_waiting[rank])
+        for own in of_runs:
+            members = [item for item in stored if item.summary.rank in own]
+            if len(members) > 1 and any(item.summary.lanes for item in members):
+                totals.waited |= dict.fromkeys(own, 0)
+                _match_run(members, totals, spool)
     return totals
+
+
+def _match_run(stored: Sequence[StoredSummary], totals: _Totals, spool: IO[bytes]) -> None:
+    of_rank: dict[int, list[tuple[Member, _Spooled]]] = defaultdict(list)
+    for (group, group_ranks, position), members in _lanes(stored).items():
+        if len(members) < 2:
+            totals.left += members[0].rows
+            continue
+        match = match_lane(members)
+        name = f"stream {position}" if group is None else _group_name(group, group_ranks)
+        _count(name, members, match, totals)
+        spooled = _Spooled.of(match, spool)
+        for member in members:
+            of_rank[member.rank].append((member, spooled))
+    for rank, lanes in of_rank.items():
+        for member, spooled in lanes:
+            _add_waiting(member, spooled, totals.waited, totals.exposed_waiting[rank])
 
 
 def _lanes(stored: Sequence[StoredSummary]) -> dict[_LaneKey, list[Member]]:
@@ -279,7 +281,7 @@ def _pieces(member: Member) -> tuple[Sequence[int], Sequence[int], Sequence[int]
     return columns[0], columns[1], columns[2], columns[3]
 
 
-def _job_rank(summary: RankSummary, totals: _Totals, *, alone: bool) -> JobRank:
+def _job_rank(summary: RankSummary, totals: _Totals) -> JobRank:
     exposed = totals.exposed_waiting[summary.rank]
     lines: Counter[LineKind] = Counter(summary.ledger)
     line_of = dict(zip(summary.labels, summary.lines, strict=True))
@@ -291,7 +293,7 @@ def _job_rank(summary: RankSummary, totals: _Totals, *, alone: bool) -> JobRank:
         source=summary.source,
         device=summary.device,
         figures=summary.figures,
-        waiting_ns=None if alone else totals.waited[summary.rank],
+        waiting_ns=totals.waited.get(summary.rank),
         exposed_waiting_ns=sum(exposed.values()),
         caused_ns=totals.caused[summary.rank],
         ledger=ledger_of(LedgerLine(kind=kind, ns=ns) for kind, ns in lines.items()),
