@@ -39,7 +39,7 @@ LEAST_OPERATIONS = 1_000
 # The per-block engine, which every other prediction asks, takes about 3 s for so many blocks of all runs together.
 # Above, a bounded what-if asks the class engine, whose time does not grow with the blocks, and says so.
 MOST_JUDGED_BLOCKS = 250_000
-NOT_JUDGED = "block times do not vary: the per-block engine takes too long for this step; `makeway plan` asks it"
+NOT_JUDGED = "block times do not vary: the per-block engine takes too long for this step; `makeway plan` waits for it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
