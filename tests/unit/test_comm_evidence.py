@@ -14,10 +14,13 @@ from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.cli.main import main
 from makeway.decide.analysis.analyze import Analysis, analyze
+from makeway.decide.analysis.many.analyze_job import analyze_job
+from makeway.decide.analysis.many.map_rank import MapOptions
 from makeway.read.traces.classify import CommNames, load_comm_names
 from makeway.read.traces.kineto import read_kineto
 from makeway.read.traces.nsys import read_nsys
 from makeway.show.analysis import report
+from makeway.show.report import report_of
 from makeway.values.timeline import CommRule, Evidence
 
 GEMM = "void cutlass::Kernel2<cutlass_80_wmma_tensorop_f16_128x128>(int)"
@@ -72,6 +75,19 @@ def test_a_job_of_many_ranks_without_known_communication_names_the_likeliest_and
     own = analysed(file, comm_names="mine::tokens_a2a_push|router_dispatch_tokens")
     assert rules(own) == {"own-pattern": 2}
     assert own.ranks[0].figures.exposed_ns == 2_900_000
+
+
+def test_the_verdict_says_first_that_communication_is_not_recognised_even_where_the_gpu_is_mostly_idle(
+    tmp_path: Path,
+) -> None:
+    events = [kernel("gemm", 0, 10), kernel("mine::tokens_a2a_push", 900, 10)]
+    path = write_kineto(tmp_path / "rank0.json", events, world=64)
+    sentence = "No communication recognised in the recorded 910\N{NO-BREAK SPACE}us, though the job has 64 ranks"
+    assert report_of(analysed(path)).headline.sentence == sentence
+    job = analyze_job([path], options=MapOptions(cached=False), jobs=1)
+    assert job is not None
+    assert report_of(job).headline.sentence == sentence
+    assert job.notes[0] == analysed(path).notes[0]
 
 
 def test_a_single_rank_without_communication_is_no_cause_for_alarm(tmp_path: Path) -> None:
