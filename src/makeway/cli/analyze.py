@@ -6,11 +6,11 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from makeway.cli.many import many_traces, run_job
 from makeway.cli.output import add_output_options, show, show_reading, show_stage
 from makeway.cli.streams import say
 from makeway.decide.analysis.analyze import analyze
 from makeway.decide.analysis.threshold import gate, parse_threshold
+from makeway.read.traces.read import MANY_TRACES, more_traces_than
 from makeway.values.device import load_device
 from makeway.values.errors import InputError
 
@@ -49,7 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.on or options.shard or options.out or many_traces(options.paths):
+    if options.on or options.shard or options.out or more_traces_than(MANY_TRACES, options.paths):
+        from makeway.cli.many import run_job  # a third of the start of this command
+
         return run_job(options)
     threshold = parse_threshold(options.fail_if) if options.fail_if else None
     try:

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from makeway.cli.output import show, show_stage
 from makeway.cli.streams import say
-from makeway.decide.analysis.many.analyze_job import MANY_FILES, analyze_job, parse_shard, write_shard
+from makeway.decide.analysis.many.analyze_job import analyze_job, parse_shard, write_shard
 from makeway.decide.analysis.many.map_rank import MapOptions
 from makeway.decide.analysis.threshold import gate, parse_threshold
-from makeway.read.traces.read import more_traces_than
+from makeway.read.traces.read import MANY_TRACES
 from makeway.values.errors import InputError
 
 _ONE_BY_ONE = {"perfetto": "--perfetto", "hta_compatible": "--hta-compatible"}
-
-
-def many_traces(paths: Sequence[Path]) -> bool:
-    """Whether there are too many traces to look at each rank one by one."""
-    return more_traces_than(MANY_FILES, paths)
 
 
 def run_job(options: argparse.Namespace) -> int:
     """Analyse a job, or write one shard of its summaries."""
     for name, option in _ONE_BY_ONE.items():
         if getattr(options, name):
-            raise InputError(f"{option} looks at each rank one by one: give at most {MANY_FILES} traces, without --on")
+            raise InputError(f"{option} looks at each rank one by one: give at most {MANY_TRACES} traces, without --on")
     if (options.shard is None) != (options.out is None):
         raise InputError("--shard and --out go together: makeway analyze TRACES --shard 1/16 --out shard-1.summary")
     from makeway.cli.analyze import step_number

@@ -25,6 +25,7 @@ _LONGEST_KEY = 40  # characters shown
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _FIRST_EVENT = re.compile(rb'\s*\{.{0,65536}?"ph"\s*:', re.DOTALL)
 _XLA_PROCESS = re.compile(rb'"process_name".{0,200}?"/(?:device:|host:CPU)', re.DOTALL)
+MANY_TRACES = 64  # above, `makeway analyze` summarises ranks instead of looking at each
 NSYS_REPORTS = (".nsys-rep", ".qdrep")  # only NVIDIA's tool knows what is inside
 _MOST_NAMED = 3  # files in a note
 _READABLE = (

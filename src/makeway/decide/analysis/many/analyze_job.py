@@ -19,8 +19,6 @@ from makeway.read.traces.places import size_bytes
 from makeway.read.traces.read import find_traces
 from makeway.values.errors import InputError, MakewayError, printable
 
-MANY_FILES = 64  # from here on, `makeway analyze` summarises ranks by itself
-
 Progress = Callable[[int, int], None]  # traces read, of all
 
 
