@@ -152,12 +152,12 @@ class StrictTorch:
         self.current, self.nccl = [Stream()], dict[object, Stream]()
         self.__version__ = "2.13.0"
         self.version = SimpleNamespace(cuda="13.0", hip=None)
-        self._C = SimpleNamespace(_CUDAGreenContext=object)
+        self._C = SimpleNamespace()
         self.device = lambda kind, index: (kind, index)
         facts = SimpleNamespace(
             name="H100", multi_processor_count=132, major=9, minor=0, shared_memory_per_block_optin=232_448
         )
-        green = SimpleNamespace(create=lambda **_: SimpleNamespace(Stream=Stream))
+        green = SimpleNamespace(create=lambda **_: SimpleNamespace(Stream=Stream), Stream=Stream)
         self.cuda = SimpleNamespace(
             Stream=Stream,
             Event=lambda enable_timing: Event(lambda: self.current[-1]),

@@ -38,6 +38,7 @@ from makeway.values.control import (
 from makeway.values.errors import UnsupportedError
 from makeway.values.plan import Plan
 from makeway.values.receipt import Receipt
+from tests.standin import green_contexts
 
 EVERY: tuple[Control, ...] = (
     SmemPad(4096),
@@ -108,6 +109,7 @@ class FakeTorch:
         self.version = SimpleNamespace(cuda=None if amd else "13.0", hip="7.1" if amd else None)
         self.made: dict[str, Any] | None = None
         self.streams: list[Stream] = [Stream()]
+        green, self._C = green_contexts.third(green_contexts.Driver())
         facts = SimpleNamespace(multi_processor_count=132, major=9, minor=0)
         self.device = lambda kind, index: (kind, index)
         self.cuda = SimpleNamespace(
@@ -121,9 +123,7 @@ class FakeTorch:
             stream=self._entered,
             current_stream=lambda: self.streams[-1],
             synchronize=lambda _: None,
-            green_contexts=SimpleNamespace(
-                GreenContext=SimpleNamespace(create=lambda num_sms, device_id: SimpleNamespace(Stream=Stream))
-            ),
+            green_contexts=green,
         )
         world = SimpleNamespace(_get_backend=lambda _: SimpleNamespace(options=self._options()))
         self.distributed = SimpleNamespace(

@@ -21,7 +21,7 @@ from makeway.act.cuda.options import (
     process_group_options,
     read_back,
 )
-from makeway.act.cuda.streams import ConfinedStream, compute_sms, green_stream, prioritised_stream
+from makeway.act.cuda.streams import ConfinedStream, compute_sms, green_refusal, green_stream, prioritised_stream
 from makeway.act.export.nccl import too_many_blocks
 from makeway.act.export.values import Library
 from makeway.act.triton.config import KERNEL_NAME, GemmConfig, controlled, launch_bytes
@@ -124,8 +124,8 @@ class CudaBackend:
         return None
 
     def _partition_refusal(self, comm_sms: int) -> str | None:
-        if not self.machine.green_contexts:
-            return f"torch {self.machine.torch} was built without green contexts (CUDA 12.8 or later)"
+        if reason := green_refusal(self.torch or load_torch()):
+            return reason
         assert self.machine.sms is not None
         assert self.machine.arch is not None
         try:
@@ -165,8 +165,12 @@ class CudaBackend:
         for control in controls:
             match control:
                 case SmPartition(comm_sms):
-                    confined = stack.enter_context(self._partition(torch, device, comm_sms))
-                    receipts[control] = self._receipt(control, confined.detail)
+                    try:
+                        confined = stack.enter_context(self._partition(torch, device, comm_sms))
+                    except Exception as error:  # a driver's or torch's refusal must not end the program
+                        receipts[control] = self._receipt(control, str(error), "refused")
+                    else:
+                        receipts[control] = replace(self._receipt(control, confined.detail), evidence=confined.evidence)
                 case CommPriority():
                     comm_stream = prioritised_stream(torch, device)
                     receipts[control] = _with_stream(receipts[control], comm_stream)

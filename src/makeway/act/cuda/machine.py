@@ -10,6 +10,7 @@ import importlib.util
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from makeway.act.cuda.streams import green_refusal
 from makeway.values.errors import MissingExtraError, UnsupportedError
 
 Vendor = Literal["nvidia", "amd"]
@@ -34,7 +35,7 @@ class GpuMachine:
     arch: str | None = None  # sm_90, gfx942
     smem_block_bytes: int | None = None  # the most that one block may request
     nccl: tuple[int, ...] | None = None  # RCCL reports NCCL's number too
-    green_contexts: bool = False
+    green_contexts: bool = False  # with streams: see makeway.act.cuda.streams.green_refusal
     symmetric_memory: bool = False
     triton: bool = False
 
@@ -83,15 +84,11 @@ def _described(machine: GpuMachine, torch: Any) -> GpuMachine:
         smem_block_bytes=facts.shared_memory_per_block
         if amd
         else getattr(facts, "shared_memory_per_block_optin", None),
-        nccl=tuple(torch.cuda.nccl.version()) if torch.distributed.is_nccl_available() else None,
-        green_contexts=not amd and _green_contexts(torch),
+        nccl=tuple(torch.cuda.nccl.version()[:3]) if torch.distributed.is_nccl_available() else None,
+        green_contexts=not amd and green_refusal(torch) is None,
         symmetric_memory=symmetric_memory(torch) is not None,
         triton=importlib.util.find_spec("triton") is not None,
     )
-
-
-def _green_contexts(torch: Any) -> bool:
-    return hasattr(torch._C, "_CUDAGreenContext")  # as torch/cuda/green_contexts.py checks (torch 2.13)
 
 
 def symmetric_memory(torch: Any) -> Any | None:
