@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.standin import green_contexts
 
 from makeway.act.backend import Backend
 from makeway.act.cuda.backend import CudaBackend
@@ -46,7 +47,6 @@ from makeway.values.control import (
 )
 from makeway.values.errors import InputError, UnsupportedError
 from makeway.values.receipt import Receipt
-from tests.standin import green_contexts
 
 EVERY: tuple[Control, ...] = (
     SmemPad(4096),

@@ -16,10 +16,10 @@ from typing import Any, assert_never
 from makeway.act.cuda.machine import GpuMachine, load_torch, look, require
 from makeway.act.cuda.options import (
     environment_receipt,
+    group_receipt,
     option_settings,
     overriding,
     process_group_options,
-    read_back,
 )
 from makeway.act.cuda.streams import ConfinedStream, compute_sms, green_refusal, green_stream, prioritised_stream
 from makeway.act.export.nccl import too_many_blocks
@@ -159,7 +159,7 @@ class CudaBackend:
 
     def _apply(self, torch: Any, controls: tuple[Control, ...], stack: ExitStack) -> dict[Control, Receipt]:
         device = torch.cuda.current_device()
-        options, group, receipts = self._grouped(torch, device, controls, stack)
+        options, group, receipts = self._grouped(torch, controls, stack)
         confined = comm_stream = None
         gemm = controlled(self.gemm, controls)
         for control in controls:
@@ -202,7 +202,7 @@ class CudaBackend:
         return receipts
 
     def _grouped(
-        self, torch: Any, device: int, controls: tuple[Control, ...], stack: ExitStack
+        self, torch: Any, controls: tuple[Control, ...], stack: ExitStack
     ) -> tuple[Any, Any | None, dict[Control, Receipt]]:
         """Process-group options, a group with them where torch.distributed runs, and receipts for both."""
         nccl = getattr(torch.distributed, "ProcessGroupNCCL", None)
@@ -215,8 +215,8 @@ class CudaBackend:
         if set_ones and torch.distributed.is_initialized():
             group = torch.distributed.new_group(backend="nccl", pg_options=made.options)
             stack.callback(torch.distributed.destroy_process_group, group)
-            real = group._get_backend(torch.device("cuda", device)).options
-            receipts |= {control: read_back(nccl, real, control, "in a new process group") for control in set_ones}
+            where = "in a new process group"
+            receipts |= {control: group_receipt(torch, group, control, where) for control in set_ones}
         for control in set_ones:
             if variable := overriding(control, self.environ, self.library):
                 receipts[control] = self._receipt(control, variable, "no effect")
