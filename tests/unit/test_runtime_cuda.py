@@ -96,7 +96,7 @@ class FakeTorch:
             shared_memory_per_block_optin=232_448,
         )
         module, self._C = green or green_contexts.second(green_contexts.Driver())
-        self.device = lambda kind, index: (kind, index)
+        self.device = lambda kind, index=None: (kind, index)
         self.cuda = SimpleNamespace(
             device_count=lambda: 8,
             current_device=lambda: 3,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, assert_never
 
+from makeway.act.cuda.barriers import WITH_BLOCKS, WITHOUT_BLOCKS, memory_operations
 from makeway.act.cuda.machine import GpuMachine, load_torch, look, require
 from makeway.act.cuda.options import (
     environment_receipt,
@@ -224,7 +225,11 @@ class CudaBackend:
 
     def _copies_receipt(self, control: CopyEngine, policy: Receipt | None) -> Receipt:
         """Our own copies need no policy; where NCCL has one, it is set too."""
-        detail = "all-gather and all-to-all by copies of our own, one stream per peer"
+        barriers = WITHOUT_BLOCKS if memory_operations(self.torch or load_torch()) is not None else WITH_BLOCKS
+        detail = (
+            "all-gather and all-to-all by copies of our own: no blocks for what peers send; this rank's own piece may "
+            f"take some; {barriers}"
+        )
         no_policy = support(control, "NCCL environment").refusal(self.name, self.library.version)
         if policy is not None and policy.status == "applied" and no_policy is None:
             detail += f"; NCCL: {policy.detail}"

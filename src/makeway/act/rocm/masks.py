@@ -116,13 +116,15 @@ def _granted(hip: Any, stream: ctypes.c_void_p, words: int) -> tuple[int, ...] |
     It does so where a global mask is set (ROCm 5 and 6: clr, hipamd/src/hip_stream.cpp, `hipExtStreamGetCUMask`). So it
     is asked twice, over zeros and over ones: a word that was written is the same both times.
     """
-    answers = []
-    for before in (0, 0xFFFFFFFF):
-        answer = (ctypes.c_uint32 * words)(*[before] * words)
-        _check(hip.hipExtStreamGetCUMask(stream, ctypes.c_uint32(words), answer), "read back")
-        answers.append(tuple(answer))
-    written = [one if one == other else 0 for one, other in zip(*answers, strict=True)]
-    return tuple(written) if any(one == other for one, other in zip(*answers, strict=True)) else None
+    over_zeros, over_ones = (_answer(hip, stream, words, before) for before in (0, 0xFFFFFFFF))
+    written = [low == high for low, high in zip(over_zeros, over_ones, strict=True)]
+    return over_zeros if any(written) else None
+
+
+def _answer(hip: Any, stream: ctypes.c_void_p, words: int, before: int) -> tuple[int, ...]:
+    answer = (ctypes.c_uint32 * words)(*[before] * words)
+    _check(hip.hipExtStreamGetCUMask(stream, ctypes.c_uint32(words), answer), "read back")
+    return tuple(answer)
 
 
 def _check(status: int, what: str) -> None:

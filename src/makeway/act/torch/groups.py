@@ -39,7 +39,7 @@ def where_runs(group: Any | None = None, *, torch: Any | None = None) -> Where:
 
 
 def _has_gpu(torch: Any) -> bool:
-    """Whether torch sees a GPU, by the count that asks NVML first: `is_available` calls cuInit, which outlives a fork."""
+    """Whether torch sees a GPU. The count asks NVML first; `is_available` calls cuInit, which breaks later forks."""
     return bool(torch.cuda.device_count())
 
 
