@@ -33,6 +33,7 @@ from makeway.act.export.frameworks import ZERO_CTA
 from makeway.act.export.values import Library
 from makeway.act.rocm.backend import RocmBackend
 from makeway.act.rocm.masks import check_split, mask_words, masked_stream
+from makeway.act.triton.config import GemmConfig, operand_bytes
 from makeway.values.control import (
     Chunks,
     CommBlocks,
@@ -122,8 +123,14 @@ class FakeTorch:
         return SimpleNamespace(_get_backend=lambda device: SimpleNamespace(options=pg_options))
 
 
+def announced_bytes(config: GemmConfig, arch: str) -> int:
+    """What Triton would compile for two stages on Hopper: tests/oracle/test_triton_gemm.py asks the compiler."""
+    assert arch == "sm_90"
+    return 2 * operand_bytes(config.tile, config.dtype) + config.pad_bytes
+
+
 def backend(torch: FakeTorch | None = None, **environ: str) -> CudaBackend:
-    gpu = CudaBackend(torch=torch or FakeTorch(), environ=environ)
+    gpu = CudaBackend(torch=torch or FakeTorch(), environ=environ, gemm_bytes=announced_bytes)
     gpu.machine = replace(gpu.machine, triton=True)
     return gpu
 

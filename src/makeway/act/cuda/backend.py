@@ -7,7 +7,7 @@ to our own GEMM. `session` holds the results while the `with` block runs: the be
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -25,7 +25,7 @@ from makeway.act.cuda.options import (
 from makeway.act.cuda.streams import ConfinedStream, compute_sms, green_refusal, green_stream, prioritised_stream
 from makeway.act.export.nccl import too_many_blocks
 from makeway.act.export.values import Library
-from makeway.act.triton.config import KERNEL_NAME, GemmConfig, controlled, launch_bytes
+from makeway.act.triton.config import KERNEL_NAME, GemmConfig, controlled
 from makeway.values.control import (
     Chunks,
     CommBlocks,
@@ -57,6 +57,12 @@ class Session:
     gemm: GemmConfig
 
 
+def _compiled_bytes(config: GemmConfig, arch: str) -> int:
+    from makeway.act.triton.gemm import launch_bytes  # loads Triton
+
+    return launch_bytes(config, arch)
+
+
 @dataclass
 class CudaBackend:
     """A backend for the current device of this process; `torch` stands in for the package."""
@@ -65,6 +71,7 @@ class CudaBackend:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     gemm: GemmConfig = field(default_factory=GemmConfig)
     name: Platform = "cuda"
+    gemm_bytes: Callable[[GemmConfig, str], int] = _compiled_bytes  # shared memory of a block, by architecture
     session: Session | None = field(default=None, init=False)
     machine: GpuMachine = field(init=False)
 
@@ -119,8 +126,8 @@ class CudaBackend:
             config = controlled(self.gemm, (control,))
         except MakewayError as error:
             return str(error)
-        needed, limit = launch_bytes(config, self.machine.arch or ""), self.machine.smem_block_bytes
-        if limit is not None and needed > limit:
+        limit = self.machine.smem_block_bytes
+        if limit is not None and (needed := self.gemm_bytes(config, self.machine.arch or "")) > limit:
             return f"a block of our GEMM would ask for {needed:,} bytes of shared memory; the device allows {limit:,}"
         return None
 
