@@ -379,7 +379,8 @@ def test_chunks_of_a_program_on_gpus_make_smaller_buckets(under_plan: Any) -> No
     process = under_plan(torch)
     torch.distributed.init_process_group("nccl")
     process.group_made()
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         small = DistributedDataParallel(real.nn.Linear(8, 8))
         (receipt,) = [one for one in process.file.receipts if isinstance(one.control, Chunks)]
@@ -400,7 +401,7 @@ def test_chunks_of_a_program_on_gpus_make_smaller_buckets(under_plan: Any) -> No
 
 
 def test_a_module_gets_a_group_that_is_read_back_and_no_copy_engine() -> None:
-    torch = FakeTorch()
+    torch: Any = FakeTorch()
     group, receipts = module_group([CommPriority(), CommBlocks(8), CopyEngine()], None, torch=torch)
     assert group is not None
     options = group._get_backend(torch.device("cuda")).options
@@ -499,6 +500,7 @@ def test_a_buffer_that_copy_engines_cannot_fill_is_an_ordinary_one_and_says_why(
         (zero_cta_torch(version=(2, 27, 5)), {}, "needs NCCL 2.28 or later"),
         (zero_cta_torch(), {"NCCL_CTA_POLICY": "0"}, "NCCL_CTA_POLICY=0 in the environment overrides"),
         (other, {}, "Backend can not be changed after use"),
+        (zero_cta_torch(amd=True), {}, "RCCL"),
     ):
         tensor, receipt = copy_engine_buffer(4, 8, dtype="bf16", torch=torch, environ=environ)
         assert tensor == ("plain", (4, 8), ("cuda", 3))

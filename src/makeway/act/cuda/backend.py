@@ -22,7 +22,7 @@ from makeway.act.cuda.options import (
     overriding,
     process_group_options,
 )
-from makeway.act.cuda.streams import ConfinedStream, compute_sms, green_refusal, green_stream, prioritised_stream
+from makeway.act.cuda.streams import ConfinedStream, compute_sms, green_stream, prioritised_stream
 from makeway.act.export.nccl import too_many_blocks
 from makeway.act.export.values import Library
 from makeway.act.triton.config import KERNEL_NAME, GemmConfig, controlled
@@ -71,7 +71,8 @@ class CudaBackend:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     gemm: GemmConfig = field(default_factory=GemmConfig)
     name: Platform = "cuda"
-    gemm_bytes: Callable[[GemmConfig, str], int] = _compiled_bytes  # shared memory of a block, by architecture
+    # Shared memory of a block, by architecture; None: not asked before the launch.
+    gemm_bytes: Callable[[GemmConfig, str], int] | None = _compiled_bytes
     session: Session | None = field(default=None, init=False)
     machine: GpuMachine = field(init=False)
 
@@ -126,14 +127,18 @@ class CudaBackend:
             config = controlled(self.gemm, (control,))
         except MakewayError as error:
             return str(error)
-        limit = self.machine.smem_block_bytes
-        if limit is not None and (needed := self.gemm_bytes(config, self.machine.arch or "")) > limit:
+        limit, ask = self.machine.smem_block_bytes, self.gemm_bytes
+        if limit is not None and ask is not None and (needed := ask(config, self.machine.arch or "")) > limit:
             return f"a block of our GEMM would ask for {needed:,} bytes of shared memory; the device allows {limit:,}"
         return None
 
     def _partition_refusal(self, comm_sms: int) -> str | None:
-        if reason := green_refusal(self.torch or load_torch()):
-            return reason
+        if not self.machine.green_contexts:
+            needs = "which need torch 2.11 and CUDA 12.8 or later"
+            return (
+                self.machine.no_green_contexts
+                or f"torch {self.machine.torch} has no streams in green contexts, {needs}"
+            )
         assert self.machine.sms is not None
         assert self.machine.arch is not None
         try:

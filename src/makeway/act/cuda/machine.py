@@ -35,7 +35,8 @@ class GpuMachine:
     arch: str | None = None  # sm_90, gfx942
     smem_block_bytes: int | None = None  # the most that one block may request
     nccl: tuple[int, ...] | None = None  # RCCL reports NCCL's number too
-    green_contexts: bool = False  # with streams: see makeway.act.cuda.streams.green_refusal
+    green_contexts: bool = False  # with streams
+    no_green_contexts: str | None = None  # why not, once torch was asked
     symmetric_memory: bool = False
     triton: bool = False
 
@@ -75,6 +76,7 @@ def _described(machine: GpuMachine, torch: Any) -> GpuMachine:
     current = torch.cuda.current_device()
     facts = torch.cuda.get_device_properties(current)
     amd = machine.vendor == "amd"
+    no_green = None if amd else green_refusal(torch)
     return replace(
         machine,
         device=facts.name,
@@ -85,7 +87,8 @@ def _described(machine: GpuMachine, torch: Any) -> GpuMachine:
         if amd
         else getattr(facts, "shared_memory_per_block_optin", None),
         nccl=tuple(torch.cuda.nccl.version()[:3]) if torch.distributed.is_nccl_available() else None,
-        green_contexts=not amd and green_refusal(torch) is None,
+        green_contexts=not amd and no_green is None,
+        no_green_contexts=no_green,
         symmetric_memory=symmetric_memory(torch) is not None,
         triton=importlib.util.find_spec("triton") is not None,
     )

@@ -110,20 +110,20 @@ def masked_stream(torch: Any, hip: Any, device: int, bits: tuple[int, ...]) -> I
         hip.hipStreamDestroy(stream)
 
 
-def _granted(hip: Any, stream: ctypes.c_void_p, words: int) -> tuple[int, ...] | None:
+def _granted(hip: Any, stream: ctypes.c_void_p, size: int) -> tuple[int, ...] | None:
     """The stream's mask as HIP reports it; None where it returns success and writes nothing.
 
     It does so where a global mask is set (ROCm 5 and 6: clr, hipamd/src/hip_stream.cpp, `hipExtStreamGetCUMask`). So it
     is asked twice, over zeros and over ones: a word that was written is the same both times.
     """
-    over_zeros, over_ones = (_answer(hip, stream, words, before) for before in (0, 0xFFFFFFFF))
+    over_zeros, over_ones = (_answer(hip, stream, size, before) for before in (0, 0xFFFFFFFF))
     written = [low == high for low, high in zip(over_zeros, over_ones, strict=True)]
     return over_zeros if any(written) else None
 
 
-def _answer(hip: Any, stream: ctypes.c_void_p, words: int, before: int) -> tuple[int, ...]:
-    answer = (ctypes.c_uint32 * words)(*[before] * words)
-    _check(hip.hipExtStreamGetCUMask(stream, ctypes.c_uint32(words), answer), "read back")
+def _answer(hip: Any, stream: ctypes.c_void_p, size: int, before: int) -> tuple[int, ...]:
+    answer = (ctypes.c_uint32 * size)(*[before] * size)
+    _check(hip.hipExtStreamGetCUMask(stream, ctypes.c_uint32(size), answer), "read back")
     return tuple(answer)
 
 

@@ -24,6 +24,7 @@ from makeway.values.receipt import Receipt
 from makeway.values.support import support
 
 ON_CPU = "copy engines belong to GPUs; on CPUs makeway.torch.overlap sends collectives through shared memory"
+ON_ROCM = "copy-engine collectives are NCCL's; nothing in RCCL is known to do the same"
 NOT_SEEN = "a profile shows whether NCCL took copy engines: then no NCCL kernel runs"
 SPLITS = "all_to_all_single with split sizes still uses blocks"
 
@@ -67,13 +68,13 @@ def zero_cta(torch: Any, group: Any, environ: Mapping[str, str]) -> tuple[str | 
     version = tuple(torch.cuda.nccl.version()[:3])
     held = group_receipt(torch, group, control, "in the process group")
     rocm = getattr(torch.version, "hip", None) is not None
-    reason = support(control, "torch module").refusal("rocm" if rocm else "cuda", None if rocm else version)
+    reason = ON_ROCM if rocm else support(control, "torch module").refusal("cuda", version)
     if reason is None and held.status != "applied":
         reason = (
             f"{held.detail.partition(';')[0]}: the group needs the zero-CTA policy from its start; make it with "
             "makeway.torch.init_process_group"
         )
-    return reason or overriding(control, environ, Library(name="rccl" if rocm else "nccl", version=version)), held
+    return reason or overriding(control, environ, Library(name="nccl", version=version)), held
 
 
 def _window(torch: Any, sizes: tuple[int, ...], dtype: Any, device: Any, group: Any) -> Any:
