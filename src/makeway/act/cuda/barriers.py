@@ -106,6 +106,7 @@ class StreamBarrier:
     operations: MemoryOperations
     streams: Streams
     _round: int = field(default=0, init=False)
+    _arrivals: list[Any] = field(default_factory=list, init=False)  # this rank's word at each peer
 
     def __call__(self) -> None:
         self._round = (self._round + 1) % 2**32
@@ -113,9 +114,11 @@ class StreamBarrier:
         stream, number = self.streams.current_stream().cuda_stream, self.flags[ranks:]
         self.operations.write(stream, number.data_ptr(), self._round)
         others = pull_order(rank, ranks)
-        for peer in others:
-            arrivals = self.peers.get_buffer(peer, self.flags.shape, self.flags.dtype)
-            arrivals[rank : rank + 1].copy_(number, non_blocking=True)
+        if not self._arrivals:
+            words = (self.peers.get_buffer(peer, self.flags.shape, self.flags.dtype) for peer in others)
+            self._arrivals = [flags[rank : rank + 1] for flags in words]
+        for arrival in self._arrivals:
+            arrival.copy_(number, non_blocking=True)
         for peer in others:
             self.operations.wait(stream, self.flags[peer:].data_ptr(), self._round)
 
