@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from makeway.act.torch.in_force import InForce, overlap
     from makeway.act.torch.kernels import padded, tiled
     from makeway.act.torch.streams import comm_stream, compute_partition
+    from makeway.act.torch.windows import copy_engine_buffer
 
 __all__ = [
     "InForce",
     "comm_stream",
     "compute_partition",
+    "copy_engine_buffer",
     "init_process_group",
     "overlap",
     "padded",
@@ -39,6 +41,7 @@ _HOMES = {
     "InForce": "in_force",
     "comm_stream": "streams",
     "compute_partition": "streams",
+    "copy_engine_buffer": "windows",
     "init_process_group": "groups",
     "overlap": "in_force",
     "padded": "kernels",

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.unit.test_gpu_overlap import Words
 
 from makeway.act.cuda.backend import CudaBackend
 from makeway.act.cuda.machine import GpuMachine, look
@@ -40,6 +41,7 @@ with warnings.catch_warnings():
 
 GEMM_MS, COMM_MS = 3.0, 2.0
 STEPS, SIZE = 4, 64 * 1024
+POOL = 32
 
 
 # --- ranks that meet ----------------------------------------------------------------------------
@@ -152,14 +154,16 @@ class StrictTorch:
         self.current, self.nccl = [Stream()], dict[object, Stream]()
         self.__version__ = "2.13.0"
         self.version = SimpleNamespace(cuda="13.0", hip=None)
-        self._C = SimpleNamespace(_CUDAGreenContext=object)
-        self.device = lambda kind, index: (kind, index)
+        self._C = SimpleNamespace()
+        self.device = lambda kind, index=None: (kind, index)
         facts = SimpleNamespace(
             name="H100", multi_processor_count=132, major=9, minor=0, shared_memory_per_block_optin=232_448
         )
-        green = SimpleNamespace(create=lambda **_: SimpleNamespace(Stream=Stream))
+        green = SimpleNamespace(create=lambda **_: SimpleNamespace(Stream=Stream), Stream=Stream)
+        self.handed = {0: 0, -5: 0}
+        self.pool = {priority: [Stream(None, priority) for _ in range(POOL)] for priority in self.handed}
         self.cuda = SimpleNamespace(
-            Stream=Stream,
+            Stream=self._from_pool,
             Event=lambda enable_timing: Event(lambda: self.current[-1]),
             current_stream=lambda: self.current[-1],
             stream=self._stream,
@@ -187,6 +191,11 @@ class StrictTorch:
             ),
         )
 
+    def _from_pool(self, device: int | None = None, priority: int = 0) -> Stream:
+        """torch hands out 32 streams of a priority in turn (PyTorch, c10/cuda/CUDAStream.h, stream pool note)."""
+        self.handed[priority] += 1
+        return self.pool[priority][self.handed[priority] % POOL]
+
     # --- tensors
 
     def empty(self, sides: Any, *, dtype: Any, device: str) -> Any:
@@ -194,11 +203,11 @@ class StrictTorch:
         return real.empty(sides, dtype=dtype)
 
     def randint(self, low: int, high: int, sides: Any, *, generator: Any, device: str) -> Any:
-        assert device == "cuda"
+        assert device == "cpu"
         return real.randint(low, high, sides, generator=generator)
 
     def Generator(self, device: str) -> Any:  # noqa: N802
-        assert device == "cuda"
+        assert device == "cpu", "CUDA's generator gives other numbers on another model of GPU"
         return real.Generator()
 
     def mm(self, a: Any, b: Any) -> Any:
@@ -292,7 +301,7 @@ def measured(job: Job, *, ranks: int = 2, torch: type[StrictTorch] = StrictTorch
 
     def rank_main(rank: int) -> None:
         def backend(gemm: GemmConfig) -> CudaBackend:
-            found = CudaBackend(torch=torches[rank], environ={}, gemm=gemm)
+            found = CudaBackend(torch=torches[rank], environ={}, gemm=gemm, gemm_bytes=lambda *_: 0)
             found.machine = replace(found.machine, triton=True)
             return found
 
@@ -384,6 +393,32 @@ def test_copies_between_peers_give_the_same_results(workload: str) -> None:
     assert variant.controls == (CopyEngine(),)
     assert variant.wrong is None
     assert variant.summary.median_ns < found.variant(OVERLAP).summary.median_ns  # copies take no time here
+    assert "torch's kernels of one block" in variant.receipts[0].detail  # this torch has no memory operations
+
+
+def test_a_bench_never_asks_for_more_streams_than_torch_has() -> None:
+    """One more than 32 would be a stream that compute or a copy already uses, and nothing would overlap."""
+    found, torches = measured(make_job("gemm-ag", "copy-engine", in_flight=2, repeats=POOL, steps=2, size_bytes=4096))
+    assert found.verified
+    assert all(torch.handed[0] <= POOL for torch in torches)
+
+
+def test_copies_meet_without_a_kernel_where_the_driver_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Blockless(StrictTorch):
+        int32 = real.int32
+
+        def __init__(self, meeting: Meeting, rank: int) -> None:
+            super().__init__(meeting, rank)
+            self.distributed.get_world_size = lambda group: meeting.ranks
+            for stream in [*self.current, *self.pool[0], *self.pool[-5]]:
+                stream.cuda_stream = id(stream)  # type: ignore[attr-defined]
+
+    for where in ("copies", "backend"):
+        monkeypatch.setattr(f"makeway.act.cuda.{where}.memory_operations", lambda torch: Words())
+    found, _ = measured(make_job("gemm-ag", "copy-engine"), ranks=2, torch=Blockless)
+    variant = found.variant("copy-engine")
+    assert variant.wrong is None
+    assert "the barriers are memory operations of the stream" in variant.receipts[0].detail
 
 
 @pytest.mark.parametrize(("workload", "status"), [("conccl-20", "applied"), ("cb-ar", "no effect")])

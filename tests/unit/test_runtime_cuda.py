@@ -10,12 +10,13 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.standin import green_contexts
 
 from makeway.act.backend import Backend
 from makeway.act.cuda.backend import CudaBackend
@@ -27,11 +28,12 @@ from makeway.act.cuda.options import (
     process_group_options,
     start_environment,
 )
-from makeway.act.cuda.streams import compute_sms
+from makeway.act.cuda.streams import compute_sms, green_module, green_refusal
 from makeway.act.export.frameworks import ZERO_CTA
 from makeway.act.export.values import Library
 from makeway.act.rocm.backend import RocmBackend
 from makeway.act.rocm.masks import check_split, mask_words, masked_stream
+from makeway.act.triton.config import GemmConfig, operand_bytes
 from makeway.values.control import (
     Chunks,
     CommBlocks,
@@ -81,7 +83,7 @@ class FakeStream:
 class FakeTorch:
     """One H100 or MI300X in one rank of a running job; remembers what was made and what was given back."""
 
-    def __init__(self, *, amd: bool = False, initialised: bool = True, green: bool = True) -> None:
+    def __init__(self, *, amd: bool = False, initialised: bool = True, green: Any | None = None) -> None:
         self.log: list[str] = []
         self.__version__ = "2.13.0"
         self.version = SimpleNamespace(cuda=None if amd else "13.0", hip="7.1" if amd else None)
@@ -94,8 +96,8 @@ class FakeTorch:
             shared_memory_per_block=65_536,
             shared_memory_per_block_optin=232_448,
         )
-        self._C = SimpleNamespace(**({"_CUDAGreenContext": object} if green else {}))
-        self.device = lambda kind, index: (kind, index)
+        module, self._C = green or green_contexts.second(green_contexts.Driver())
+        self.device = lambda kind, index=None: (kind, index)
         self.cuda = SimpleNamespace(
             device_count=lambda: 8,
             current_device=lambda: 3,
@@ -105,7 +107,7 @@ class FakeTorch:
             ExternalStream=lambda pointer, device: SimpleNamespace(pointer=pointer, priority=0),
             synchronize=lambda _: self.log.append("synchronised"),
             device=lambda _: nullcontext(),
-            green_contexts=SimpleNamespace(GreenContext=SimpleNamespace(create=self._green)),
+            green_contexts=module,
         )
         self.distributed = SimpleNamespace(
             is_nccl_available=lambda: True,
@@ -116,17 +118,19 @@ class FakeTorch:
             _symmetric_memory=SimpleNamespace(),
         )
 
-    def _green(self, *, num_sms: int, device_id: int) -> Any:
-        self.log.append(f"green context of {num_sms} SMs on {device_id}")
-        return SimpleNamespace(Stream=FakeStream)
-
     def _new_group(self, *, backend: str, pg_options: Options) -> Any:
         self.log.append(f"{backend} group")
         return SimpleNamespace(_get_backend=lambda device: SimpleNamespace(options=pg_options))
 
 
+def announced_bytes(config: GemmConfig, arch: str) -> int:
+    """What Triton would compile for two stages on Hopper: tests/oracle/test_triton_gemm.py asks the compiler."""
+    assert arch == "sm_90"
+    return 2 * operand_bytes(config.tile, config.dtype) + config.pad_bytes
+
+
 def backend(torch: FakeTorch | None = None, **environ: str) -> CudaBackend:
-    gpu = CudaBackend(torch=torch or FakeTorch(), environ=environ)
+    gpu = CudaBackend(torch=torch or FakeTorch(), environ=environ, gemm_bytes=announced_bytes)
     gpu.machine = replace(gpu.machine, triton=True)
     return gpu
 
@@ -279,7 +283,7 @@ def test_everything_is_applied_read_back_and_undone() -> None:
         assert session.gemm.pad_bytes == 4096
         assert "in a new process group" in receipt_for(receipts, CommBlocks(8)).detail
     assert gpu.session is None
-    assert torch.log == ["nccl group", "green context of 112 SMs on 3", "synchronised", "group destroyed"]
+    assert torch.log == ["nccl group", "synchronised", "group destroyed"]
 
 
 def test_what_was_made_is_given_back_when_the_block_fails() -> None:
@@ -301,7 +305,7 @@ def test_without_a_running_job_options_wait_for_the_next_group() -> None:
 
 
 def test_a_refused_control_changes_nothing_and_the_others_are_applied() -> None:
-    torch = FakeTorch(green=False)
+    torch = FakeTorch(green=green_contexts.second(green_contexts.Driver(), built=False))
     gpu = backend(torch)
     with gpu.applied((SmPartition(16), CommPriority())) as (partition, priority):
         assert partition.status == "refused"
@@ -348,25 +352,98 @@ def test_communication_never_gets_fewer_sms_than_asked(sms: int, comm: int, majo
     assert sms - comm - left < unit
 
 
+GENERATIONS: dict[str, Any] = {
+    "2.11 to 2.13": green_contexts.second,
+    "2.14": lambda driver: green_contexts.third(driver, counts=False),
+    "later": green_contexts.third,
+}
+
+
+@pytest.mark.parametrize("make", GENERATIONS.values(), ids=GENERATIONS)
+@pytest.mark.parametrize("bindings", [True, False])
+def test_every_torch_with_streams_confines_compute_and_says_what_was_granted(
+    make: Any, bindings: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = green_contexts.Driver()
+    for name, module in (("cuda", ModuleType("cuda")), ("cuda.bindings", ModuleType("cuda.bindings"))):
+        monkeypatch.setitem(sys.modules, name, module if bindings else None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver.bindings() if bindings else None)
+    torch = FakeTorch(green=make(driver))
+    assert backend(torch).refusal(SmPartition(16)) is None
+    with backend(torch).applied((SmPartition(16),)) as (receipt,):
+        assert receipt.status == "applied"
+        assert driver.requests == [112]
+        reported = bindings or make is green_contexts.third
+        assert ("not reported" in receipt.detail) == (not reported)
+        granted = (("SMs granted", 112),) if reported else ()
+        assert receipt.evidence == (("SMs requested", 112), *granted)
+
+
+@pytest.mark.parametrize(
+    ("green", "reason"),
+    [
+        (green_contexts.first(green_contexts.Driver()), "offer no stream; torch 2.11 and later do"),
+        (green_contexts.second(green_contexts.Driver(), built=False), "built without green contexts"),
+        (green_contexts.third(green_contexts.Driver(), lacks="needs driver 12.8+"), "needs driver 12.8+"),
+        ((SimpleNamespace(), SimpleNamespace()), "has no green contexts"),
+        (green_contexts.second(green_contexts.Driver(refuses="CUDA_ERROR_OUT_OF_MEMORY")), "CUDA_ERROR_OUT_OF_MEMORY"),
+        (green_contexts.third(green_contexts.Driver(sms=100)), "Invalid number of SMs"),
+        (green_contexts.third(green_contexts.Driver(unit=64)), "leaves 4 of 132 to communication, not 16"),
+    ],
+)
+def test_a_green_context_that_cannot_be_had_is_refused_in_its_own_words_and_the_block_runs(
+    green: Any, reason: str
+) -> None:
+    gpu = backend(FakeTorch(green=green))
+    with gpu.applied((SmPartition(16), CommPriority())) as (partition, priority):
+        assert (partition.status, priority.status) == ("refused", "applied")
+        assert reason in partition.detail
+        assert gpu.session is not None
+        assert gpu.session.compute_stream is None
+
+
+def test_torch_itself_offers_what_the_stand_ins_offer() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch = pytest.importorskip("torch")
+    reason = green_refusal(torch) or ""
+    assert "built without green contexts" in reason or look("nvidia").missing is None
+    assert hasattr(green_module(torch).GreenContext, "create")  # type: ignore[union-attr]
+
+
 # --- AMD ----------------------------------------------------------------------------------------
 
 
 class FakeHip:
-    """Streams with CU masks; `lost` bits are ignored, as an old driver might."""
+    """Streams with CU masks, as clr's hipamd/src/hip_stream.cpp has them (`hipExtStreamGetCUMask`).
 
-    def __init__(self, lost: int = 0, status: int = 0) -> None:
-        self.lost, self.status = lost, status
-        self.masks: dict[int, list[int]] = {}
+    A read needs a word for every 32 CUs of the device, else hipErrorInvalidValue (1). The answer is the stream's mask
+    and the global one (HSA_CU_MASK) together; if they share no CU, it is the global mask, or every CU. `silent`: ROCm 5
+    and 6 leave the answer unwritten where a global mask is set. `lost` bits are ignored, as an old driver might.
+    """
+
+    def __init__(
+        self, cus: int = 304, *, lost: int = 0, status: int = 0, everywhere: int | None = None, silent: bool = False
+    ) -> None:
+        self.cus, self.lost, self.status, self.everywhere, self.silent = cus, lost, status, everywhere, silent
+        self.masks: dict[int, int] = {}
 
     def hipExtStreamCreateWithCUMask(self, stream: Any, words: Any, mask: Any) -> int:  # noqa: N802
         stream._obj.value = 4096 + len(self.masks)
-        self.masks[stream._obj.value] = [word & ~self.lost for word in mask[: words.value]]
+        held = sum(word << 32 * at for at, word in enumerate(mask[: words.value]))
+        self.masks[stream._obj.value] = held | self.lost
         return self.status
 
     def hipExtStreamGetCUMask(self, stream: ctypes.c_void_p, words: Any, mask: Any) -> int:  # noqa: N802
         assert stream.value is not None
-        for at, word in enumerate(self.masks[stream.value][: words.value]):
-            mask[at] = word
+        if words.value < -(-self.cus // 32):
+            return 1
+        if self.everywhere is not None and self.silent:
+            return 0
+        base = self.everywhere if self.everywhere is not None else (1 << self.cus) - 1
+        held = (self.masks[stream.value] & base) or base
+        for at in range(words.value):
+            mask[at] = held >> 32 * at & 0xFFFFFFFF
         return 0
 
     def hipStreamDestroy(self, stream: ctypes.c_void_p) -> int:  # noqa: N802
@@ -404,16 +481,56 @@ def test_a_masked_stream_is_read_back_and_destroyed() -> None:
     assert hip.masks == {}
 
 
-def test_a_driver_that_ignores_the_mask_is_caught() -> None:
-    hip = FakeHip(lost=0x100)
+@pytest.mark.parametrize("hip", [FakeHip(lost=0xFF), FakeHip(everywhere=0xFF)], ids=["ignored", "global mask instead"])
+def test_a_driver_that_ignores_the_mask_is_caught(hip: FakeHip) -> None:
     with (
         pytest.raises(UnsupportedError, match="the driver set"),
-        masked_stream(FakeTorch(), hip, 0, mask_words(8, 24)),
+        masked_stream(FakeTorch(amd=True), hip, 0, mask_words(8, 296)),
     ):
         pytest.fail("a stream was given that is not confined")
     assert hip.masks == {}
+
+
+def test_a_stream_that_was_not_made_is_an_error() -> None:
     with pytest.raises(UnsupportedError, match="error 801"), masked_stream(FakeTorch(), FakeHip(status=801), 0, (1,)):
         pytest.fail("a stream was given that was not made")
+
+
+def test_an_answer_that_hip_leaves_unwritten_is_not_reported() -> None:
+    hip = FakeHip(everywhere=(1 << 304) - 1, silent=True)
+    with masked_stream(FakeTorch(amd=True), hip, 0, mask_words(8, 296)) as confined:
+        assert not confined.reported
+        assert "requested, not reported by HIP" in confined.detail
+        assert confined.evidence == (("CUs requested", 296),)
+    with masked_stream(FakeTorch(amd=True), FakeHip(), 0, mask_words(8, 296)) as confined:
+        assert confined.evidence == (("CUs requested", 296), ("CUs granted", 296))
+
+
+def test_a_global_mask_narrows_a_stream_and_the_receipt_counts_what_is_left() -> None:
+    with masked_stream(FakeTorch(amd=True), FakeHip(everywhere=0xFFFF), 0, mask_words(8, 296)) as confined:
+        assert confined.sms == 8
+
+
+def test_masks_use_the_hip_runtime_that_is_mapped_not_the_one_on_the_path(
+    tmp_path: Path,
+) -> None:
+    """Two real libraries: torch's wheel carries one, the system another."""
+    copies = [tmp_path / where / "libamdhip64.so" for where in ("wheel", "system")]
+    for at, copy in enumerate(copies):
+        copy.parent.mkdir()
+        source = f"int makeway_which(void) {{ return {at}; }}"
+        subprocess.run(["gcc", "-shared", "-xc", "-", "-o", copy], input=source.encode(), check=True)
+    code = (
+        "import ctypes, ctypes.util, sys\n"
+        "ctypes.util.find_library = lambda _: sys.argv[2]\n"
+        "from makeway.act.rocm.masks import hip_library\n"
+        "loaded = [ctypes.CDLL(sys.argv[1])] if len(sys.argv) > 3 else []\n"
+        "print(hip_library().makeway_which())"
+    )
+    for mapped, which in ((["mapped"], "0"), ([], "1")):
+        command = [sys.executable, "-c", code, *map(str, copies), *mapped]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout.strip() == which
 
 
 def test_amd_partitions_by_cu_mask_and_knows_no_thread_count() -> None:

@@ -60,11 +60,23 @@ def test_a_plan_without_a_pad_for_the_kernel_gives_it_back(launches: dict[str, A
     assert launches["not named"] is True
 
 
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_our_gemm_asks_for_the_bytes_that_were_announced_and_dispatches_once(
+    launches: dict[str, Any], arch: str
+) -> None:
+    """Every launch goes the same way, padded or not: what Triton's dispatch costs the host would bias a comparison."""
+    found = launches[f"gemm {arch}"]
+    assert found["launched"] == 3 * [found["announced"]] + 3 * [found["announced"] + PAD_BYTES]
+    assert found["dispatches"] == 2  # one for each configuration
+    assert len(set(found["binaries"])) == 1
+
+
 # --- in a process of its own ----------------------------------------------------------------------
 
 
 def main(result: Path) -> None:
     import hashlib
+    from dataclasses import replace
 
     import torch
     import triton
@@ -72,6 +84,8 @@ def main(result: Path) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
+    from makeway.act.triton import gemm as gemm_module
+    from makeway.act.triton.config import GemmConfig
     from makeway.torch import padded
     from makeway.values.control import SmemPad
 
@@ -105,14 +119,16 @@ def main(result: Path) -> None:
         utils = Utils()
         launcher_cls = Launcher
 
+        arch = 90
+
         def get_current_device(self) -> int:
-            return 0
+            return self.arch - 90
 
         def get_current_stream(self, device: int) -> int:
             return 0
 
         def get_current_target(self) -> GPUTarget:
-            return GPUTarget("cuda", 90, 32)
+            return GPUTarget("cuda", self.arch, 32)
 
         def get_benchmarker(self) -> Any:
             def bench(call: Any, quantiles: Any) -> list[float]:
@@ -142,6 +158,26 @@ def main(result: Path) -> None:
         receipts: list[Any] = []
         return launched(padded(which, [SmemPad(pad)], on_receipt=receipts.append), receipts, **options)
 
+    def own_gemm(arch: int) -> dict[str, Any]:
+        Driver.arch = arch
+        dispatches: list[str] = []
+        plain_warmup = gemm_module.tiled_gemm.warmup
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            dispatches.append("once")
+            return plain_warmup(*args, **kwargs)
+
+        gemm_module.tiled_gemm.warmup = counted
+        gemm_module._KERNELS.clear()
+        log.update({name: [] for name in ("loaded", "binaries", "grids", "launched", "arguments")})
+        config = GemmConfig()
+        for pad in (0, PAD_BYTES):
+            for _ in range(3):
+                gemm_module.matmul(tensors[0], tensors[1], replace(config, pad_bytes=pad), out=tensors[2])
+        gemm_module.tiled_gemm.warmup = plain_warmup
+        Driver.arch = 90
+        return {**log, "dispatches": len(dispatches), "announced": gemm_module.launch_bytes(config, f"sm_{arch}")}
+
     configs = [triton.Config({"BLOCK": 64}, num_warps=warps) for warps in (4, 4)]
     answer = {
         "plain": launched(kernel, [], BLOCK=64),
@@ -149,6 +185,8 @@ def main(result: Path) -> None:
         "again": launched(kernel, [], BLOCK=64),
         "too large": with_pad(kernel, LIMIT_BYTES, BLOCK=64),
         "autotuned": with_pad(triton.autotune(configs, key=[])(kernel), PAD_BYTES),
+        "gemm sm_90": own_gemm(90),
+        "gemm sm_100": own_gemm(100),
         "not named": padded(kernel, [SmemPad(PAD_BYTES, "attention*")]) is kernel,
     }
     result.write_text(json.dumps(answer))

@@ -7,24 +7,25 @@ to our own GEMM. `session` holds the results while the `with` block runs: the be
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, assert_never
 
+from makeway.act.cuda.barriers import WITH_BLOCKS, WITHOUT_BLOCKS, memory_operations
 from makeway.act.cuda.machine import GpuMachine, load_torch, look, require
 from makeway.act.cuda.options import (
     environment_receipt,
+    group_receipt,
     option_settings,
     overriding,
     process_group_options,
-    read_back,
 )
 from makeway.act.cuda.streams import ConfinedStream, compute_sms, green_stream, prioritised_stream
 from makeway.act.export.nccl import too_many_blocks
 from makeway.act.export.values import Library
-from makeway.act.triton.config import KERNEL_NAME, GemmConfig, controlled, launch_bytes
+from makeway.act.triton.config import KERNEL_NAME, GemmConfig, controlled
 from makeway.values.control import (
     Chunks,
     CommBlocks,
@@ -56,6 +57,12 @@ class Session:
     gemm: GemmConfig
 
 
+def _compiled_bytes(config: GemmConfig, arch: str) -> int:
+    from makeway.act.triton.gemm import launch_bytes  # loads Triton
+
+    return launch_bytes(config, arch)
+
+
 @dataclass
 class CudaBackend:
     """A backend for the current device of this process; `torch` stands in for the package."""
@@ -64,6 +71,8 @@ class CudaBackend:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     gemm: GemmConfig = field(default_factory=GemmConfig)
     name: Platform = "cuda"
+    # Shared memory of a block, by architecture; None: not asked before the launch.
+    gemm_bytes: Callable[[GemmConfig, str], int] | None = _compiled_bytes
     session: Session | None = field(default=None, init=False)
     machine: GpuMachine = field(init=False)
 
@@ -118,14 +127,18 @@ class CudaBackend:
             config = controlled(self.gemm, (control,))
         except MakewayError as error:
             return str(error)
-        needed, limit = launch_bytes(config, self.machine.arch or ""), self.machine.smem_block_bytes
-        if limit is not None and needed > limit:
+        limit, ask = self.machine.smem_block_bytes, self.gemm_bytes
+        if limit is not None and ask is not None and (needed := ask(config, self.machine.arch or "")) > limit:
             return f"a block of our GEMM would ask for {needed:,} bytes of shared memory; the device allows {limit:,}"
         return None
 
     def _partition_refusal(self, comm_sms: int) -> str | None:
         if not self.machine.green_contexts:
-            return f"torch {self.machine.torch} was built without green contexts (CUDA 12.8 or later)"
+            needs = "which need torch 2.11 and CUDA 12.8 or later"
+            return (
+                self.machine.no_green_contexts
+                or f"torch {self.machine.torch} has no streams in green contexts, {needs}"
+            )
         assert self.machine.sms is not None
         assert self.machine.arch is not None
         try:
@@ -159,14 +172,18 @@ class CudaBackend:
 
     def _apply(self, torch: Any, controls: tuple[Control, ...], stack: ExitStack) -> dict[Control, Receipt]:
         device = torch.cuda.current_device()
-        options, group, receipts = self._grouped(torch, device, controls, stack)
+        options, group, receipts = self._grouped(torch, controls, stack)
         confined = comm_stream = None
         gemm = controlled(self.gemm, controls)
         for control in controls:
             match control:
                 case SmPartition(comm_sms):
-                    confined = stack.enter_context(self._partition(torch, device, comm_sms))
-                    receipts[control] = self._receipt(control, confined.detail)
+                    try:
+                        confined = stack.enter_context(self._partition(torch, device, comm_sms))
+                    except Exception as error:  # a driver's or torch's refusal must not end the program
+                        receipts[control] = self._receipt(control, str(error), "refused")
+                    else:
+                        receipts[control] = replace(self._receipt(control, confined.detail), evidence=confined.evidence)
                 case CommPriority():
                     comm_stream = prioritised_stream(torch, device)
                     receipts[control] = _with_stream(receipts[control], comm_stream)
@@ -198,7 +215,7 @@ class CudaBackend:
         return receipts
 
     def _grouped(
-        self, torch: Any, device: int, controls: tuple[Control, ...], stack: ExitStack
+        self, torch: Any, controls: tuple[Control, ...], stack: ExitStack
     ) -> tuple[Any, Any | None, dict[Control, Receipt]]:
         """Process-group options, a group with them where torch.distributed runs, and receipts for both."""
         nccl = getattr(torch.distributed, "ProcessGroupNCCL", None)
@@ -211,8 +228,8 @@ class CudaBackend:
         if set_ones and torch.distributed.is_initialized():
             group = torch.distributed.new_group(backend="nccl", pg_options=made.options)
             stack.callback(torch.distributed.destroy_process_group, group)
-            real = group._get_backend(torch.device("cuda", device)).options
-            receipts |= {control: read_back(nccl, real, control, "in a new process group") for control in set_ones}
+            where = "in a new process group"
+            receipts |= {control: group_receipt(torch, group, control, where) for control in set_ones}
         for control in set_ones:
             if variable := overriding(control, self.environ, self.library):
                 receipts[control] = self._receipt(control, variable, "no effect")
@@ -220,7 +237,11 @@ class CudaBackend:
 
     def _copies_receipt(self, control: CopyEngine, policy: Receipt | None) -> Receipt:
         """Our own copies need no policy; where NCCL has one, it is set too."""
-        detail = "all-gather and all-to-all by copies of our own, one stream per peer"
+        barriers = WITHOUT_BLOCKS if memory_operations(self.torch or load_torch()) is not None else WITH_BLOCKS
+        detail = (
+            "all-gather and all-to-all by copies of our own: no blocks for what peers send; this rank's own piece may "
+            f"take some; {barriers}"
+        )
         no_policy = support(control, "NCCL environment").refusal(self.name, self.library.version)
         if policy is not None and policy.status == "applied" and no_policy is None:
             detail += f"; NCCL: {policy.detail}"

@@ -10,6 +10,7 @@ import importlib.util
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from makeway.act.cuda.streams import green_refusal
 from makeway.values.errors import MissingExtraError, UnsupportedError
 
 Vendor = Literal["nvidia", "amd"]
@@ -34,7 +35,8 @@ class GpuMachine:
     arch: str | None = None  # sm_90, gfx942
     smem_block_bytes: int | None = None  # the most that one block may request
     nccl: tuple[int, ...] | None = None  # RCCL reports NCCL's number too
-    green_contexts: bool = False
+    green_contexts: bool = False  # with streams
+    no_green_contexts: str | None = None  # why not, once torch was asked
     symmetric_memory: bool = False
     triton: bool = False
 
@@ -74,6 +76,7 @@ def _described(machine: GpuMachine, torch: Any) -> GpuMachine:
     current = torch.cuda.current_device()
     facts = torch.cuda.get_device_properties(current)
     amd = machine.vendor == "amd"
+    no_green = None if amd else green_refusal(torch)
     return replace(
         machine,
         device=facts.name,
@@ -83,15 +86,12 @@ def _described(machine: GpuMachine, torch: Any) -> GpuMachine:
         smem_block_bytes=facts.shared_memory_per_block
         if amd
         else getattr(facts, "shared_memory_per_block_optin", None),
-        nccl=tuple(torch.cuda.nccl.version()) if torch.distributed.is_nccl_available() else None,
-        green_contexts=not amd and _green_contexts(torch),
+        nccl=tuple(torch.cuda.nccl.version()[:3]) if torch.distributed.is_nccl_available() else None,
+        green_contexts=not amd and no_green is None,
+        no_green_contexts=no_green,
         symmetric_memory=symmetric_memory(torch) is not None,
         triton=importlib.util.find_spec("triton") is not None,
     )
-
-
-def _green_contexts(torch: Any) -> bool:
-    return hasattr(torch._C, "_CUDAGreenContext")  # as torch/cuda/green_contexts.py checks (torch 2.13)
 
 
 def symmetric_memory(torch: Any) -> Any | None:

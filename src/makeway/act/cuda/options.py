@@ -72,7 +72,18 @@ def read_back(nccl: Any, options: Any, control: Control, where: str) -> Receipt:
     settings = ", ".join(f"{name} = {value}" for name, value in actual)
     note = f"; {NEEDS_WINDOWS}" if isinstance(control, CopyEngine) else ""
     status: Status = "applied" if actual == wanted else "no effect"
-    return Receipt(control=control, status=status, detail=f"{settings} {where}{note}")
+    evidence = tuple((name, int(value)) for name, value in actual if isinstance(value, int))
+    return Receipt(control=control, status=status, detail=f"{settings} {where}{note}", evidence=evidence)
+
+
+def group_receipt(torch: Any, group: Any, control: Control, where: str) -> Receipt:
+    """The receipt for a control as an existing NCCL group holds it.
+
+    The backend is asked for by the kind of device: asking which device is current would start CUDA on the first one,
+    before the program has chosen its own.
+    """
+    options = group._get_backend(torch.device("cuda")).options
+    return read_back(torch.distributed.ProcessGroupNCCL, options, control, where)
 
 
 def overriding(control: Control, environ: Mapping[str, str], library: Library) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from makeway.act.cuda.backend import Session
-from makeway.act.cuda.copies import symmetric_group
+from makeway.act.cuda.copies import HeldStreams
 from makeway.values.collective import CollectiveKind
 from makeway.values.errors import InputError, UnsupportedError
 
@@ -33,6 +33,7 @@ class Loop:
     in_flight: int = 1  # compute streams
     dependent: bool = True  # collective i must wait for GEMM i
     comm_first: bool = False  # launch collective i before GEMM i; only where it does not depend on it
+    held: HeldStreams | None = None  # what every loop of a process runs on; None: streams of this run only
 
     def __post_init__(self) -> None:
         if self.iterations < 1 or self.in_flight < 1:
@@ -70,7 +71,9 @@ def run_overlapped(torch: Any, loop: Loop, session: Session | None = None) -> No
     A confined compute stream takes every GEMM, since further streams would not be confined.
     """
     main, compute = torch.cuda.current_stream(), _compute_streams(torch, loop, session)
-    comm = session.comm_stream if session and session.comm_stream is not None else torch.cuda.Stream()
+    comm = session.comm_stream if session is not None else None
+    if comm is None:
+        comm = (loop.held or HeldStreams(torch)).comm
     _after((*compute, comm), main)
     handles = []
 
@@ -96,7 +99,7 @@ def run_overlapped(torch: Any, loop: Loop, session: Session | None = None) -> No
 def _compute_streams(torch: Any, loop: Loop, session: Session | None) -> Sequence[Any]:
     if session is not None and session.compute_stream is not None:
         return [session.compute_stream]
-    return [torch.cuda.Stream() for _ in range(loop.in_flight)]
+    return (loop.held or HeldStreams(torch)).compute(loop.in_flight)
 
 
 def _after(streams: Sequence[Any], main: Any) -> None:
@@ -147,16 +150,25 @@ def collective(
             raise UnsupportedError(f"a loop on a GPU runs all-reduce, all-gather or all-to-all, not {kind}")
 
 
-def copied(torch: Any, session: Session, kind: CollectiveKind, sent: Any, received: Any) -> Callable[[], Handle]:
+def copied(
+    torch: Any,
+    session: Session,
+    kind: CollectiveKind,
+    sent: Any,
+    received: Any,
+    *,
+    held: HeldStreams | None = None,
+    in_flight: int = 1,
+) -> Callable[[], Handle]:
     """The same by peer copies; `sent` is in symmetric memory. Creating it is a collective call."""
     group = session.group if session.group is not None else torch.distributed.group.WORLD
-    copies = symmetric_group(torch, sent, group)
-    pulls = {"all-gather": copies.all_gather, "all-to-all": copies.all_to_all}
-    if kind not in pulls:
+    if kind not in ("all-gather", "all-to-all"):
         raise UnsupportedError(f"copy engines cannot add: no {kind} by copies, only all-gather and all-to-all")
+    copies = (held or HeldStreams(torch)).copies(sent, group, in_flight=in_flight)
+    pull = copies.all_gather if kind == "all-gather" else copies.all_to_all
 
     def exchange() -> Handle:
-        pulls[kind](sent, out=received)
+        pull(sent, out=received)
         return _OnStream()
 
     return exchange

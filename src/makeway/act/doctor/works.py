@@ -207,7 +207,7 @@ _HERE: dict[str, Callable[[Machine, Platform, Control], Finding]] = {
 @cache
 def _refusal(gpu: GpuMachine, variables: tuple[tuple[str, str], ...], control: Control) -> str | None:
     kind = _DescribedCuda if gpu.vendor == "nvidia" else _DescribedRocm
-    return kind(described=gpu, environ=dict(variables)).refusal(control)
+    return kind(described=gpu, environ=dict(variables), gemm_bytes=None).refusal(control)
 
 
 def _on_device(control: Control) -> Control:
@@ -257,7 +257,9 @@ def _gpu_machine(machine: Machine, platform: Platform) -> GpuMachine:
         arch=device.arch if device else None,
         smem_block_bytes=device.sm.smem_block_bytes if device else None,
         nccl=_library(machine, platform).version,
-        green_contexts=machine.torch.green_contexts and _at_least(built, (12, 8)),
+        green_contexts=machine.torch.green_contexts
+        and _at_least(built, (12, 8))
+        and _at_least(machine.torch.version, (2, 11)),  # before that without streams
         symmetric_memory=machine.torch.symmetric_memory,
         triton=machine.triton is not None,
     )

@@ -3,9 +3,9 @@
 DistributedDataParallel compares a hook's annotations with its own types, so they must not be strings here.
 """
 
+import os
 import weakref
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,15 +20,20 @@ from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.hook import direct_hook
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch.collectives import Copies
-from makeway.act.torch.groups import group_controls, process_group_options, where_runs
+from makeway.act.torch.groups import group_controls, options_in_force, process_group_options, where_runs
 from makeway.act.torch.meeting import shared_memory
 from makeway.act.torch.profiled import recording
-from makeway.values.control import Chunks, CopyEngine
+from makeway.values.control import Chunks, Control, CopyEngine
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.receipt import Receipt, Status
 from makeway.values.units import MIB
 
 DEFAULT_CAP_MIB = 25  # torch/nn/parallel/distributed.py, _DEFAULT_BUCKET_CAP_MB
+OWN_GROUP = "the program passes its own process_group, which stays as it is"
+NO_ALL_REDUCE = (
+    "DistributedDataParallel all-reduces gradients; NCCL's copy engines gather, scatter and exchange, and cannot add "
+    "(NCCL, src/ce_coll.cc)"
+)
 OWN_HOOK = "the program registered its own hook for gradients, which stays"
 
 
@@ -131,7 +136,8 @@ def buckets_receipt(chunks: Chunks, module: DistributedDataParallel, given_mib: 
     else:
         status = "applied" if cap == int(given_mib * MIB) else "no effect"
         detail = f"gradients in buckets of {cap:,} bytes, the default of {DEFAULT_CAP_MIB} MiB in {chunks.pieces}"
-    return Receipt(control=chunks, status=status, detail=detail, carrier=_carrier(module))
+    counts = (("bucket bytes", cap), ("gradient bytes", size))
+    return Receipt(control=chunks, status=status, detail=detail, carrier=_carrier(module), evidence=counts)
 
 
 def _carrier(module: DistributedDataParallel) -> str:
@@ -144,15 +150,15 @@ def prepare_ddp(
     """DistributedDataParallel of a model under a plan, and a receipt for each control that acts on it.
 
     CPU and Gloo: `copy-engine` sends gradients through shared memory (`direct`, or a group made for it: all ranks must
-    call this then). NCCL: the module gets a process group with the plan's options. `chunks` divides the default bucket
+    call this then). NCCL: the module gets a process group with the plan's options, without `copy-engine`, which cannot
+    all-reduce. `chunks` divides the default bucket
     size. `arguments` are DistributedDataParallel's own and win over the plan. Not yet run on a GPU.
     """
     controls = plan_of(plan).controls
-    group, receipts = arguments.get("process_group"), list[Receipt]()
-    if where_runs(group) != "cpu" and group is None and group_controls(controls):
-        made = process_group_options(controls)
-        arguments["process_group"] = dist.new_group(backend="nccl", pg_options=made.options)
-        receipts += [replace(receipt, carrier=TORCH_CARRIERS[where_runs()]) for receipt in made.receipts]
+    receipts = list[Receipt]()
+    if where_runs(arguments.get("process_group")) != "cpu":
+        made, receipts = module_group(controls, arguments.get("process_group"))
+        arguments |= {} if made is None else {"process_group": made}
     chunks = next((control for control in controls if isinstance(control, Chunks)), None)
     cap = smaller_buckets(chunks, arguments.get("bucket_cap_mb"), arguments.get("bucket_cap_mb_list"))
     module = DistributedDataParallel(model, **arguments if cap is None else arguments | {"bucket_cap_mb": cap})
@@ -165,6 +171,30 @@ def prepare_ddp(
             status: Status = "applied" if refusal is None else "refused"
             receipts.append(Receipt(control=control, status=status, detail=detail, carrier=_carrier(module)))
     return module, tuple(receipts)
+
+
+def module_group(
+    controls: Sequence[Control], given: Any | None, *, torch: Any = torch
+) -> tuple[Any | None, list[Receipt]]:
+    """A group with the plan's options for a module on GPUs, and what was read back; None: the module keeps its own."""
+    carrier = TORCH_CARRIERS[where_runs(given, torch=torch)]
+    asked = group_controls(controls)
+    none = [
+        Receipt(control=control, status="no effect", detail=NO_ALL_REDUCE, carrier=carrier)
+        for control in asked
+        if isinstance(control, CopyEngine)
+    ]
+    options = [control for control in asked if not isinstance(control, CopyEngine)]
+    if given is not None:
+        refused = [Receipt(control=control, status="refused", detail=OWN_GROUP, carrier=carrier) for control in options]
+        return None, refused + none
+    if not options:
+        return None, none
+    made = process_group_options(options, torch=torch)
+    group = torch.distributed.new_group(backend="nccl", pg_options=made.options)
+    where = "in the process group of the module"
+    held = options_in_force(made.receipts, environ=os.environ, group=group, where=where, torch=torch)
+    return group, [*held, *none]
 
 
 def _register(module: DistributedDataParallel, direct: DirectGroup | None) -> str | None:

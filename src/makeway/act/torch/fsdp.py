@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,15 +17,17 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllocMi
 
 from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cpu.direct import DirectGroup
-from makeway.act.cuda.options import read_back
+from makeway.act.cuda.options import group_receipt
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch.collectives import carried
 from makeway.act.torch.groups import where_runs
 from makeway.act.torch.meeting import shared_memory
+from makeway.act.torch.windows import NOT_SEEN, zero_cta
 from makeway.values.control import CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.receipt import Receipt
 
+_SYMMETRIC_GATHER = "SymmMemAllGather"  # torch 2.13, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
 NOT_HERE = "fully_shard has nothing to set for it; apply the plan with makeway.torch.overlap"
 
 
@@ -95,9 +98,7 @@ def _apply(
         case CopyEngine():
             return _copy(control, modules, direct) if on_cpu else _symmetric(control, modules)
         case CommPriority() | CommBlocks() if not on_cpu:
-            group = _group(modules[0])
-            options = group._get_backend(torch.device("cuda", torch.cuda.current_device())).options
-            return read_back(dist.ProcessGroupNCCL, options, control, "in the group of the mesh")
+            return group_receipt(torch, _group(_with_parameters(modules)[0]), control, "in the group of the mesh")
         case _:
             return Receipt(control=control, status="no effect", detail=NOT_HERE)
 
@@ -144,11 +145,26 @@ def _copy(control: CopyEngine, modules: Sequence[FSDPModule], direct: DirectGrou
     return Receipt(control=control, status="applied", detail=detail)
 
 
-def _symmetric(control: CopyEngine, modules: Sequence[FSDPModule]) -> Receipt:
+def _symmetric(control: CopyEngine, modules: Sequence[FSDPModule], *, torch: Any = torch) -> Receipt:
+    """Staging buffers of all-gathers in NCCL's symmetric memory; nothing changes unless copy engines may take them."""
+    refused = Receipt(control=control, status="refused", detail="")
     if not all(hasattr(module, "set_symm_mem_for_comm") for module in modules):
-        detail = "FSDPModule in this torch has no set_symm_mem_for_comm"
-        return Receipt(control=control, status="refused", detail=detail)
-    for module in modules:
-        module.set_symm_mem_for_comm()
-    options = _group(modules[0])._get_backend(torch.device("cuda", torch.cuda.current_device())).options
-    return read_back(dist.ProcessGroupNCCL, options, control, "in the group of the mesh, buffers in symmetric memory")
+        return replace(refused, detail="FSDPModule in this torch has no set_symm_mem_for_comm")
+    sharded = _with_parameters(modules)
+    for module in sharded:
+        reason, held = zero_cta(torch, _group(module), os.environ)
+        if reason is not None:
+            return replace(held, status="refused", detail=reason)
+    try:
+        for module in sharded:
+            module.set_symm_mem_for_comm()
+    except Exception as error:  # a gather of the program's own, or symmetric memory of another kind
+        return replace(refused, detail=f"{type(error).__name__}: {error}")
+    groups = [group for module in sharded for group in module._get_fsdp_state()._fsdp_param_groups]
+    count = sum(type(group._all_gather_comm).__name__ == _SYMMETRIC_GATHER for group in groups)
+    return replace(
+        held,
+        status="applied" if count == len(groups) else "no effect",
+        detail=f"{count} of {len(groups)} parameter groups gather into symmetric windows; {held.detail}; {NOT_SEEN}",
+        evidence=(*held.evidence, ("parameter groups in windows", count)),
+    )

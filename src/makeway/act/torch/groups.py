@@ -1,4 +1,7 @@
-"""Which hardware a process group runs on, and NCCL's options for a plan. On GPUs not yet run on hardware."""
+"""Which hardware a process group runs on, and NCCL's options for a plan. On GPUs not yet run on hardware.
+
+Nothing here starts CUDA: a program may make its group before it chooses its device, and may fork after that.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, Literal
 
 from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cuda.machine import load_torch
-from makeway.act.cuda.options import GroupOptions, option_settings, overriding, read_back
+from makeway.act.cuda.options import GroupOptions, group_receipt, option_settings, overriding
 from makeway.act.cuda.options import process_group_options as nccl_options
 from makeway.act.export.values import Library
 from makeway.act.plans import PlanLike, plan_of
@@ -25,14 +28,19 @@ OWN_OPTIONS = "the program passes its own pg_options to its process group, and t
 def where_runs(group: Any | None = None, *, torch: Any | None = None) -> Where:
     """The hardware of a group's collectives; without a process group, that of the process."""
     torch = torch or load_torch()
-    if not torch.cuda.is_available():
-        return "cpu"
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         names = str(distributed.get_backend_config(group))
         if "nccl" not in names and "undefined" not in names:
             return "cpu"
+    if not _has_gpu(torch):
+        return "cpu"
     return "rocm" if getattr(torch.version, "hip", None) else "cuda"
+
+
+def _has_gpu(torch: Any) -> bool:
+    """Whether torch sees a GPU. The count asks NVML first; `is_available` calls cuInit, which breaks later forks."""
+    return bool(torch.cuda.device_count())
 
 
 def process_group_options(plan: PlanLike, *, cluster: int | None = None, torch: Any | None = None) -> GroupOptions:
@@ -80,30 +88,34 @@ def group_controls(controls: Sequence[Control]) -> tuple[Control, ...]:
 
 def may_be_nccl(backend: str | None, torch: Any) -> bool:
     """True when a group with this backend will use NCCL (or RCCL)."""
-    if not torch.cuda.is_available() or getattr(torch.distributed, "ProcessGroupNCCL", None) is None:
+    if backend is not None and "nccl" not in backend:
         return False
-    return backend is None or "nccl" in backend
+    return getattr(torch.distributed, "ProcessGroupNCCL", None) is not None and _has_gpu(torch)
 
 
 def options_in_force(
-    receipts: Sequence[Receipt], *, environ: Mapping[str, str], torch: Any | None = None
+    receipts: Sequence[Receipt],
+    *,
+    environ: Mapping[str, str],
+    group: Any | None = None,
+    where: str = "in the default process group",
+    torch: Any | None = None,
 ) -> tuple[Receipt, ...]:
-    """The receipts again, as read back from the default group and from variables that override its options."""
+    """The receipts again, as read back from a group (None: the default one) and from variables that override it."""
     torch = torch or load_torch()
-    device = torch.device("cuda", torch.cuda.current_device())
-    real = torch.distributed.group.WORLD._get_backend(device).options
+    group = group if group is not None else torch.distributed.group.WORLD
     rocm = getattr(torch.version, "hip", None) is not None
-    library = Library(name="rccl") if rocm else Library(name="nccl", version=tuple(torch.cuda.nccl.version()))
+    library = Library(name="rccl") if rocm else Library(name="nccl", version=tuple(torch.cuda.nccl.version()[:3]))
     carrier = TORCH_CARRIERS["rocm" if rocm else "cuda"]
-    return tuple(replace(_in_force(receipt, real, environ, library, torch), carrier=carrier) for receipt in receipts)
 
+    def in_force(receipt: Receipt) -> Receipt:
+        if receipt.status != "applied":
+            return receipt
+        held = group_receipt(torch, group, receipt.control, where)
+        if reason := overriding(receipt.control, environ, library):
+            return replace(held, status="no effect", detail=reason)
+        if isinstance(held.control, CopyEngine) and held.status == "applied":
+            return replace(held, status="no effect", detail=f"{held.detail}; {NO_WINDOWS}")
+        return held
 
-def _in_force(receipt: Receipt, real: Any, environ: Mapping[str, str], library: Library, torch: Any) -> Receipt:
-    if receipt.status != "applied":
-        return receipt
-    if reason := overriding(receipt.control, environ, library):
-        return replace(receipt, status="no effect", detail=reason)
-    held = read_back(torch.distributed.ProcessGroupNCCL, real, receipt.control, "in the default process group")
-    if isinstance(held.control, CopyEngine) and held.status == "applied":
-        return replace(held, status="no effect", detail=f"{held.detail}; {NO_WINDOWS}")
-    return held
+    return tuple(replace(in_force(receipt), carrier=carrier) for receipt in receipts)

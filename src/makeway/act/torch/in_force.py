@@ -13,13 +13,25 @@ from makeway.act.backend import Backend
 from makeway.act.cuda.machine import load_torch
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch.groups import Where, where_runs
-from makeway.values.control import Control, CopyEngine, SmemPad, TileChoice, control_word
+from makeway.values.control import (
+    CommBlocks,
+    CommPriority,
+    Control,
+    CopyEngine,
+    SmemPad,
+    TileChoice,
+    control_word,
+)
 from makeway.values.errors import InputError
 from makeway.values.receipt import Receipt
 
 # What a GPU backend prepares for makeway's own GEMM and copies; no launch of the program goes through it.
 _OWN_KERNELS = "no kernel of the program takes it: use makeway.torch.padded or tiled, or makeway run"
-_OWN_COPIES = "no collective of the program goes through makeway's own copies"
+_OWN_COPIES = (
+    "no collective of the program is rerouted to copy engines: use makeway.torch.prepare_fsdp2 for all-gathers, "
+    "copy_engine_buffer for the program's own"
+)
+_NO_GROUP = "options of a process group, and none exists yet: make it with makeway.torch.init_process_group"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +99,11 @@ class Overlap(ContextDecorator):
         receipts = stack.enter_context(backend.applied(self._controls))
         session = getattr(backend, "session", None)
         provided = {name: getattr(session, name, None) for name in ("compute_stream", "comm_stream", "group")}
-        return InForce(where=where, receipts=tuple(map(_for_program, receipts)), **provided)
+        seen = tuple(_for_program(receipt, provided["group"]) for receipt in receipts)
+        return InForce(where=where, receipts=seen, **provided)
 
 
-def _for_program(receipt: Receipt) -> Receipt:
+def _for_program(receipt: Receipt, group: Any | None) -> Receipt:
     """The receipt of a GPU backend as it concerns the program, which launches nothing through the backend."""
     if receipt.status != "applied":
         return receipt
@@ -99,6 +112,10 @@ def _for_program(receipt: Receipt) -> Receipt:
             return replace(receipt, status="no effect", detail=_OWN_KERNELS)
         case CopyEngine():
             return replace(receipt, status="no effect", detail=_OWN_COPIES)
+        case CommPriority() | CommBlocks() if group is None:
+            return replace(receipt, status="no effect", detail=_NO_GROUP)
+        case CommPriority() | CommBlocks():
+            return replace(receipt, detail=f"{receipt.detail}: for collectives called with group=in_force.group")
         case _:
             return receipt
 

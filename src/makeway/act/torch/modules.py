@@ -6,6 +6,7 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
@@ -38,13 +39,18 @@ class Modules:
     """
 
     def __init__(
-        self, controls: Sequence[Control], *, share: Callable[[dist.ProcessGroup], DirectGroup], file: ReceiptFile
+        self,
+        controls: Sequence[Control],
+        *,
+        share: Callable[[dist.ProcessGroup], DirectGroup],
+        file: ReceiptFile,
+        carrier: str = CARRIER,
     ) -> None:
         self.chunks = next((control for control in controls if isinstance(control, Chunks)), None)
         self.copy: CopyEngine | None = None  # while it is in force
         self.gradients: list[Gradients] = []
         self.copies = Copies(on_change=self.record_copies)  # of collectives that the program calls itself
-        self._share, self._file = share, file
+        self._share, self._file, self._carrier = share, file, carrier
         self._cut = False
 
     @contextmanager
@@ -53,7 +59,7 @@ class Modules:
         self.copy = copy
         self.record_copies()
         if self.chunks is not None:
-            self._file.set(Receipt(control=self.chunks, status="no effect", detail=NO_MODULE, carrier=CARRIER))
+            self._file.set(Receipt(control=self.chunks, status="no effect", detail=NO_MODULE, carrier=self._carrier))
         wrappers: list[tuple[type, str, Callable[[Original], Any]]] = [
             (DistributedDataParallel, "__init__", self._make),
             (DistributedDataParallel, "_pre_forward", self._before_forward),
@@ -77,7 +83,7 @@ class Modules:
         original(**{} if cap is None else {"bucket_cap_mb": cap})
         module = original.given["self"]
         if self.chunks is not None:
-            receipt = buckets_receipt(self.chunks, module, cap)
+            receipt = replace(buckets_receipt(self.chunks, module, cap), carrier=self._carrier)
             if not self._cut:  # one module whose gradients were cut is enough
                 self._file.set(receipt)
             self._cut = self._cut or receipt.status == "applied"
@@ -170,7 +176,7 @@ class Modules:
         else:
             status, detail = "no effect", NOTHING_COPIED
         counts = (("gradient buckets", buckets), ("collectives", calls), ("bytes", size + self.copies.bytes))
-        self._file.set(Receipt(control=self.copy, status=status, detail=detail, carrier=CARRIER, evidence=counts))
+        self._file.set(Receipt(control=self.copy, status=status, detail=detail, carrier=self._carrier, evidence=counts))
 
 
 def _counted(number: int, what: str) -> str:

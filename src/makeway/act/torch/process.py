@@ -100,6 +100,7 @@ class Process:
                 self._apply_on_cpu()
             else:
                 self.file.set(*self._gpu_receipts())
+                self._watch_modules()
 
     def _apply_on_cpu(self) -> None:
         self._modules = modules = Modules(self.controls, share=self.share, file=self.file)
@@ -148,6 +149,13 @@ class Process:
 
     # --- on a GPU: not yet run on hardware -----------------------------------------------------
 
+    def _watch_modules(self) -> None:
+        """Give DistributedDataParallel modules smaller buckets; nothing else about them is ours on a GPU."""
+        if any(isinstance(control, Chunks) for control in self.controls):
+            carrier = TORCH_CARRIERS[self.file.backend]
+            self._modules = Modules(self.controls, share=self.share, file=self.file, carrier=carrier)
+            self._life.enter_context(self._modules.watched(copy=None))
+
     def _gpu_receipts(self) -> list[Receipt]:
         """Options as the group has them, variables as they were at the start; the launch shim reports pads."""
         made = self._options.receipts if self._options is not None else ()
@@ -156,6 +164,6 @@ class Process:
         for control in self.controls:
             if isinstance(control, CommThreads):
                 receipts.append(environment_receipt(control, os.environ, library))
-            elif isinstance(control, SmPartition | TileChoice | LaunchOrder | Chunks):
+            elif isinstance(control, SmPartition | TileChoice | LaunchOrder):
                 receipts.append(Receipt(control=control, status="no effect", detail=FOR_THE_PROGRAM))
         return [replace(receipt, carrier=TORCH_CARRIERS[self.file.backend]) for receipt in receipts]

@@ -69,25 +69,6 @@ def operand_bytes(tile: Tile, dtype: GemmType) -> int:
     return (m * k + k * n) * ELEMENT_BYTES[dtype]
 
 
-def operand_buffers(arch: str, dtype: GemmType, stages: int) -> float:
-    """Operand buffers that Triton 3.9 keeps in shared memory, as a multiple of `operand_bytes`.
-
-    Observed in compiled code, not published; tests/oracle/test_triton_gemm.py checks it against the compiler. One
-    buffer fewer than stages, since the tile in use is in registers; Hopper's tensor cores read shared memory while the
-    next tiles arrive, so they need all. Without a pipeline, AMD's code passes A and B through the same bytes in turn.
-    """
-    if arch.startswith("gfx"):
-        return 0.5 if stages == 1 else stages - 1
-    reads_smem = arch.startswith("sm_90") and dtype != "fp32"
-    return stages if reads_smem else max(stages - 1, 1)
-
-
-def launch_bytes(config: GemmConfig, arch: str) -> int:
-    """The dynamic shared memory that a block requests, pad included."""
-    buffers = operand_buffers(arch, config.dtype, config.stages)
-    return int(operand_bytes(config.tile, config.dtype) * buffers) + config.pad_bytes
-
-
 def controlled(config: GemmConfig, controls: Sequence[Control]) -> GemmConfig:
     """The configuration under the controls that act on our GEMM: tile and pad."""
     for control in controls:

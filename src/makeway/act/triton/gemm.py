@@ -12,11 +12,14 @@ code in a larger block.
 from __future__ import annotations
 
 import copy
+import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import triton
 import triton.language as tl
-from triton.compiler import make_backend
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
 
 from makeway.act.triton.config import GemmConfig, GemmType, check_shape
 from makeway.values.errors import InputError
@@ -24,6 +27,7 @@ from makeway.values.errors import InputError
 if TYPE_CHECKING:
     import torch
 
+_ALIGNED_BYTES = 16  # what Triton compiles apart: pointers and sizes that divide by it
 _POINTERS: dict[GemmType, str] = {"fp32": "*fp32", "tf32": "*fp32", "fp16": "*fp16"}
 _PRECISION: dict[GemmType, str] = {"fp32": "ieee", "tf32": "tf32", "fp16": "ieee"}
 
@@ -65,23 +69,48 @@ def matmul(a: torch.Tensor, b: torch.Tensor, config: GemmConfig, *, out: torch.T
     if not isinstance(tiled_gemm, triton.runtime.JITFunction):  # the interpreter has neither warps nor pads
         tiled_gemm[grid](*arguments)
         return result
-    options = {"num_warps": config.warps, "num_stages": config.stages}
-    if not config.pad_bytes:
-        tiled_gemm[grid](*arguments, **options)
-        return result
-    _padded_kernel(config, arguments, options)[grid](*arguments)
+    _kernel(config, arguments)[grid](*arguments)
     return result
 
 
-_PADDED: dict[tuple[str, str, int], Any] = {}  # by compiled kernel, device and pad; keeps the loaded binaries
+_KERNELS: dict[tuple[Any, ...], Any] = {}  # compiled, by all that Triton compiles or loads for; keeps loaded binaries
 
 
-def _padded_kernel(config: GemmConfig, arguments: tuple[Any, ...], options: dict[str, int]) -> Any:
-    plain = tiled_gemm.warmup(*arguments, grid=(1,), **options)
-    key = (plain.hash, str(arguments[0].device), config.pad_bytes)
-    if key not in _PADDED:
-        _PADDED[key] = padded(plain, config.pad_bytes)
-    return _PADDED[key]
+def _kernel(config: GemmConfig, arguments: tuple[Any, ...]) -> Any:
+    """The compiled kernel of a launch, compiled or looked up by Triton once and then kept, padded or not.
+
+    All launches take this path: one that goes through Triton's own dispatch each time costs the host more, and a padded
+    variant would be compared with others at another price.
+    """
+    *tensors, m, n, k = arguments[:6]
+    aligned = tuple(tensor.data_ptr() % _ALIGNED_BYTES == 0 for tensor in tensors)
+    key = (config, str(tensors[0].device), m, n, k, aligned)
+    if key not in _KERNELS:
+        plain = tiled_gemm.warmup(*arguments, grid=(1,), num_warps=config.warps, num_stages=config.stages)
+        _KERNELS[key] = padded(plain, config.pad_bytes) if config.pad_bytes else plain
+    return _KERNELS[key]
+
+
+@functools.cache
+def compiled_for(config: GemmConfig, arch: str) -> Any:
+    """The kernel compiled for an architecture such as "sm_90" or "gfx90a", with sizes and pointers divisible by 16."""
+    amd = arch.startswith("gfx")
+    target = GPUTarget("hip", arch, 64) if amd else GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+    names = ("TILE_M", "TILE_N", "TILE_K", "PRECISION")
+    pointers = dict.fromkeys("abc", _POINTERS[config.dtype])
+    signature = pointers | dict.fromkeys("mnk", "i32") | dict.fromkeys(names, "constexpr")
+    constants = {(6 + at,): value for at, value in enumerate((*config.tile, _PRECISION[config.dtype]))}
+    aligned = {(at,): [["tt.divisibility", _ALIGNED_BYTES]] for at in range(6)}
+    source = ASTSource(tiled_gemm, signature, constants, aligned)
+    return triton.compile(source, target=target, options={"num_warps": config.warps, "num_stages": config.stages})
+
+
+def launch_bytes(config: GemmConfig, arch: str) -> int:
+    """The dynamic shared memory that a block requests, pad included, as Triton compiled it: no rule gives it.
+
+    Buffers per stage differ by architecture, and sm_100 and gfx950 add barriers and padding of their own.
+    """
+    return int(compiled_for(replace(config, pad_bytes=0, grid=None), arch).metadata.shared) + config.pad_bytes
 
 
 def padded(kernel: Any, pad_bytes: int) -> Any:

@@ -15,6 +15,7 @@ from functools import reduce
 from typing import Any
 
 from makeway.act.cuda.backend import Session
+from makeway.act.cuda.copies import HeldStreams
 from makeway.act.cuda.machine import symmetric_memory
 from makeway.act.cuda.overlap import Handle, Loop, collective, copied
 from makeway.act.measure.ranks.pairs import VERSIONS, PairShape, cut, exchanged, transfer_sides
@@ -59,8 +60,10 @@ class GpuPairs:
     _plain: Buffers = field(init=False)
     _symmetric: Buffers | None = field(default=None, init=False)
     _known: dict[object, Any] = field(default_factory=dict, init=False)
+    _held: HeldStreams = field(init=False)
 
     def __post_init__(self) -> None:
+        self._held = HeldStreams(self.torch)
         self._left, self._right = self._operands(self.peers.rank)
         self._plain = self._made(self._empty)
 
@@ -124,6 +127,7 @@ class GpuPairs:
             in_flight=self.in_flight,
             dependent=self.dependent,
             comm_first=comm_first and not self.dependent,
+            held=self._held,
         )
 
     def _launches(
@@ -131,7 +135,7 @@ class GpuPairs:
     ) -> list[Callable[[], Handle]]:
         kind, sent, received = self.shape.kind, buffers.sent[lane], buffers.received[lane]
         if session is not None and session.copy_engine:
-            return [copied(self.torch, session, kind, sent, received)]
+            return [copied(self.torch, session, kind, sent, received, held=self._held, in_flight=self.in_flight)]
         return [
             collective(self.torch, session, kind, cut(sent, piece, pieces), cut(received, piece, pieces))
             for piece in range(pieces)
@@ -235,9 +239,10 @@ class GpuPairs:
         return self._whole_numbers(transfer_sides(self.shape, self.peers.ranks), rank, VERSIONS + 1)
 
     def _whole_numbers(self, sides: tuple[int, int], rank: int, which: int) -> Any:
-        numbers = self.torch.Generator(device="cuda").manual_seed((self.seed * 1009 + rank) * 17 + which)
-        integers = self.torch.randint(-_LARGEST, _LARGEST + 1, sides, generator=numbers, device="cuda")
-        return integers.to(self.torch.float32)
+        """The same on every rank for the same arguments: the CPU's generator does not depend on the model of GPU."""
+        numbers = self.torch.Generator(device="cpu").manual_seed((self.seed * 1009 + rank) * 17 + which)
+        integers = self.torch.randint(-_LARGEST, _LARGEST + 1, sides, generator=numbers, device="cpu")
+        return self._empty(sides).copy_(integers)
 
 
 def exact_reductions(ranks: int) -> int:
