@@ -11,7 +11,9 @@ import pytest
 
 from makeway.cli.main import COMMANDS, main
 
-_OWN = re.compile(r"\.toml|\.json|\.sqlite|\.so|\.cubin|\.hsaco|\.fatbin|\.env|traces/|torchrun|doctor --calibrate")
+_OWN = re.compile(
+    r"\.toml|\.json|\.sqlite|\.so|\.cubin|\.hsaco|\.fatbin|\.env|\.summary|traces/|torchrun|doctor --calibrate"
+)
 _SLOW = ("bench", "demo", "validate")  # real ranks, and minutes: their own tests run them
 
 
