@@ -202,7 +202,7 @@ def _shim_verdict(check: Check, machine: Machine, output: Output) -> Verdict:
     line = output.outcome("residency")
     if line is None or not line.padded:
         return check.untested("the kernel could not be measured without the shim")
-    if machine.compiler is None:
+    if machine.compiler is None and not machine.shim_prebuilt:
         return check.untested("the launch shim is compiled on first use, and no C compiler was found")
     try:
         return _under_shim(check, line.padded[0])

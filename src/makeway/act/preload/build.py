@@ -16,10 +16,10 @@ from collections.abc import Callable
 from functools import cache as cached
 from pathlib import Path
 
+from makeway.act.preload.prebuilt import SOURCES, prebuilt_library, source_digest, source_files
 from makeway.act.private import TemporaryPlace, intruder, make_private
 from makeway.values.errors import UnsupportedError
 
-SOURCES = Path(__file__).parent
 FLAGS = (
     *("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden"),
     "-Wl,-Bsymbolic-functions",  # our own names mean our own functions, also where a tracer is loaded before us
@@ -30,7 +30,7 @@ _TIMEOUT_S = 120
 
 
 def library(cache: Path | None = None, *, warn: Callable[[str], None] = lambda message: None) -> Path:
-    """The compiled shim, from the cache (`$XDG_CACHE_HOME/makeway`) or compiled now.
+    """The compiled shim, from the cache (`$XDG_CACHE_HOME/makeway`) or compiled now; the package's without a compiler.
 
     Programs load it as this user, so nobody else may be able to put anything in its place: a cache, or a file in it,
     that others can change is left alone, and a private directory among the temporary files replaces it. So does it
@@ -41,7 +41,10 @@ def library(cache: Path | None = None, *, warn: Callable[[str], None] = lambda m
             f"the launch shim needs Linux on {' or '.join(MACHINES)}, this is {sys.platform} on {platform.machine()}; "
             "run without pads and launch priority"
         )
-    command = compiler()
+    try:
+        command = compiler()
+    except UnsupportedError as error:
+        return _without_compiler(error)
     name = f"launch-{_key(command)}.so"
     where = default_cache() if cache is None else cache
     try:
@@ -61,6 +64,16 @@ def library(cache: Path | None = None, *, warn: Callable[[str], None] = lambda m
         raise UnsupportedError(
             f"there is no safe place for the launch shim: {error}\nSet XDG_CACHE_HOME to a directory of your own."
         ) from None
+
+
+def _without_compiler(error: UnsupportedError) -> Path:
+    """The shim that came with the package, unless the user named a compiler that is missing."""
+    if os.environ.get("CC"):
+        raise error
+    try:
+        return prebuilt_library()
+    except UnsupportedError as reason:
+        raise UnsupportedError(f"{error}\n{str(reason)[0].upper()}{str(reason)[1:]}.") from None
 
 
 class _UntrustedError(Exception):
@@ -113,7 +126,7 @@ def compiler() -> tuple[str, ...]:
 
 def sources() -> tuple[Path, ...]:
     """The C files and headers of the shim."""
-    return tuple(sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")]))
+    return source_files()
 
 
 def _key(command: tuple[str, ...]) -> str:
@@ -144,7 +157,8 @@ def _compile(command: tuple[str, ...], target: Path) -> Path:
     os.close(handle)
     made = Path(name)
     try:
-        _run([*command, *FLAGS, *map(str, SOURCES.glob("*.c")), "-o", name, *LIBRARIES])
+        named = f'-DMAKEWAY_SOURCES="{source_digest()}"'
+        _run([*command, *FLAGS, named, *map(str, SOURCES.glob("*.c")), "-o", name, *LIBRARIES])
         made.chmod(0o700)
         os.replace(made, target)
     finally:
