@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from makeway.act.doctor.calibrate import CalibratedDevice, calibrate
     from makeway.act.doctor.checkup import Checkup, doctor
     from makeway.act.export.targets import export
     from makeway.act.export.values import Export
@@ -47,6 +48,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Analysis": "decide.analysis.analyze",
     "Bench": "act.measure.outcome",
+    "CalibratedDevice": "act.doctor.calibrate",
     "Checkup": "act.doctor.checkup",
     "CommFootprint": "values.collective",
     "Control": "values.control",
@@ -78,6 +80,7 @@ _HOMES = {
     "analyze": "decide.analysis.analyze",
     "bench": "act.measure.bench",
     "blocks_beside": "model.residency",
+    "calibrate": "act.doctor.calibrate",
     "compare_plans": "decide.planning.difference",
     "demo": "act.measure.demo",
     "doctor": "act.doctor.checkup",
@@ -110,6 +113,7 @@ _HOMES = {
 __all__ = [
     "Analysis",
     "Bench",
+    "CalibratedDevice",
     "Checkup",
     "CommFootprint",
     "Control",
@@ -142,6 +146,7 @@ __all__ = [
     "analyze",
     "bench",
     "blocks_beside",
+    "calibrate",
     "compare_plans",
     "demo",
     "doctor",

@@ -184,7 +184,10 @@ def _facts(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "NCCL, RCCL", f"{machine.nccl or 'not found'}, {machine.rccl or 'not found'}"
     yield "Triton", machine.triton or "not installed"
     yield "cuda-bindings", machine.cuda_bindings or "not installed"
-    yield "compiler", machine.compiler or f"not found{'; a compiled launch shim came with makeway' * machine.shim_prebuilt}"
+    yield (
+        "compiler",
+        machine.compiler or f"not found{'; a compiled launch shim came with makeway' * machine.shim_prebuilt}",
+    )
     yield "shared memory", f"{shm / GIB:.1f} GiB free in /dev/shm" if shm is not None else "no /dev/shm"
     yield "paced links", f"no: {links}" if links else "tools found, user namespaces allowed"
     yield "variables", " ".join(f"{name}={value}" for name, value in machine.variables) or "none set"

@@ -46,9 +46,7 @@ def makeway_hold_amd(rows, hold_ns, XCC: tl.constexpr):  # type: ignore[no-untyp
     now = start
     while now - start < hold_ns:
         now = _amd_ticks() * 10
-    unit = tl.inline_asm_elementwise(
-        "s_getreg_b32 $0, hwreg(4, 8, 8)", "=s", [], dtype=tl.int32, is_pure=False, pack=1
-    )
+    unit = tl.inline_asm_elementwise("s_getreg_b32 $0, hwreg(4, 8, 8)", "=s", [], dtype=tl.int32, is_pure=False, pack=1)
     if XCC:
         unit += 256 * tl.inline_asm_elementwise(
             "s_getreg_b32 $0, hwreg(20, 0, 4)", "=s", [], dtype=tl.int32, is_pure=False, pack=1

@@ -1,0 +1,56 @@
+"""A calibrated GPU as a report: what the certificate says beside what makeway had."""
+
+from __future__ import annotations
+
+from makeway.act.doctor.calibrate import CalibratedDevice
+from makeway.show.blocks import Cell, Column, Facts, Headline, Report, Section, Table
+from makeway.show.provenance import provenance
+
+
+def report(result: CalibratedDevice, *, arguments: str = "") -> Report:
+    """The measured facts of one GPU."""
+    rows = tuple(
+        {"fact": key, "measured": value, "before": result.before[key], "used": key in result.used}
+        for key, value in result.measured.items()
+    )
+    table = Table(
+        name="fact-table",
+        caption="Facts of the certificate, and what makeway had or borrowed",
+        columns=(Column("fact", "name"), Column("measured", "number"), Column("before", "number"), Column("used")),
+        rows=tuple(
+            (
+                Cell(str(row["fact"])),
+                Cell(f"{row['measured']:.6g}", row["measured"]),
+                Cell("unknown" if row["before"] is None else f"{row['before']:.6g}", row["before"]),
+                Cell("yes" if row["used"] else "no: a cited peak stays"),
+            )
+            for row in rows
+        ),
+        origin="measured",
+        brief_rows=len(rows),
+    )
+    return Report(
+        result="calibrated",
+        over="makeway calibrate",
+        headline=Headline(
+            sentence=f"{result.device.name}: {len(result.used)} of {len(rows)} facts taken from the certificate",
+            origin="measured",
+        ),
+        sections=(
+            Section(
+                name="facts",
+                title="Facts",
+                blocks=(table, Facts(pairs=tuple((f"settled: {case}", text) for case, text in result.settled.items()))),
+            ),
+            provenance(arguments, numbers=f"measured on {result.date}; certificate {result.certificate}"),
+        ),
+        data={
+            "device": result.device.name,
+            "arch": result.device.arch,
+            "date": result.date,
+            "certificate": result.certificate,
+            "facts": list(rows),
+            "settled": dict(result.settled),
+        },
+        arguments=arguments,
+    )
