@@ -1,4 +1,4 @@
-"""The self-test's questions to the driver, asked on the stand-in: limits, the sweep of occupancy, the cost of a launch."""
+"""The self-test's questions to the driver, asked on the stand-in: limits, a sweep of occupancy, a launch's cost."""
 
 from __future__ import annotations
 

@@ -9,22 +9,19 @@ from makeway.show.provenance import provenance
 
 def report(result: CalibratedDevice, *, arguments: str = "") -> Report:
     """The measured facts of one GPU."""
-    rows = tuple(
-        {"fact": key, "measured": value, "before": result.before[key], "used": key in result.used}
-        for key, value in result.measured.items()
-    )
+    rows = [(key, value, result.before[key], key in result.used) for key, value in result.measured.items()]
     table = Table(
         name="fact-table",
         caption="Facts of the certificate, and what makeway had or borrowed",
         columns=(Column("fact", "name"), Column("measured", "number"), Column("before", "number"), Column("used")),
         rows=tuple(
             (
-                Cell(str(row["fact"])),
-                Cell(f"{row['measured']:.6g}", row["measured"]),
-                Cell("unknown" if row["before"] is None else f"{row['before']:.6g}", row["before"]),
-                Cell("yes" if row["used"] else "no: a cited peak stays"),
+                Cell(key),
+                Cell(f"{value:.6g}", value),
+                Cell("unknown" if before is None else f"{before:.6g}", before),
+                Cell("yes" if used else "no: a cited peak stays"),
             )
-            for row in rows
+            for key, value, before, used in rows
         ),
         origin="measured",
         brief_rows=len(rows),
@@ -49,7 +46,9 @@ def report(result: CalibratedDevice, *, arguments: str = "") -> Report:
             "arch": result.device.arch,
             "date": result.date,
             "certificate": result.certificate,
-            "facts": list(rows),
+            "facts": [
+                {"fact": key, "measured": value, "before": before, "used": used} for key, value, before, used in rows
+            ],
             "settled": dict(result.settled),
         },
         arguments=arguments,

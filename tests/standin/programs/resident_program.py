@@ -11,9 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.standin.programs.bindings_program import COMM, INT, POINTER, SIZE, Program, check
-
 from cuda.bindings import driver  # type: ignore[import-untyped, unused-ignore]
+from tests.standin.programs.bindings_program import COMM, INT, POINTER, SIZE, Program, check
 
 
 def main(kernels: Path, steps: list[dict[str, Any]]) -> None:
@@ -38,9 +37,8 @@ def main(kernels: Path, steps: list[dict[str, Any]]) -> None:
         if grid is None:
             threads = figures["threads"]
             grid = sms * check(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, smem))
-        values, types = (a, b, c, SIZE, SIZE), (POINTER,) * 3 + (INT,) * 2
-        if name == COMM:
-            values, types = (a, b, SIZE), (POINTER, POINTER, INT)
+        values: tuple[int, ...] = (a, b, SIZE) if name == COMM else (a, b, c, SIZE, SIZE)
+        types: tuple[Any, ...] = (POINTER, POINTER, INT) if name == COMM else (POINTER,) * 3 + (INT,) * 2
         arguments = ((*values, 0, 0), (*types, POINTER, POINTER))
         where = streams[step.get("stream", 0)]
         check(driver.cuLaunchKernel(function, grid, 1, 1, figures["threads"], 1, 1, smem, where, arguments, 0))

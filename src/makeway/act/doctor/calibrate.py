@@ -1,4 +1,4 @@
-"""`calibrate`: a certificate of a GPU as a device file, with the driver's limits, and measured rates for borrowed ones."""
+"""`calibrate`: a GPU's certificate as a device file: the driver's limits, and measured rates for borrowed ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def calibrate(path: Path) -> CalibratedDevice:
 
 def _identity(path: Path, steps: tuple[Step, ...], lines: list[Line]) -> tuple[str, RecordedLimits]:
     runs: list[DriverFacts | BesideRun | PaddedRun] = [line.driver for line in lines if line.driver]
-    runs += [run for line in lines for run in (*(line.beside or ()), *(line.padded or ()))]
+    for line in lines:
+        runs += line.beside or ()
+        runs += line.padded or ()
     for run in runs:
         if run.limits is not None:
             return run.device, run.limits

@@ -1,7 +1,7 @@
 """Questions to NVIDIA's driver that need no torch: limits, occupancy, and what a launch costs. Not yet run on hardware.
 
-python -m makeway.act.doctor.driver_probe CHECK... prints lines of JSON. It calls libcuda through ctypes, so the tests run
-all of it on a stand-in driver; Triton compiles the kernels for the device at hand.
+python -m makeway.act.doctor.driver_probe CHECK... prints lines of JSON. It calls libcuda through ctypes, so the tests
+run all of it on a stand-in driver; Triton compiles the kernels for the device at hand.
 """
 
 from __future__ import annotations

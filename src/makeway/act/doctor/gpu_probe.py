@@ -374,7 +374,7 @@ def measure_rates() -> RatesRun:
 def _matmul_rate(dtype: Any) -> float:
     torch.set_float32_matmul_precision("high")
     a, b = (torch.randn((MATRIX, MATRIX), device="cuda").to(dtype) for _ in range(2))
-    return 2 * MATRIX**3 / _seconds(lambda: torch.mm(a, b))
+    return float(2 * MATRIX**3) / _seconds(lambda: torch.mm(a, b))
 
 
 def _copy_rate(size_bytes: int, source: str) -> float:
@@ -387,14 +387,14 @@ def _copy_rate(size_bytes: int, source: str) -> float:
 def _seconds(work: Callable[[], object]) -> float:
     """The median of a few rounds, by events of the device."""
     work()
-    times = []
+    times: list[float] = []
     for _ in range(ROUNDS):
         begun, done = (_CUDA.Event(enable_timing=True) for _ in range(2))
         begun.record()
         work()
         done.record()
         torch.cuda.synchronize()
-        times.append(begun.elapsed_time(done) / 1e3)
+        times.append(float(begun.elapsed_time(done)) / 1e3)
     return median(times)
 
 

@@ -1,8 +1,8 @@
 """The micro-kernels of the self-test: every block records its SM and its times. Not yet run on hardware.
 
-NVIDIA: %smid and %globaltimer (PTX ISA, "Special Registers"). AMD: HW_ID bits 8 to 15 are CU, SH and SE, XCC_ID is register
-20 from gfx940 on, and s_memrealtime counts at 100 MHz (LLVM, AMDGPUUsage and SIDefines.h). It is a scalar load, so it is
-waited for with lgkmcnt; Triton's own memrealtime waits for vmcnt, which does not cover it.
+NVIDIA: %smid and %globaltimer (PTX ISA, "Special Registers"). AMD: HW_ID bits 8 to 15 are CU, SH and SE, XCC_ID is
+register 20 from gfx940 on, and s_memrealtime counts at 100 MHz (LLVM, AMDGPUUsage and SIDefines.h). It is a scalar
+load, so it is waited for with lgkmcnt; Triton's own memrealtime waits for vmcnt, which does not cover it.
 tests/oracle/test_doctor_kernels.py compiles both without a GPU.
 """
 
@@ -39,7 +39,7 @@ def _amd_ticks():  # type: ignore[no-untyped-def]
     )
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def makeway_hold_amd(rows, hold_ns, XCC: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
     """The same on AMD; `XCC` where the chiplet is part of a CU's number."""
     start = _amd_ticks() * 10

@@ -1,4 +1,4 @@
-"""Verdicts on what only hardware settles: occupancy, two kernels on one SM, the queue, costs, rates, the model's error."""
+"""Verdicts on what only hardware settles: occupancy, two kernels on one SM, the queue, costs, rates, the model."""
 
 from __future__ import annotations
 

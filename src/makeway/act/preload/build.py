@@ -16,10 +16,11 @@ from collections.abc import Callable
 from functools import cache as cached
 from pathlib import Path
 
-from makeway.act.preload.prebuilt import SOURCES, prebuilt_library, source_digest, source_files
+from makeway.act.preload.prebuilt import PLACE, prebuilt_library, source_digest, source_files
 from makeway.act.private import TemporaryPlace, intruder, make_private
 from makeway.values.errors import UnsupportedError
 
+SOURCES = PLACE.parent
 FLAGS = (
     *("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden"),
     "-Wl,-Bsymbolic-functions",  # our own names mean our own functions, also where a tracer is loaded before us
@@ -157,7 +158,7 @@ def _compile(command: tuple[str, ...], target: Path) -> Path:
     os.close(handle)
     made = Path(name)
     try:
-        named = f'-DMAKEWAY_SOURCES="{source_digest()}"'
+        named = f'-DSHIM_SOURCES="{source_digest()}"'
         _run([*command, *FLAGS, named, *map(str, SOURCES.glob("*.c")), "-o", name, *LIBRARIES])
         made.chmod(0o700)
         os.replace(made, target)

@@ -44,7 +44,7 @@ def source_digest() -> str:
 
 def build_command(compiler: Sequence[str], out: Path) -> list[str]:
     """The command that compiles a shim to ship: no debug information, and nothing newer than glibc 2.28."""
-    include = ("-include", str(SOURCES / "old_glibc.h"), f'-DMAKEWAY_SOURCES="{source_digest()}"')
+    include = ("-include", str(SOURCES / "old_glibc.h"), f'-DSHIM_SOURCES="{source_digest()}"')
     code = (str(path) for path in source_files() if path.suffix == ".c")
     return [*compiler, *_FLAGS, *include, *code, "-o", str(out), *_LIBRARIES]
 
