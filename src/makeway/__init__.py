@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from makeway.act.doctor.calibrate import CalibratedDevice, calibrate
     from makeway.act.doctor.checkup import Checkup, doctor
     from makeway.act.export.targets import export
     from makeway.act.export.values import Export
@@ -48,6 +49,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Analysis": "decide.analysis.analyze",
     "Bench": "act.measure.outcome",
+    "CalibratedDevice": "act.doctor.calibrate",
     "Checkup": "act.doctor.checkup",
     "CommFootprint": "values.collective",
     "Comparison": "decide.analysis.compare",
@@ -80,6 +82,7 @@ _HOMES = {
     "analyze": "decide.analysis.analyze",
     "bench": "act.measure.bench",
     "blocks_beside": "model.residency",
+    "calibrate": "act.doctor.calibrate",
     "compare": "decide.analysis.compare",
     "compare_plans": "decide.planning.difference",
     "demo": "act.measure.demo",
@@ -113,6 +116,7 @@ _HOMES = {
 __all__ = [
     "Analysis",
     "Bench",
+    "CalibratedDevice",
     "Checkup",
     "CommFootprint",
     "Comparison",
@@ -146,6 +150,7 @@ __all__ = [
     "analyze",
     "bench",
     "blocks_beside",
+    "calibrate",
     "compare",
     "compare_plans",
     "demo",

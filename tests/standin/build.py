@@ -10,6 +10,9 @@ Environment variables of a stand-in:
 `MAKEWAY_STANDIN_DEVICE`   key=value file that describes the device
 `MAKEWAY_STANDIN_RECORD`   JSON lines are appended here; "off" or absent: nothing is recorded
 `MAKEWAY_STANDIN_UNKNOWN`  "error": a call that is not implemented returns "not supported" instead of aborting
+`MAKEWAY_STANDIN_RUN`      kernels stay for a while on simulated SMs (CUDA only): "PATTERN=NS" is a block's time,
+                           "PATTERN=NS,waits" whose blocks wait for each other, "back-fill" another dispatch; by ";".
+                           Synchronising and the end of the process write what ran, or that it hangs.
 `MAKEWAY_STANDIN_REFUSE`   refusals, separated by ";" (launches and shared memory in the order they arrive, from 1):
 
     launch:N                     the N-th launch

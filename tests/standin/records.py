@@ -74,6 +74,34 @@ class NodeAttribute:
     refused: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A kernel that ran on the simulated SMs, by the virtual clock."""
+
+    kernel: str
+    stream: int
+    grid: int  # blocks
+    resident: int  # the most at one time
+    peak_per_sm: int
+    waves: int
+    start_ns: int
+    last_start_ns: int  # of a block
+    first_end_ns: int
+    end_ns: int
+    carve_out_waits: int  # 1: it had to wait for SMs with another carve-out to empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """A kernel that never ends: it waits for blocks that have no room, or for such a kernel."""
+
+    kernel: str
+    stream: int
+    grid: int
+    resident: int  # blocks that wait on the SMs
+    carve_out_waits: int
+
+
 @dataclass(frozen=True, slots=True)
 class Unknown:
     """A call that the stand-in does not implement."""
@@ -89,7 +117,7 @@ class Other:
     values: Mapping[str, Any]
 
 
-Record: TypeAlias = Launch | Stream | FunctionAttribute | NodeParams | NodeAttribute | Unknown | Other
+Record: TypeAlias = Launch | Stream | FunctionAttribute | NodeParams | NodeAttribute | Ran | Hang | Unknown | Other
 
 
 def read_record(path: Path) -> list[Record]:
@@ -117,6 +145,10 @@ def _record(document: dict[str, Any]) -> Record:
             return NodeParams(**body)
         case "node_attribute":
             return NodeAttribute(**body)
+        case "ran":
+            return Ran(**body)
+        case "hang":
+            return Hang(**body)
         case "unknown":
             return Unknown(body)
         case _:

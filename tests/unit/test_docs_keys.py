@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from tests.certificates import steps
 
+from makeway.act.doctor.certificate import sealed
 from makeway.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +44,7 @@ DOCUMENTS = [
     "run --plan examples/cpu-plan.toml --dry-run -- true",
     "run --plan examples/cpu-plan.toml -- true",
     "doctor",
+    "calibrate certificate.json",
     "validate --only dma",
     "demo --quick",
 ]
@@ -53,6 +57,7 @@ MAPS = {
     "analyze": {"unmatched"},
     "bench": {"variants", "share_of_ideal", "overlap_rate", "against_baseline"},
     "demo": {"unmatched"},
+    "calibrate": {"settled"},
     "doctor": {"platforms", "variables"},
     "run": {"evidence"},
     "validate": {"baselines"},
@@ -87,6 +92,7 @@ def test_every_key_of_a_document_is_defined(
 ) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "certificate.json").write_bytes(msgspec.json.encode(sealed({"date": "2026-01-02"}, steps())))
     before, rest, program = words.partition(" -- ")
     command, *_ = arguments = [*shlex.split(before), "--json", *shlex.split(rest + program)]
     if command == "run":  # it ends every descendant of its process: here also a browser or a helper of other tests

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -11,7 +12,9 @@ from html import escape
 from itertools import islice
 from pathlib import Path
 
+import msgspec
 import pytest
+from tests.certificates import steps as certificate_steps
 from tests.unit.test_run_report import example_run
 
 from makeway import (
@@ -22,6 +25,7 @@ from makeway import (
     analysis_of,
     analyze,
     bench,
+    calibrate,
     compare,
     compare_plans,
     export,
@@ -38,6 +42,7 @@ from makeway import (
     sweep,
     validate,
 )
+from makeway.act.doctor.certificate import sealed
 from makeway.act.doctor.checkup import doctor
 from makeway.act.launch.run import dry_run
 from makeway.act.measure.calibrate import Calibration
@@ -66,9 +71,18 @@ RECORDED = EXAMPLES / "recordings" / "tp-llama-70b"
 WIDE = 1_000  # columns: nothing is left out of the text
 SHOWN_AS = (1.0, 100.0, 1e-3, 1e3)  # a share as percent; milliseconds as seconds or microseconds
 
+
+def calibrated() -> object:
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place, "certificate.json")
+        path.write_bytes(msgspec.json.encode(sealed({"date": "2026-01-02T03:04:05Z"}, certificate_steps())))
+        return calibrate(path)
+
+
 RESULTS: dict[str, Callable[[], object]] = {
     "Analysis": lambda: analyze([RECORDED], keep_spans=True, jobs=1),
     "Bench": lambda: bench_with(wrong="rank 1: gemm 0"),
+    "CalibratedDevice": calibrated,
     "Calibration": lambda: Calibration(
         facts={"fp32_flops_per_s": 1.5e11, "copy_s_per_byte": 1.25e-10}, cores=2, rounds=7, machine="a host"
     ),

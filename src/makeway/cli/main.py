@@ -19,6 +19,7 @@ from makeway.values.errors import MakewayError, printable, suggestion
 COMMANDS = {
     "analyze": "profiler traces: exposed communication, waiting, causes, advice with predicted gains",
     "bench": "a workload on real ranks: sequential, overlapped, under each control, and as planned",
+    "calibrate": "the self-test's certificate of a GPU as a device file for predictions",
     "compare": "two recordings of a program: what changed, with spread, an interval and a verdict",
     "demo": "the whole story on this machine: real ranks, simulated GPUs, a real recording; one page",
     "devices": "device facts and their sources",

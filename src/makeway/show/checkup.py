@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from makeway import __version__
+from makeway.act.doctor.certificate import sealed
 from makeway.act.doctor.checkup import Checkup
 from makeway.act.doctor.facts import Machine
 from makeway.act.doctor.gpus import Gpus
@@ -52,25 +54,28 @@ def report(result: Checkup | Calibration, *, arguments: str = "") -> Report:
             "controls": plain(result.controls),
             "self_test": None
             if tested is None
-            else record(tested, without=("verdicts",)) | {"results": plain(tested.verdicts)},
+            else record(tested, without=("verdicts", "steps"))
+            | {"results": plain(tested.verdicts), "hashes": certificate(result)["hashes"]},
         },
         arguments=arguments,
     )
 
 
-def certificate(checkup: Checkup) -> dict[str, object]:
-    """The self-test as a document: what ran, on what, with which versions, when."""
+def certificate(checkup: Checkup) -> dict[str, Any]:
+    """The self-test as a document: what ran, on what, with which versions, when; raw data and hashes of every step."""
     machine, tested = checkup.facts, checkup.self_test
     assert tested is not None
-    return {
+    document = {
         "makeway": __version__,
         "date": tested.date,
         "device": (*machine.nvidia.names, *machine.amd.names) or ("CPU host",),
         "driver": machine.nvidia.driver or machine.amd.driver,
         "versions": dict(tested.versions),
         "machine": asdict(machine),
+        "settled": tested.settled,
         "results": [asdict(verdict) for verdict in tested.verdicts],
     }
+    return sealed(document, tested.steps)
 
 
 def _verdict(checkup: Checkup) -> str:
@@ -157,7 +162,8 @@ def _self_test_section(tested: SelfTest) -> Section:
         for verdict in tested.verdicts
         if verdict.status != "proved" and verdict.detail
     )
-    return Section(name="self-test", title="Self-test", blocks=(table, Notes(sentences=notes)))
+    answers = Facts(pairs=tuple((f"settled: {case}", answer) for case, answer in tested.settled.items()))
+    return Section(name="self-test", title="Self-test", blocks=(table, answers, Notes(sentences=notes)))
 
 
 # --- the machine -----------------------------------------------------------------------------------
@@ -178,7 +184,10 @@ def _facts(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "NCCL, RCCL", f"{machine.nccl or 'not found'}, {machine.rccl or 'not found'}"
     yield "Triton", machine.triton or "not installed"
     yield "cuda-bindings", machine.cuda_bindings or "not installed"
-    yield "compiler", machine.compiler or "not found"
+    yield (
+        "compiler",
+        machine.compiler or f"not found{'; a compiled launch shim came with makeway' * machine.shim_prebuilt}",
+    )
     yield "shared memory", f"{shm / GIB:.1f} GiB free in /dev/shm" if shm is not None else "no /dev/shm"
     yield "paced links", f"no: {links}" if links else "tools found, user namespaces allowed"
     yield "variables", " ".join(f"{name}={value}" for name, value in machine.variables) or "none set"

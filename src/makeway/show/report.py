@@ -10,6 +10,7 @@ from makeway.show.blocks import Report
 _SHOWN_BY = {
     "Analysis": "analysis",
     "Bench": "bench",
+    "CalibratedDevice": "calibrated",
     "Calibration": "checkup",
     "Checkup": "checkup",
     "Comparison": "comparison",

@@ -229,7 +229,7 @@ CUresult cuCtxSynchronize(void)
     NEED_CONTEXT(context);
     if (atomic_load(&standin_captures))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    return CUDA_SUCCESS;
+    return resident_synchronize();
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext handle)
@@ -238,7 +238,7 @@ CUresult cuCtxSynchronize_v2(CUcontext handle)
     CUresult result = given(handle, &context);
     if (result == CUDA_SUCCESS && atomic_load(&standin_captures))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    return result;
+    return result == CUDA_SUCCESS ? resident_synchronize() : result;
 }
 
 CUresult cuCtxGetLimit(size_t *value, CUlimit limit)

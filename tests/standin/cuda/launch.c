@@ -147,6 +147,10 @@ static int priority_of(const struct launch *launch, const struct stream *stream)
 void launch_record(const struct launch *launch, const struct stream *stream, const char *via, CUresult result,
                    bool refused)
 {
+    int carve_out = attribute_number(launch, CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                                     atomic_load(&launch->function->carveout));
+    if (result == CUDA_SUCCESS && strcmp(via, "capture"))
+        resident_launch(launch, stream->id, priority_of(launch, stream), is_cooperative(launch), carve_out);
     if (!standin_recording())
         return;
     const unsigned *grid = launch->grid, *block = launch->block;
@@ -158,8 +162,7 @@ void launch_record(const struct launch *launch, const struct stream *stream, con
              via, grid[0], grid[1], grid[2], block[0], block[1], block[2]);
     text_add(&text, ", \"smem_bytes\": %u, \"static_bytes\": %d, \"stream\": %u, \"priority\": %d", launch->smem_bytes,
              launch->function->code->static_bytes, stream->id, priority_of(launch, stream));
-    text_add(&text, ", \"carve_out\": %d", attribute_number(launch, CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-                                                           atomic_load(&launch->function->carveout)));
+    text_add(&text, ", \"carve_out\": %d", carve_out);
     text_add(&text, ", \"attributes\": ");
     attributes_text(&text, launch->attributes);
     text_add(&text, ", \"parameters\": \"%016llx\"", (unsigned long long)digest_of(launch));

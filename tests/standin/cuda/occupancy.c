@@ -46,6 +46,34 @@ int occupancy_blocks(const struct function *function, int threads, size_t smem_b
     return error == CUDA_OCC_SUCCESS ? result.activeBlocksPerMultiprocessor : -1;
 }
 
+// What a block takes from an SM, and the shared memory that an SM of the kernel alone is set to: what the kernel prefers,
+// else the smallest size that holds as many blocks as the largest would.
+struct block_needs occupancy_needs(const struct function *function, int threads, size_t smem_bytes, int carve_out)
+{
+    struct inputs inputs = inputs_of(function);
+    int smem_unit = 1, register_unit = 1;
+    cudaOccSMemAllocationGranularity(&smem_unit, &inputs.device);
+    cudaOccRegAllocationGranularity(&register_unit, &inputs.device);
+    size_t per_block = inputs.function.sharedSizeBytes + inputs.device.reservedSharedMemPerBlock + smem_bytes;
+    int warps = __occDivideRoundUp(threads, inputs.device.warpSize);
+    int resident = occupancy_blocks(function, threads, smem_bytes);
+    struct block_needs needs = {
+        .warps = warps,
+        .registers_per_warp = __occRoundUp(inputs.function.numRegs * inputs.device.warpSize, register_unit),
+        .smem_bytes = (size_t)__occRoundUp((int)per_block, smem_unit),
+    };
+    needs.carve_out_bytes = needs.smem_bytes * (size_t)(resident < 1 ? 1 : resident);
+    if (carve_out >= 0) {
+        inputs.state.carveoutConfig = carve_out;
+        size_t preferred = 0;
+        cudaOccSMemPerMultiprocessor(&preferred, &inputs.device, &inputs.state);
+        if (preferred >= needs.smem_bytes)
+            needs.carve_out_bytes = preferred;
+    }
+    cudaOccAlignUpShmemSizeVoltaPlus(&needs.carve_out_bytes, &inputs.device);
+    return needs;
+}
+
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction handle, int threads,
                                                               size_t smem_bytes, unsigned int flags)
 {

@@ -118,6 +118,13 @@ CUresult function_of(CUfunction handle, struct function **out);
 CUresult function_get(const struct function *function, CUfunction_attribute attribute, int *value);
 CUresult function_set(struct function *function, CUfunction_attribute attribute, int value);
 int occupancy_blocks(const struct function *function, int threads, size_t smem_bytes);
+
+struct block_needs {
+    int warps, registers_per_warp;
+    size_t smem_bytes, carve_out_bytes;  // of a block; of an SM that the kernel has for itself
+};
+
+struct block_needs occupancy_needs(const struct function *function, int threads, size_t smem_bytes, int carve_out);
 // The most dynamic shared memory of a launch; with a mode (of the launch, or of the function) its limit does not count:
 // cuda.h, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
 int function_most_bytes(const struct function *function, int launch_mode);
@@ -171,6 +178,10 @@ struct launch {
     void **parameters, **extra;
     const struct attribute_set *attributes;  // null: none
 };
+
+// Kernels that stay for a while (resident.c); without MAKEWAY_STANDIN_RUN both do nothing.
+void resident_launch(const struct launch *launch, unsigned stream, int priority, bool cooperative, int carve_out);
+CUresult resident_synchronize(void);
 
 CUresult launch_check(const struct launch *launch);
 void launch_record(const struct launch *launch, const struct stream *stream, const char *via, CUresult result,

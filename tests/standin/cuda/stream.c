@@ -1,4 +1,4 @@
-// Streams and events. Work is done the moment it is asked for, so a stream is never busy.
+// Streams and events. Work is done the moment it is asked for, so a stream is never busy, except in resident.c.
 #include "standin.h"
 
 #include <string.h>
@@ -137,7 +137,8 @@ BOTH(cuStreamGetCtx_v2, (CUstream handle, CUcontext *context, CUgreenCtx *green)
 static CUresult cuStreamSynchronize_on(CUstream handle, bool per_thread)
 {
     WITH_STREAM(stream, handle);
-    return capture_touch(stream);
+    CUresult result = capture_touch(stream);
+    return result == CUDA_SUCCESS ? resident_synchronize() : result;
 }
 BOTH(cuStreamSynchronize, (CUstream handle), handle)
 
@@ -196,7 +197,8 @@ CUresult cuEventQuery(CUevent handle)
 
 CUresult cuEventSynchronize(CUevent handle)
 {
-    return event_done(handle);
+    CUresult result = event_done(handle);
+    return result == CUDA_SUCCESS ? resident_synchronize() : result;
 }
 
 CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to)

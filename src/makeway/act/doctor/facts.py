@@ -17,6 +17,7 @@ from typing import Literal
 from makeway.act.cpu.threads import may_be_undone, niceness_of, slice_ns
 from makeway.act.doctor.cgroup import Limits, cgroup_limits
 from makeway.act.doctor.gpus import Gpus, amd_gpus, mps_pipe, nvidia_gpus, text
+from makeway.act.preload.prebuilt import PLACE
 
 PriorityBy = Literal["niceness", "time slices"]
 
@@ -63,6 +64,7 @@ class Machine:
     triton: str | None
     cuda_bindings: str | None
     variables: tuple[tuple[str, str], ...]
+    shim_prebuilt: bool = False  # this install carries a launch shim for this machine
 
 
 def look_around(
@@ -93,6 +95,7 @@ def look_around(
         triton=version("triton"),
         cuda_bindings=version("cuda-bindings"),
         variables=tuple((name, environ[name]) for name in sorted(environ) if _VARIABLES.fullmatch(name)),
+        shim_prebuilt=(root / str(PLACE).lstrip("/") / f"launch-{platform.machine()}.so").is_file(),
     )
 
 

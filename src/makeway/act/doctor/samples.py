@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
+from makeway.values.device import Device, load_device
+from makeway.values.errors import UnknownNameError
 from makeway.values.kernel import KernelResources
+from makeway.values.recorded_device import RecordedLimits, device_from_recording
+
+
+def sampled_device(name: str, limits: RecordedLimits | None) -> Device:
+    """The device of that name, or one built from its limits where makeway has no file of it."""
+    try:
+        return load_device(name)
+    except UnknownNameError:
+        built = None if limits is None else device_from_recording(name, limits)
+        if built is None:
+            raise
+        return built
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +39,7 @@ class PaddedRun:
     block: KernelResources  # without the pad
     pad_bytes: int
     blocks: tuple[Block, ...]
+    limits: RecordedLimits | None = None  # as the runtime describes the device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +116,65 @@ class RankRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OccupancyRow:
+    """One question to the driver: how many blocks of this kernel fit on an SM at the largest carve-out."""
+
+    kernel: str
+    block: KernelResources
+    blocks: int  # the driver's answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFacts:
+    """The device as its driver describes it, and its answers about occupancy."""
+
+    device: str
+    driver_version: int  # CUDA's: 13000
+    limits: RecordedLimits
+    smem_reserved_bytes: int
+    max_blocks: int  # of an SM
+    clock_hz: float | None
+    l2_bytes: int | None
+    copy_engines: int | None
+    occupancy: tuple[OccupancyRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideRun:
+    """A kernel that holds the SMs, and another one launched after it at the same priority."""
+
+    case: str  # "room", "no room", "default carve-out", "largest carve-out", "queue"
+    device: str
+    held: KernelResources
+    held_per_sm: int
+    other: KernelResources
+    held_blocks: tuple[Block, ...]
+    other_blocks: tuple[Block, ...]
+    limits: RecordedLimits | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRun:
+    """Processor time of one launch, by round."""
+
+    launches: int  # in a round
+    round_ns: tuple[float, ...]  # per launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatesRun:
+    """Rates measured on the device: medians of a few rounds."""
+
+    device: str
+    fp16_flops_per_s: float
+    tf32_flops_per_s: float | None  # None: AMD
+    hbm_bytes_per_s: float
+    pcie_bytes_per_s: float
+    link_bytes_per_s: float | None  # None: there is one GPU
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """One line of a measuring process: which check begins, or its result."""
 
@@ -111,9 +186,13 @@ class Line:
     copy: CopyRun | None = None
     rank: RankRun | None = None
     versions: dict[str, str] | None = None  # of the loaded libraries
+    driver: DriverFacts | None = None
+    beside: tuple[BesideRun, ...] | None = None
+    cost: CostRun | None = None
+    rates: RatesRun | None = None
+    document: dict[str, Any] | None = None  # what a command of makeway printed with --json
 
     @property
     def begins(self) -> bool:
         """True where there is no result yet."""
-        results = (self.refused, self.padded, self.priority, self.partition, self.copy, self.rank, self.versions)
-        return all(result is None for result in results)
+        return all(getattr(self, field.name) is None for field in fields(self) if field.name != "check")

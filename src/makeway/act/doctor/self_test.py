@@ -7,14 +7,28 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import ClassVar
 
+from makeway.act.doctor.certificate import Step
 from makeway.act.doctor.children import Output, run_children
 from makeway.act.doctor.facts import Machine
-from makeway.act.doctor.samples import Line, PaddedRun
+from makeway.act.doctor.samples import Line, PaddedRun, sampled_device
+from makeway.act.doctor.settled import (
+    judge_beside,
+    judge_cost,
+    judge_occupancy,
+    judge_overlap,
+    judge_own_table,
+    judge_rates,
+    own_table,
+    settled,
+)
 from makeway.act.doctor.verdicts import (
     Check,
     ShimCounts,
@@ -29,6 +43,7 @@ from makeway.act.doctor.verdicts import (
 )
 from makeway.act.doctor.works import absent
 from makeway.model.residency import pad_range
+from makeway.model.validate.run import validate
 from makeway.values.control import SmemPad
 from makeway.values.device import load_device
 from makeway.values.errors import MakewayError
@@ -38,6 +53,7 @@ KERNEL = "makeway_hold"  # makeway.act.doctor.kernels.NAME, without loading Trit
 _PROBE = "makeway.act.doctor.gpu_probe"
 RANKS = 2
 TIMEOUT_S = 120.0
+_COST_UNDER_SHIM = "launch cost under the shim"
 SHIM_BLOCKS = 2  # per SM, under the shim
 
 CPU_CHECKS = (
@@ -53,7 +69,23 @@ GPU_CHECKS = (
     Check(name="partition", platform="cuda", control="partition", route="python"),
     Check(name="copies", platform="cuda", control="copy-engine", route="python"),
 )
+HARDWARE_CHECKS = tuple(
+    Check(name=name, platform="cuda", control="model", route="*")
+    for name in ("occupancy", "beside", "launch cost", "rates", "overlap", "own table")
+)
 ROCM_CHECK = Check(name="all", platform="rocm", control="*", route="*")
+_NVIDIA_ONLY = ("graph", "shim", "occupancy", "launch cost")
+ROCM_CHECKS = tuple(
+    replace(check, platform="rocm") for check in (*GPU_CHECKS, *HARDWARE_CHECKS) if check.name not in _NVIDIA_ONLY
+)
+BUDGET_S = 600.0  # of all checks on a GPU
+_LIMITS_S = {"overlap": 240.0}  # a check has TIMEOUT_S otherwise
+_MODULES = {
+    "occupancy": "makeway.act.doctor.driver_probe",
+    "launch cost": "makeway.act.doctor.driver_probe",
+    "overlap": "makeway.act.doctor.overlap_probe",
+}
+_JUDGED_LATER = ("shim", "own table")  # from what other checks measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +95,14 @@ class SelfTest:
     date: str  # UTC
     verdicts: tuple[Verdict, ...]
     versions: Mapping[str, str]  # of what was loaded on the GPU; empty where nothing was
+    steps: tuple[Step, ...] = ()  # the raw data of the GPU's checks
+
+    SHOWN: ClassVar[tuple[str, ...]] = ("settled",)
+
+    @property
+    def settled(self) -> dict[str, str]:
+        """The open questions that this run answered, by case."""
+        return settled([run for step in self.steps for line in step.lines for run in line.beside or ()])
 
     @property
     def tested(self) -> bool:
@@ -77,15 +117,19 @@ def run_self_test(machine: Machine, *, progress: Callable[[str], None] = lambda 
     """Try everything: some seconds on a CPU host, a few more on a GPU."""
     progress("CPU ranks")
     verdicts = list(cpu_verdicts(machine))
-    progress("GPU")
-    outputs = _gpu_outputs(machine)
-    verdicts += gpu_verdicts(machine, outputs)
-    rocm = absent(machine, "rocm") or "the self-test's kernel reads registers that only NVIDIA GPUs have"
-    verdicts.append(ROCM_CHECK.untested(rocm))
+    outputs: dict[str, Output] = {}
+    if absent(machine, "rocm") is None:
+        outputs = _gpu_outputs(machine, ROCM_CHECKS, progress)
+        verdicts += gpu_verdicts(machine, outputs, ROCM_CHECKS)
+    else:
+        outputs = _gpu_outputs(machine, (*GPU_CHECKS, *HARDWARE_CHECKS), progress)
+        verdicts += gpu_verdicts(machine, outputs)
+        verdicts.append(ROCM_CHECK.untested(absent(machine, "rocm") or ""))
     progress("")
     versions = next((line.versions for output in outputs.values() for line in output.lines if line.versions), {})
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return SelfTest(date=date, verdicts=tuple(verdicts), versions=versions)
+    steps = tuple(Step(name=name, lines=output.lines, trouble=output.trouble) for name, output in outputs.items())
+    return SelfTest(date=date, verdicts=tuple(verdicts), versions=versions, steps=steps)
 
 
 def proof(tested: SelfTest | None, machine: Machine, platform: str, control: str, route: str) -> str:
@@ -131,43 +175,68 @@ def _alone(environ: Mapping[str, str]) -> dict[str, str]:
 # --- the GPU -------------------------------------------------------------------------------------
 
 
-def _gpu_outputs(machine: Machine) -> dict[str, Output]:
+def _gpu_outputs(
+    machine: Machine, checks: Sequence[Check], progress: Callable[[str], None] = lambda stage: None
+) -> dict[str, Output]:
     """The output of one measuring process per check, so that a driver error stays in its process.
 
-    None is started where that is pointless, or after the first one could not even report its versions.
+    None is started where that is pointless, after the first one could not even report its versions, or when the time
+    of all checks is over.
     """
     outputs: dict[str, Output] = {}
-    if _no_gpu_test(machine):
+    if _no_gpu_test(machine, checks[0].platform):
         return outputs
-    for check in ("versions", *(check.name for check in GPU_CHECKS if check.name != "shim")):
-        (outputs[check],) = run_children(_PROBE, ((check,),), timeout_s=TIMEOUT_S, environ=_alone(os.environ))
+    ends = time.monotonic() + BUDGET_S
+    names = [check.name for check in checks if check.name not in _JUDGED_LATER]
+    for name in ("versions", *names):
+        left = ends - time.monotonic()
+        if left < 1:
+            outputs[name] = Output(lines=(), trouble=f"the {BUDGET_S:g} s of all checks are over")
+            continue
+        progress(f"GPU: {name}")
+        arguments = (checks[0].platform,) if name == "overlap" else (name,)
+        limit = min(_LIMITS_S.get(name, TIMEOUT_S), left)
+        (outputs[name],) = run_children(
+            _MODULES.get(name, _PROBE), (arguments,), timeout_s=limit, environ=_alone(os.environ)
+        )
         if outputs["versions"].trouble:
             break
+        if name == "launch cost" and outputs[name].outcome(name) is not None:
+            outputs[_COST_UNDER_SHIM] = _cost_under_shim(min(TIMEOUT_S, left))
     return outputs
 
 
-def gpu_verdicts(machine: Machine, outputs: Mapping[str, Output]) -> tuple[Verdict, ...]:
-    """The checks on the first NVIDIA GPU, by what was measured there."""
-    reason = _no_gpu_test(machine)
+def gpu_verdicts(
+    machine: Machine, outputs: Mapping[str, Output], checks: Sequence[Check] = (*GPU_CHECKS, *HARDWARE_CHECKS)
+) -> tuple[Verdict, ...]:
+    """The checks on the first GPU, by what was measured there."""
+    reason = _no_gpu_test(machine, checks[0].platform)
     if reason is None and (trouble := outputs["versions"].trouble):
         reason = f"torch cannot use the GPU: {trouble}"
     if reason is not None:
-        return tuple(check.untested(reason) for check in GPU_CHECKS)
-    return tuple(
-        _shim_verdict(check, machine, outputs["residency"])
-        if check.name == "shim"
-        else judged(check, outputs[check.name])
-        for check in GPU_CHECKS
-    )
+        return tuple(check.untested(reason) for check in checks)
+    return tuple(_gpu_verdict(check, machine, outputs) for check in checks)
 
 
-def _no_gpu_test(machine: Machine) -> str | None:
-    if reason := absent(machine, "cuda"):
+def _gpu_verdict(check: Check, machine: Machine, outputs: Mapping[str, Output]) -> Verdict:
+    match check.name:
+        case "shim":
+            return _shim_verdict(check, machine, outputs["residency"])
+        case "launch cost":
+            return _cost_verdict(check, outputs)
+        case "own table":
+            return _own_table_verdict(check, outputs)
+        case _:
+            return judged(check, outputs[check.name])
+
+
+def _no_gpu_test(machine: Machine, platform: str = "cuda") -> str | None:
+    if reason := absent(machine, "rocm" if platform == "rocm" else "cuda"):
         return reason
     if machine.torch is None:
         return "the self-test launches through torch, which is not installed: pip install 'makeway[torch]'"
-    if machine.torch.cuda is None:
-        return f"torch {machine.torch.version} was built without CUDA"
+    if (machine.torch.hip if platform == "rocm" else machine.torch.cuda) is None:
+        return f"torch {machine.torch.version} was built without {'HIP' if platform == 'rocm' else 'CUDA'}"
     if machine.triton is None:
         return "the self-test's kernel needs Triton, which is not installed: pip install 'makeway[triton]'"
     return None
@@ -193,8 +262,72 @@ def _judged_line(check: Check, line: Line) -> Verdict:
         return judge_priority(check, line.priority)
     if line.partition is not None:
         return judge_partition(check, line.partition)
+    if line.driver is not None:
+        return judge_occupancy(check, line.driver)
+    if line.beside is not None:
+        return judge_beside(check, line.beside)
+    if line.rates is not None:
+        return judge_rates(check, line.rates)
+    if line.document is not None:
+        return judge_overlap(check, line.document)
     assert line.copy is not None
     return judge_copy(check, line.copy)
+
+
+def _cost_verdict(check: Check, outputs: Mapping[str, Output]) -> Verdict:
+    bare = outputs[check.name].outcome(check.name)
+    if bare is None or bare.cost is None:
+        return judged(check, outputs[check.name])
+    output = outputs[_COST_UNDER_SHIM]
+    shim = output.outcome(check.name)
+    if shim is None or shim.cost is None:
+        return check.untested(f"not measured under the shim: {(shim and shim.refused) or output.trouble}")
+    return judge_cost(check, bare.cost, shim.cost)
+
+
+def _own_table_verdict(check: Check, outputs: Mapping[str, Output]) -> Verdict:
+    """The model against the overlap that was just measured: an out-of-sample test of it."""
+    line = outputs["overlap"].outcome("overlap")
+    if line is None or not (line.document or {}).get("cells"):
+        return check.untested("the overlap bench gave no table")
+    versions = outputs["versions"].outcome("versions")
+    assert line.document is not None
+    try:
+        device = load_device((versions.versions or {}).get("device", "") if versions else "").name
+        with tempfile.TemporaryDirectory(prefix="makeway-") as place:
+            table = Path(place) / "table.csv"
+            table.write_text(own_table(device, line.document))
+            validation = validate(data=table)
+    except MakewayError as error:
+        return check.untested(f"the model does not cover it: {' '.join(str(error).split())}")
+    return judge_own_table(check, validation)
+
+
+def _cost_under_shim(limit_s: float) -> Output:
+    try:
+        with _shim_environment(Plan(controls=(SmemPad(1024, KERNEL),))) as environ:
+            arguments = (("launch cost",),)
+            (output,) = run_children(_MODULES["launch cost"], arguments, timeout_s=limit_s, environ=environ)
+            return output
+    except MakewayError as error:
+        return Output(lines=(), trouble=" ".join(str(error).split()))
+
+
+@contextmanager
+def _shim_environment(plan: Plan) -> Iterator[dict[str, str]]:
+    """The environment of a child under the shim; its receipts are in MAKEWAY_RECEIPTS until the end."""
+    from makeway.act.preload.build import library
+    from makeway.act.preload.rules import encode_rules, rules_of
+
+    with tempfile.TemporaryDirectory(prefix="makeway-") as place:
+        rules, receipts = Path(place) / "rules", Path(place) / "receipts"
+        receipts.mkdir()
+        rules.write_bytes(encode_rules(rules_of(plan)))
+        yield _alone(os.environ) | {
+            "LD_PRELOAD": str(library()),
+            "MAKEWAY_RULES": str(rules),
+            "MAKEWAY_RECEIPTS": str(receipts),
+        }
 
 
 def _shim_verdict(check: Check, machine: Machine, output: Output) -> Verdict:
@@ -202,7 +335,7 @@ def _shim_verdict(check: Check, machine: Machine, output: Output) -> Verdict:
     line = output.outcome("residency")
     if line is None or not line.padded:
         return check.untested("the kernel could not be measured without the shim")
-    if machine.compiler is None:
+    if machine.compiler is None and not machine.shim_prebuilt:
         return check.untested("the launch shim is compiled on first use, and no C compiler was found")
     try:
         return _under_shim(check, line.padded[0])
@@ -211,23 +344,13 @@ def _shim_verdict(check: Check, machine: Machine, output: Output) -> Verdict:
 
 
 def _under_shim(check: Check, plain: PaddedRun) -> Verdict:
-    from makeway.act.preload.build import library
     from makeway.act.preload.receipts import read_receipts
-    from makeway.act.preload.rules import encode_rules, rules_of
 
-    wanted = pad_range(load_device(plain.device), plain.block, SHIM_BLOCKS)
+    wanted = pad_range(sampled_device(plain.device, plain.limits), plain.block, SHIM_BLOCKS)
     if wanted is None:
         return check.untested(f"no pad brings the kernel to {SHIM_BLOCKS} blocks per SM of {plain.device}")
     pad = wanted.smallest_bytes
-    with tempfile.TemporaryDirectory(prefix="makeway-") as place:
-        rules, receipts = Path(place) / "rules", Path(place) / "receipts"
-        receipts.mkdir()
-        rules.write_bytes(encode_rules(rules_of(Plan(controls=(SmemPad(pad, KERNEL),)))))
-        environ = _alone(os.environ) | {
-            "LD_PRELOAD": str(library()),
-            "MAKEWAY_RULES": str(rules),
-            "MAKEWAY_RECEIPTS": str(receipts),
-        }
+    with _shim_environment(Plan(controls=(SmemPad(pad, KERNEL),))) as environ:
         (output,) = run_children(_PROBE, (("as launched",),), timeout_s=TIMEOUT_S, environ=environ)
         counts = [
             ShimCounts(
@@ -236,7 +359,7 @@ def _under_shim(check: Check, plain: PaddedRun) -> Verdict:
                 pad_bytes=kernel.given_bytes - kernel.asked_bytes,
                 reason=kernel.reason,
             )
-            for process in read_receipts(receipts)
+            for process in read_receipts(Path(environ["MAKEWAY_RECEIPTS"]))
             for kernel in process.kernels
             if kernel.kernel == KERNEL
         ]

@@ -17,9 +17,9 @@ from makeway.act.doctor.samples import (
     PriorityRun,
     RankRun,
     ThreadState,
+    sampled_device,
 )
 from makeway.model.residency import resident_blocks
-from makeway.values.device import load_device
 from makeway.values.errors import UnknownNameError
 from makeway.values.units import format_bytes
 
@@ -93,7 +93,7 @@ def judge_residency(check: Check, runs: Sequence[PaddedRun]) -> Verdict:
     if not runs:
         return check.untested("no pad was tried")
     try:
-        device = load_device(runs[0].device)
+        device = sampled_device(runs[0].device, runs[0].limits)
     except UnknownNameError as error:
         return check.untested(str(error).splitlines()[0])
     expected, measured, held = [], [], True

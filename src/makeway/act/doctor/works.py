@@ -143,7 +143,7 @@ def _no_gpu(machine: Machine, gpus: Gpus, vendor: str, variable: str) -> str | N
 
 
 def _shim_here(machine: Machine, platform: Platform, control: Control) -> Finding:
-    if machine.compiler is None:
+    if machine.compiler is None and not machine.shim_prebuilt:
         return False, "the launch shim is compiled on first use, and no C compiler was found (cc, gcc, clang)"
     return True, ""
 

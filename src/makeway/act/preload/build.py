@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from functools import cache as cached
 from pathlib import Path
 
+from makeway.act.preload.prebuilt import PLACE, prebuilt_library, source_digest, source_files
 from makeway.act.private import TemporaryPlace, intruder, make_private
 from makeway.values.errors import UnsupportedError
 
-SOURCES = Path(__file__).parent
+SOURCES = PLACE.parent
 FLAGS = (
     *("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden"),
     "-Wl,-Bsymbolic-functions",  # our own names mean our own functions, also where a tracer is loaded before us
@@ -45,7 +46,7 @@ SHIM = Product(
     name="launch",
     title="launch shim",
     without="run without pads and launch priority",
-    sources=tuple(sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")])),
+    sources=source_files(),
 )
 
 
@@ -53,6 +54,8 @@ def library(
     cache: Path | None = None, *, product: Product = SHIM, warn: Callable[[str], None] = lambda message: None
 ) -> Path:
     """A compiled library, from the cache (`$XDG_CACHE_HOME/makeway`) or compiled now.
+
+    Without a compiler: the launch shim that the package may carry.
 
     Programs load it as this user, so nobody else may be able to put anything in its place: a cache, or a file in it,
     that others can change is left alone, and a private directory among the temporary files replaces it. So does it
@@ -63,7 +66,12 @@ def library(
             f"the {product.title} needs Linux on {' or '.join(MACHINES)}, this is {sys.platform} on "
             f"{platform.machine()}; {product.without}"
         )
-    command = compiler(product)
+    try:
+        command = compiler(product)
+    except UnsupportedError as error:
+        if product is not SHIM:
+            raise
+        return _without_compiler(error)
     where = default_cache() if cache is None else cache
     try:
         return _in(where, product, command)
@@ -82,6 +90,16 @@ def library(
         raise UnsupportedError(
             f"there is no safe place for the {product.title}: {error}\nSet XDG_CACHE_HOME to a directory of your own."
         ) from None
+
+
+def _without_compiler(error: UnsupportedError) -> Path:
+    """The shim that came with the package, unless the user named a compiler that is missing."""
+    if os.environ.get("CC"):
+        raise error
+    try:
+        return prebuilt_library()
+    except UnsupportedError as reason:
+        raise UnsupportedError(f"{error}\n{str(reason)[0].upper()}{str(reason)[1:]}.") from None
 
 
 class _UntrustedError(Exception):
@@ -150,6 +168,11 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 @cached
+def _named(product: Product) -> tuple[str, ...]:
+    """What the shim is built from is written into it: a wheel's copy is compared with the sources."""
+    return (f'-DSHIM_SOURCES="{source_digest()}"',) if product is SHIM else ()
+
+
 def _place_of_this_process() -> Path:
     place = TemporaryPlace()
     atexit.register(place.remove)
@@ -162,7 +185,7 @@ def _compile(product: Product, command: tuple[str, ...], target: Path) -> Path:
     made = Path(name)
     files = [str(path) for path in product.sources if path.suffix == ".c"]
     try:
-        _run([*command, *product.flags, *files, "-o", name, *LIBRARIES], product)
+        _run([*command, *product.flags, *_named(product), *files, "-o", name, *LIBRARIES], product)
         made.chmod(0o700)
         os.replace(made, target)
     finally:

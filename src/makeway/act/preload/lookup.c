@@ -30,6 +30,13 @@ static const struct {
     {"cuLibraryLoadFromFile", 0, 0, LIBRARY_LOAD_FILE, LIBRARY_LOAD_FILE},
     {"cuLibraryGetKernel", 0, 0, LIBRARY_KERNEL, LIBRARY_KERNEL},
     {"cuLibraryEnumerateKernels", 0, 0, LIBRARY_KERNELS, LIBRARY_KERNELS},
+    {"cuOccupancyMaxActiveBlocksPerMultiprocessor", 0, 0, ACTIVE, ACTIVE},
+    {"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 0, 0, ACTIVE_FLAGS, ACTIVE_FLAGS},
+    {"cuOccupancyAvailableDynamicSMemPerBlock", 0, 0, AVAILABLE, AVAILABLE},
+    {"cuOccupancyMaxPotentialBlockSize", 0, 0, POTENTIAL, POTENTIAL},
+    {"cuOccupancyMaxPotentialBlockSizeWithFlags", 0, 0, POTENTIAL_FLAGS, POTENTIAL_FLAGS},
+    {"cuOccupancyMaxActiveClusters", 0, 0, ACTIVE_CLUSTERS, ACTIVE_CLUSTERS},
+    {"cuOccupancyMaxPotentialClusterSize", 0, 0, POTENTIAL_CLUSTER, POTENTIAL_CLUSTER},
 };
 
 /* The symbol behind a pointer from the driver, or -1 when it is none of ours. */
