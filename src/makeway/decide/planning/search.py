@@ -31,8 +31,13 @@ class Breadth:
     finalists: int  # that the judge sees
 
 
-def breadth(operations: int, *, crowded: bool, effort: int = 1) -> Breadth:
-    """The breadth for a workload: less for those that are slow to score. `effort` 10 is for tests of the search."""
+def breadth(operations: int, *, crowded: bool, settled: bool = False, effort: int = 1) -> Breadth:
+    """The breadth for a workload: less for those that are slow to score, least where no gain can count (`settled`).
+
+    `effort` 10 is for tests of the search; it does not rely on `settled`.
+    """
+    if settled and effort == 1:
+        return Breadth(values=1, kinds=1, beam=0, finalists=1)
     if operations > 400:
         narrow = Breadth(values=1, kinds=1, beam=1, finalists=2)
     elif crowded or operations > 64:
