@@ -195,10 +195,11 @@ def test_ten_times_the_effort_changes_nothing_nearly_anywhere() -> None:
     assert len(changed) <= 0.05 * len(CELLS_OF_EFFORT), changed
 
 
-def test_the_error_of_a_device_without_published_results_is_the_widest_of_its_vendor() -> None:
-    assert error_of_difference(A40).value < error_of_difference(A100).value == error_of_difference(H100).value
+def test_the_error_of_a_device_without_published_results_is_the_widest_of_all() -> None:
+    published = [error_of_difference(device).value for device in (A40, A100, MI250X, MI300X)]
+    assert error_of_difference(H100).value == max(published)
     assert "nothing published for H100" in error_of_difference(H100).basis
-    assert error_of_difference(MI250X).value < error_of_difference(MI300X).value
+    assert len(set(published)) == len(published)
 
 
 def test_a_partition_and_its_channels_have_true_reasons() -> None:

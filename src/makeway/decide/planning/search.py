@@ -16,6 +16,7 @@ from makeway.values.control import CommBlocks, Control, CopyEngine, SmPartition
 
 # Times this close tie: another seed moves the block engine's median by 0.003 (docs/control-map.md).
 TIE = 0.003
+MANY_OPERATIONS = 64  # a recorded step: tens of milliseconds for each score
 MOST_ROUNDS = 8  # of coordinate descent; two are nearly always enough
 
 TimeOf = Callable[[Controls], float | None]
@@ -38,9 +39,9 @@ def breadth(operations: int, *, crowded: bool, settled: bool = False, effort: in
     """
     if settled and effort == 1:
         return Breadth(values=1, kinds=1, beam=0, finalists=1)
-    if operations > 400:
+    if operations > MANY_OPERATIONS:
         narrow = Breadth(values=1, kinds=1, beam=1, finalists=2)
-    elif crowded or operations > 64:
+    elif crowded:
         narrow = Breadth(values=1, kinds=2, beam=2, finalists=3)
     else:
         narrow = Breadth(values=2, kinds=3, beam=4, finalists=5)
