@@ -1,9 +1,9 @@
 """Compare the planner with the control map, for every device, kernel and block of docs/control-map.csv.
 
 The map tries single controls and priority with a pad, under each dispatch policy by itself. A plan is made for the
-vendor's policy, unless one is named, so a control of the map helps when it saves time under that one. A plan agrees when
-it holds a control (or pair) of the map that helps, or no control where none helps. Copy engines help nearly everywhere,
-so the comparison is repeated without them, under the vendor's policy and under back-fill.
+vendor's policy, unless one is named, so a control of the map helps when it saves time under that one. A plan agrees
+when it holds a control (or pair) of the map that helps, or no control where none helps. Copy engines help nearly
+everywhere, so the comparison is repeated without them, under the vendor's policy and under back-fill.
 
     planner_map.py   about four minutes on two cores
 """

@@ -113,7 +113,10 @@ def simplifications(controls: Controls, forced: Controls) -> Iterator[tuple[Cont
 
 
 def _coarse(offered: Candidates, width: Breadth) -> Iterator[Controls]:
-    """All combinations of up to so many kinds, with a few values of each."""
+    """All combinations of up to so many kinds, with a few values of each; where there is time, each value by itself."""
+    if width.values > 1:
+        for axis in offered.axes:
+            yield from (offered.point(option) for option in axis)
     few = [_spread(axis, width.values) for axis in offered.axes]
     for count in range(1, width.kinds + 1):
         for axes in combinations(few, count):
