@@ -269,7 +269,7 @@ def test_a_table_of_all_to_all_variants_is_recognised_by_its_swap_column(tmp_pat
         ("", DataFileError, "the table is empty"),
         ("a,b\n1,2\n", InputError, "columns a, b"),
         ("device,grid_y,grid_x,time_ratio\nA40,two,2,0.3\n", DataFileError, "a cell is not a number"),
-        ("bytes,teleport\n1024,3\n", InputError, "unknown column 'teleport'"),
+        ("bytes,swap\n1024,fast\n", DataFileError, "a cell is not a number"),
     ],
 )
 def test_a_table_that_cannot_be_used_says_why(content: str, error: type[Exception], said: str, tmp_path: Path) -> None:
@@ -277,6 +277,25 @@ def test_a_table_that_cannot_be_used_says_why(content: str, error: type[Exceptio
     table.write_text(content)
     with pytest.raises(error, match=said):
         validate(data=table)
+
+
+@pytest.mark.parametrize(
+    ("content", "covered", "said"),
+    [
+        ("bytes,broadcast,teleport,note\n1024,1.5,3,a word\n", 1, "unknown column 'teleport'"),
+        ("bytes,device,broadcast\n1024,MI300X,1.5\n1024,Abacus,1.5\n", 1, "Abacus"),
+        ("bytes,teleport\n1024,3\n", 0, "unknown column 'teleport'"),
+        ("device,grid_x,grid_y,time_ratio,more\nA40,8,8,0.6,x\nAbacus,8,8,0.6,x\n", 1, "Abacus"),
+    ],
+)
+def test_what_the_model_does_not_know_in_a_table_is_not_covered_and_says_why(
+    content: str, covered: int, said: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_text(content)
+    answer = validate(data=table)
+    assert (len(answer.rows), len(answer.uncovered)) == (covered, 1)
+    assert said in answer.uncovered[0].reason
 
 
 def test_the_same_numbers_come_out_every_time(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from makeway.act.measure.ranks.exchange import GlooTransport, RawSpan, Recorder
 from makeway.act.measure.ranks.harness import _round_ns, _Turn
 from makeway.act.measure.ranks.lanes import Schedule, rows_of
-from makeway.act.measure.ranks.pairs import CUTS, Pairs, exchanged, result_shape, scaled_shape
+from makeway.act.measure.ranks.pairs import Pairs, exchanged, result_shape, scaled_shape
 from makeway.act.measure.ranks.transformer import unlike
 from makeway.act.measure.ranks.world import World
+from makeway.act.measure.sizes import CUTS
 from makeway.values.units import KIB, MIB
 
 import torch  # isort: skip  # after the modules that keep its warning about numpy quiet

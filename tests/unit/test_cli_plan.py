@@ -127,7 +127,7 @@ def test_two_plans_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
         (["gemm-ar"], "--device is needed"),
         (["gemm-arr", "--device", "A40"], "did you mean"),
         (["gemm-ar", "--device", "A41"], "did you mean"),
-        ([*PAIR, "--library", "nccl-9.9.9"], "9.9.9"),
+        ([*PAIR, "--library", "mccl-1.0/ring"], "mccl-1.0"),
         ([*PAIR, "--control", "partition=8"], "add comm-blocks=8"),
         ([*PAIR, "--control", "prority"], "did you mean"),
         ([*PAIR, "--out", "/nowhere/at/all.toml"], "/nowhere"),

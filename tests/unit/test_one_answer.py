@@ -1,4 +1,4 @@
-"""The same question has the same digits, whoever asks: simulate, sweep, bench, what-if, demo."""
+"""The same question has the same digits, whoever asks: simulate, plan, sweep, bench, what-if, demo."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from makeway.act.measure.simulated import simulated_bench, simulated_experiment
 from makeway.act.measure.variants import OVERLAP, SEQUENTIAL
 from makeway.decide.analysis.recorded import RecordedStep
 from makeway.decide.analysis.what_if import what_if
+from makeway.decide.planning.planner import plan
 from makeway.model.presets import PresetOptions, load_preset, preset_names
 from makeway.model.simulate.predict import MOST_BLOCKS, Settings, simulate
 from makeway.model.simulate.spread import BLOCK_SPREAD
@@ -39,7 +40,24 @@ def test_every_command_gives_equal_digits(preset: str, device: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
+def test_ten_times_the_effort_changes_no_verdict_and_hardly_a_time() -> None:
+    apart = {}
+    for name in ("H100-SXM5-80GB", "A100-SXM4-80GB", "MI300X"):
+        device = load_device(name)
+        for preset in preset_names():
+            workload = load_preset(preset, device)
+            normal, wide = (plan(workload, device, effort=effort) for effort in (1, 10))
+            assert normal.predicted is not None and wide.predicted is not None  # noqa: PT018
+            assert normal.search is not None and wide.search is not None  # noqa: PT018
+            same = normal.search.leave_as_is == wide.search.leave_as_is
+            apart[preset, name] = abs(normal.predicted.t_plan_ns / wide.predicted.t_plan_ns - 1) if same else 1.0
+    changed = {cell: change for cell, change in apart.items() if change >= 0.005}
+    assert len(changed) <= 0.05 * len(apart), changed
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
 def test_every_command_gives_equal_digits_for_all_presets_on_all_devices() -> None:
     devices = [device for device in map(load_device, device_names()) if device.limits]
     asked = 0
@@ -70,6 +88,13 @@ def assert_one_answer(preset: str, device: Device) -> None:
     assert bench.variant(SEQUENTIAL).median_ns == naive.t_sequential_ns
     assert bench.ideal_ns == naive.ideal_ns
     assert bench.share_of_ideal(OVERLAP) == naive.share_of_ideal_naive
+
+    planned = plan(workload, device)
+    assert planned.predicted is not None
+    assert planned.predicted.t_naive_ns == round(naive.t_ns)
+    documents = [json.loads(as_json(report_of(answer))) for answer in (planned, naive)]
+    equal = ("t_naive_ms", "t_sequential_ms", "t_ideal_ms", "share_of_ideal_naive")
+    assert [documents[0][key] for key in equal] == [documents[1][key] for key in equal]
 
     answers = what_if(as_recorded(workload, device), PRIORITY)
     assert answers.replay.predicted_ns == naive.t_ns

@@ -37,7 +37,7 @@ from makeway.values.workload import CollectiveOp, KernelOp, Measured, Workload, 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from planner_map import Setting, rows_by_cell, verdict  # noqa: E402
+from planner_map import Setting, row_of_cell, verdict  # noqa: E402
 
 A40 = load_device("A40")
 A100 = load_device("A100-SXM4-80GB")
@@ -195,10 +195,11 @@ def test_ten_times_the_effort_changes_nothing_nearly_anywhere() -> None:
     assert len(changed) <= 0.05 * len(CELLS_OF_EFFORT), changed
 
 
-def test_the_error_of_a_device_without_published_results_is_the_widest_of_its_vendor() -> None:
-    assert error_of_difference(A40).value < error_of_difference(A100).value == error_of_difference(H100).value
+def test_the_error_of_a_device_without_published_results_is_the_widest_of_all() -> None:
+    published = [error_of_difference(device).value for device in (A40, A100, MI250X, MI300X)]
+    assert error_of_difference(H100).value == max(published)
     assert "nothing published for H100" in error_of_difference(H100).basis
-    assert error_of_difference(MI250X).value < error_of_difference(MI300X).value
+    assert len(set(published)) == len(published)
 
 
 def test_a_partition_and_its_channels_have_true_reasons() -> None:
@@ -228,8 +229,9 @@ def test_a_gain_within_the_error_of_the_model_is_left_alone_and_says_so() -> Non
     plan = make_plan(pair(GEMM, 2592, comm_ms=0.01), A100)
     assert record(plan).leave_as_is
     assert "the best set (" in record(plan).summary[0] or "nothing is faster" in record(plan).summary[0]
-    assert "off by 3.9 % of the sequential time" in record(plan).summary[2]
-    assert record(plan).error_of_difference == error_of_difference(A100).value
+    error = error_of_difference(A100).value
+    assert f"off by {100 * error:.1f} % of the sequential time" in record(plan).summary[2]
+    assert record(plan).error_of_difference == error
 
 
 # --- what is asked -----------------------------------------------------------------------------
@@ -343,5 +345,5 @@ def test_the_plan_uses_what_the_control_map_says_helps_or_saves_as_much(
     cell: tuple[str, str, str], copies: bool
 ) -> None:
     setting = Setting(copies=copies)
-    answer = verdict((cell, rows_by_cell(setting)[cell], setting))
+    answer = verdict((cell, row_of_cell(setting)[cell], setting))
     assert answer.agrees or answer.near, answer.why_not

@@ -165,8 +165,8 @@ def _ladder_text(rows: Sequence[Row]) -> str:
 def _published_blocks(demo: Demo) -> tuple[Block, ...]:
     blocks: list[Block] = [
         Paragraph(
-            text="arXiv 2606.09200, Fig. 2: time of plain overlap over sequential, by the GEMM's grid. Two numbers of "
-            "each device with a published map are fitted to it (docs/model.md).",
+            text="arXiv 2606.09200, Fig. 2: time of plain overlap over sequential, by the GEMM's grid. Choices "
+            "that all devices share were made with the published maps in sight (docs/model.md).",
             origin="predicted",
         )
     ]

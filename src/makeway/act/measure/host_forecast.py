@@ -14,7 +14,15 @@ from makeway.act.measure.choice import HOPELESS
 from makeway.act.measure.job import Job
 from makeway.act.measure.names import family, pair_collective, published_pair
 from makeway.act.measure.outcome import Bench
-from makeway.act.measure.sizes import DEFAULT_BYTES, DEFAULT_SCALE, ELEMENT_BYTES, UNIT_DEPTH, depth_at, rounded_depth
+from makeway.act.measure.sizes import (
+    DEFAULT_BYTES,
+    DEFAULT_SCALE,
+    ELEMENT_BYTES,
+    UNIT_DEPTH,
+    depth_at,
+    rounded_depth,
+    scaled_rows,
+)
 from makeway.act.measure.variants import Mode, Variant, fair_threads
 from makeway.decide.planning.host import HostStep, carrier_rates, predict_host_step
 from makeway.values.collective import Collective
@@ -95,7 +103,7 @@ def forecast(job: Job, device: Device, *, cores: int) -> tuple[Job, Forecast]:
 def _published_step(job: Job, ranks: int) -> HostStep:
     gemm, collective = published_pair(job.workload)
     scale = job.scale or DEFAULT_SCALE
-    outputs = gemm.m * gemm.n * scale**2
+    outputs = scaled_rows(gemm.m, scale, ranks) * gemm.n * scale
     size_bytes = max(round(collective.size_bytes * scale**2), 1)
     return HostStep(
         flops=2 * outputs * gemm.k * scale,

@@ -9,7 +9,13 @@ DEFAULT_SCALE = 1 / 16  # of a published pair
 UNIT_DEPTH = 256  # K of gemm-* at scale 1
 DEPTH_STEP = 16
 ELEMENT_BYTES = 4  # fp32
+CUTS = 16  # rows are a multiple of this many, times the ranks: so many pieces can be cut
 _LEAST_DEPTH, _MOST_DEPTH = 16, 1 << 14
+
+
+def scaled_rows(m: int, scale: float, ranks: int) -> int:
+    """M of a published pair at a scale: at least one row for each piece that each rank may cut."""
+    return ceil_to(max(round(m * scale), 1), CUTS * ranks)
 
 
 def depth_at(scale: float) -> int:

@@ -21,29 +21,27 @@ class ErrorOfDifference:
 
 
 def error_of_difference(device: Device) -> ErrorOfDifference:
-    """The error for a device: that of its architecture, or the widest of its vendor's, or of all."""
+    """The error for a device: that of its architecture, or the widest of all."""
     errors = _errors()
     if device.arch in errors:
-        return errors[device.arch][1]
-    same = [error for vendor, error in errors.values() if vendor == device.vendor]
-    widest = max(same or [error for _, error in errors.values()], key=lambda error: error.value)
-    whose = "its vendor" if same else "any vendor"
+        return errors[device.arch]
+    widest = max(errors.values(), key=lambda error: error.value)
     return ErrorOfDifference(
-        value=widest.value, basis=f"nothing published for {device.name}: the widest error of {whose} ({widest.basis})"
+        value=widest.value,
+        basis=f"nothing published for {device.name}: the widest error of any device ({widest.basis})",
     )
 
 
 @cache
-def _errors() -> dict[str, tuple[str, ErrorOfDifference]]:
+def _errors() -> dict[str, ErrorOfDifference]:
     document = parse_toml(data_files("").joinpath(_FILE).read_bytes(), where=_FILE)
     refuse_unknown(document, ("errors",), where=_FILE)
-    rows: dict[str, tuple[str, ErrorOfDifference]] = {}
+    rows: dict[str, ErrorOfDifference] = {}
     for arch, row in document["errors"].items():
         where = f"{_FILE}: {arch}"
-        refuse_unknown(row, ("vendor", "value", "basis"), where=where)
+        refuse_unknown(row, ("value", "basis"), where=where)
         value = row.get("value")
         if type(value) is not float or not 0 < value < 1:
             raise DataFileError(f"{where}: value must be a part of the sequential time, got {value!r}")
-        error = ErrorOfDifference(value=value, basis=text(row, "basis", where=where))
-        rows[arch] = (text(row, "vendor", where=where), error)
+        rows[arch] = ErrorOfDifference(value=value, basis=text(row, "basis", where=where))
     return rows

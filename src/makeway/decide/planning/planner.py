@@ -5,6 +5,7 @@ Pure and deterministic: nothing depends on a clock, so the same inputs give the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,10 +15,11 @@ from makeway.decide.planning.error import error_of_difference
 from makeway.decide.planning.explain import not_carried, reason, rejections, summary
 from makeway.decide.planning.heuristics import as_isolated, heuristic_controls, heuristic_names
 from makeway.decide.planning.memo import SearchMemo
-from makeway.decide.planning.score import Controls, Judge, Progress, QuickScorer, Score
+from makeway.decide.planning.score import Controls, Judge, Progress, QuickScorer, Score, judged
 from makeway.decide.planning.search import TIE, Breadth, best_by_kinds, breadth, chosen, search, simplifications
 from makeway.model.simulate.policies import Dispatch
-from makeway.values.control import Control
+from makeway.model.simulate.rewrite import rewritten
+from makeway.values.control import CommBlocks, Control, CopyEngine, SmPartition, TileChoice
 from makeway.values.device import Device
 from makeway.values.errors import InputError, suggestion
 from makeway.values.plan import Baseline, Forecast, MadeFor, Plan, PolicyTimes, Rejected, Search
@@ -128,11 +130,26 @@ def _searched(
 ) -> tuple[dict[Controls, Score], Breadth]:
     """All scores of the search under the vendor's dispatch policy; from the disk if it was made before."""
     scorer = QuickScorer(judge.workload, judge.device, judge.policies[0], judge.own_risk)
-    width = breadth(len(judge.workload.operations), crowded=scorer.crowded, effort=effort)
+    settled = most_gain_ns(judge, offered) <= error_of_difference(judge.device).value * judge.baseline.t_sequential_ns
+    width = breadth(len(judge.workload.operations), crowded=scorer.crowded, settled=settled, effort=effort)
     memo = SearchMemo((judge.workload, judge.device, judge.policies[0], offered, seeds, width))
     scores = search(memo.replayed(scorer.time_ns), offered, seeds, width)
     memo.keep()
     return scores, width
+
+
+def most_gain_ns(judge: Judge, offered: Candidates) -> float:
+    """What the best plan could gain at most: no set ends before its compute alone, or its communication alone.
+
+    Without limit where copy engines could shorten communication that outlasts compute.
+    """
+    base, kinds = judge.baseline, {type(option[0]) for axis in offered.axes for option in axis}
+    if base.t_comm_ns > base.t_compute_ns and not kinds.isdisjoint((CopyEngine, CommBlocks, SmPartition)):
+        return math.inf  # other channels, or none, may move the same bytes faster
+    compute = [base.t_compute_ns]
+    tiles = [control for axis in offered.axes for (control, *_) in axis if isinstance(control, TileChoice)]
+    compute += [judged(rewritten(judge.workload, (tile,)), judge.device).t_compute_ns for tile in tiles]
+    return base.t_ns - max(min(compute), base.t_comm_ns)
 
 
 def _heuristics(judge: Judge, offered: Candidates, excluded: Sequence[Rejected]) -> dict[str, Controls]:

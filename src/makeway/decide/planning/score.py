@@ -25,7 +25,8 @@ from makeway.values.workload import Workload
 
 Controls = tuple[Control, ...]
 Progress = Callable[[str], None]
-SEARCH_WAVES = 6  # of a kernel, where the fluid engine leaves a program to a slower one
+# Where the fluid engine leaves a program to a slower one, its kernels are thinned to so many waves:
+SEARCH_WAVES, KERNEL_WAVES = 60, 6  # of all kernels, and of one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,22 +162,30 @@ class QuickScorer:
 
     def _run(self, program: Program) -> float:
         if self.crowded:
-            program = replace(program, ops=tuple(_thinned(program, op) for op in program.ops))
+            program = _few_waves(program)
         return fluid_run(program, full="class", dispatch=self.policy, hbm=HBM_POLICIES["proportional"]).end_ns
 
     def _fluid(self, program: Program) -> str | None:
-        thinned = replace(program, ops=tuple(_thinned(program, op) for op in program.ops))
-        return fluid_run(thinned, full="class", dispatch=self.policy, hbm=HBM_POLICIES["proportional"]).fallback
+        return fluid_run(
+            _few_waves(program), full="class", dispatch=self.policy, hbm=HBM_POLICIES["proportional"]
+        ).fallback
 
 
-def _thinned(program: Program, op: EngineOp) -> EngineOp:
-    """A kernel with at most so many waves: fewer blocks, each with more work."""
+def _few_waves(program: Program) -> Program:
+    """The program with few waves in all, so that its score costs the same however finely a control cuts it."""
+    kernels = sum(op.kind == "kernel" for op in program.ops)
+    waves = max(1, min(KERNEL_WAVES, SEARCH_WAVES // max(kernels, 1)))
+    return replace(program, ops=tuple(_thinned(program, op, waves) for op in program.ops))
+
+
+def _thinned(program: Program, op: EngineOp, waves: int) -> EngineOp:
+    """A kernel with about so many waves: fewer blocks, each with more work."""
     if op.kind != "kernel" or op.block is None:
         return op
     slots = sum(site.sms for site in program.sites if site.part == op.part) * capacity(
         op.block, room_left(program.sm, ())
     )
-    times = op.blocks // (max(slots, 1) * SEARCH_WAVES)
+    times = op.blocks // (max(slots, 1) * waves)
     if times < 2:
         return op
     blocks = -(-op.blocks // times)

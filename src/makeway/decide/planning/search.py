@@ -16,6 +16,7 @@ from makeway.values.control import CommBlocks, Control, CopyEngine, SmPartition
 
 # Times this close tie: another seed moves the block engine's median by 0.003 (docs/control-map.md).
 TIE = 0.003
+MANY_OPERATIONS = 64  # a recorded step: tens of milliseconds for each score
 MOST_ROUNDS = 8  # of coordinate descent; two are nearly always enough
 
 TimeOf = Callable[[Controls], float | None]
@@ -31,11 +32,16 @@ class Breadth:
     finalists: int  # that the judge sees
 
 
-def breadth(operations: int, *, crowded: bool, effort: int = 1) -> Breadth:
-    """The breadth for a workload: less for those that are slow to score. `effort` 10 is for tests of the search."""
-    if operations > 400:
+def breadth(operations: int, *, crowded: bool, settled: bool = False, effort: int = 1) -> Breadth:
+    """The breadth for a workload: less for those that are slow to score, least where no gain can count (`settled`).
+
+    `effort` 10 is for tests of the search; it does not rely on `settled`.
+    """
+    if settled and effort == 1:
+        return Breadth(values=1, kinds=1, beam=0, finalists=1)
+    if operations > MANY_OPERATIONS:
         narrow = Breadth(values=1, kinds=1, beam=1, finalists=2)
-    elif crowded or operations > 64:
+    elif crowded:
         narrow = Breadth(values=1, kinds=2, beam=2, finalists=3)
     else:
         narrow = Breadth(values=2, kinds=3, beam=4, finalists=5)
@@ -107,7 +113,10 @@ def simplifications(controls: Controls, forced: Controls) -> Iterator[tuple[Cont
 
 
 def _coarse(offered: Candidates, width: Breadth) -> Iterator[Controls]:
-    """All combinations of up to so many kinds, with a few values of each."""
+    """All combinations of up to so many kinds, with a few values of each; where there is time, each value by itself."""
+    if width.values > 1:
+        for axis in offered.axes:
+            yield from (offered.point(option) for option in axis)
     few = [_spread(axis, width.values) for axis in offered.axes]
     for count in range(1, width.kinds + 1):
         for axes in combinations(few, count):

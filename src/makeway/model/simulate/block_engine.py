@@ -59,6 +59,7 @@ class BlockSms:
         self._seen: dict[int, int] = {}  # operation -> how far it has read the log of changes
         self._changes: list[int] = []
         self._dirty: set[int] = set()
+        self._homes: dict[int, dict[int, int]] = {}  # collective -> its blocks by SM
         self._turn: dict[int, int] = {}
         self._entries = 0
         self._rates: dict[int, float] = {}
@@ -153,6 +154,11 @@ class BlockSms:
     def _changed(self, op: int, blocks: int, index: int, sm: _Sm) -> None:
         """Note that an SM has `blocks` more (below 0: fewer) blocks of an operation."""
         sm.held = plus(sm.held, self._layout.kind[op], blocks)
+        if self._layout.ops[op].kind == "collective":
+            homes = self._homes.setdefault(op, {})
+            homes[index] = homes.get(index, 0) + blocks
+            if not homes[index]:
+                del homes[index]
         self._changes.append(index)
         self._dirty.add(index)
 
@@ -325,10 +331,8 @@ class BlockSms:
         return {op: round(rate, 9) for op, rate in self._rates.items() if rate > NO_RATE}
 
     def crowding(self, op: int) -> float:
-        return max(
-            (self._layout.slowdown(sm.wanted, op) for sm in self._sms if any(block.op == op for block in sm.blocks)),
-            default=1.0,
-        )
+        wanted = {self._sms[index].wanted for index in self._homes.get(op, ())}
+        return max((self._layout.slowdown(each, op) for each in wanted), default=1.0)
 
     def holdings(self) -> Counter[tuple[tuple[int, int], ...]]:
         limit = len(self._layout.program.ops)  # rooms still kept by ended blocks are not shown

@@ -1,4 +1,4 @@
-"""Runs of the per-block engine, kept by content: the same program under the same policies is run once.
+"""Runs of the engines, kept by content: the same program under the same policies is run once.
 
 In memory for this process and on disk for others. A kept run has the times of every operation to the last digit, so it
 never changes an answer.
@@ -13,17 +13,20 @@ from makeway.model.simulate.driver import Engine, OpTimes, RunResult, run
 from makeway.model.simulate.policies import Dispatch, SharingPolicy, known_by_repr
 from makeway.model.simulate.program import Program
 
+LEAST_EVENTS = 100  # of a run of the class engine: shorter ones are as fast as a file
+
 
 @lru_cache(maxsize=1024)
 def kept_run(program: Program, engine: Engine, dispatch: Dispatch, hbm: SharingPolicy) -> RunResult:
     """The run of a program, from memory or disk where it is known."""
-    if engine != "block" or not known_by_repr(dispatch, hbm):
+    if not known_by_repr(dispatch, hbm):
         return run(program, engine=engine, dispatch=dispatch, hbm=hbm)
     cache = DiskCache("runs", (engine, dispatch, hbm))
     known = _result(cache.read(program), len(program.ops))
     if known is None:
         known = run(program, engine=engine, dispatch=dispatch, hbm=hbm)
-        cache.write(program, _numbers(known))
+        if engine == "block" or known.events >= LEAST_EVENTS:
+            cache.write(program, _numbers(known))
     return known
 
 

@@ -34,7 +34,6 @@ class DifferenceError:
     """The mean absolute error of a difference between two settings of one device, in sequential times."""
 
     arch: str
-    vendor: str
     value: float
     basis: str
 
@@ -67,7 +66,7 @@ def _time(share_of_ideal: float) -> float:
 
 
 def _error(device: Device, errors: Sequence[float], basis: str) -> DifferenceError:
-    return DifferenceError(arch=device.arch, vendor=device.vendor, value=round(fmean(errors), 4), basis=basis)
+    return DifferenceError(arch=device.arch, value=round(fmean(errors), 4), basis=basis)
 
 
 def spread_error(name: str, group: Sequence[GridCell], spread: float) -> float:
@@ -86,10 +85,10 @@ def planning_toml() -> str:
     lines = [
         "# How far the model is off when it compares two settings of one device: the mean absolute error of the",
         "# difference of t / t_sequential between any two settings of a published table that chose nothing in the",
-        "# prediction. By architecture; another device takes the widest. Written by scripts/model-error.",
+        "# prediction. By architecture; a device of another takes the widest. Written by scripts/model-error.",
     ]
     for each in (*(grid_difference_error(name, known) for name in known), ladder_difference_error()):
-        lines += ["", f"[errors.{each.arch}]", f'vendor = "{each.vendor}"', f"value = {each.value}"]
+        lines += ["", f"[errors.{each.arch}]", f"value = {each.value}"]
         lines += [f'basis = "{each.basis}"']
     return "\n".join(lines) + "\n"
 

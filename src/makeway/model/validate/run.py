@@ -89,8 +89,8 @@ def _grid(table: _Table) -> Validation:
 
 
 def _dma(table: _Table, *, status: str) -> Validation:
-    rows = dma_rows(table, status=status)
-    return Validation(rows=tuple(rows), summary=(dma_summary(rows),))
+    rows, uncovered = dma_rows(table, status=status)
+    return Validation(rows=tuple(rows), summary=(dma_summary(rows),) if rows else (), uncovered=tuple(uncovered))
 
 
 def _interference() -> Validation:

@@ -20,14 +20,13 @@ from makeway.act.measure.names import published_pair
 from makeway.act.measure.ranks.exchange import GlooTransport, Memory, Transfer, Transport
 from makeway.act.measure.ranks.lanes import Schedule, Stage, refusal, run_stages
 from makeway.act.measure.ranks.world import World
-from makeway.act.measure.sizes import ELEMENT_BYTES
+from makeway.act.measure.sizes import CUTS, ELEMENT_BYTES, scaled_rows
 from makeway.values.collective import Collective, CollectiveKind
 from makeway.values.control import Chunks, Control
 from makeway.values.errors import InputError
 from makeway.values.units import ceil_to, format_bytes
 
 VERSIONS = 3  # of the left matrix, so that results of neighbouring stages differ
-CUTS = 16  # rows are a multiple of this many, times the ranks: so many pieces can be cut
 _LARGEST = 2  # whole numbers of -2 to 2: sums of products stay far below 2**24, where fp32 is exact
 _WIDTH = 1024  # columns of a buffer that is not a GEMM's result
 
@@ -60,11 +59,10 @@ def scaled_shape(
     m: int, n: int, k: int, kind: CollectiveKind, size_bytes: int, *, scale: float, ranks: int
 ) -> PairShape:
     """A published pair with each side times `scale`, and the collective's bytes times its square."""
-    rows = CUTS * ranks
     gathered = ranks if kind == "all-gather" else 1
-    unit = rows * _WIDTH * ELEMENT_BYTES * gathered
+    unit = CUTS * ranks * _WIDTH * ELEMENT_BYTES * gathered
     return PairShape(
-        m=ceil_to(max(round(m * scale), 1), rows),
+        m=scaled_rows(m, scale, ranks),
         n=max(round(n * scale), 1),
         k=max(round(k * scale), 1),
         kind=kind,
