@@ -17,7 +17,7 @@ from makeway.model.simulate.predict import Prediction, Settings, simulate
 from makeway.values.control import Chunks, CommBlocks, CommPriority, LaunchOrder, SmPartition
 from makeway.values.device import Device, device_names, load_device
 from makeway.values.errors import InputError
-from makeway.values.plan import Plan, Search
+from makeway.values.plan import Plan, Rejected, Search
 from makeway.values.workload import Workload
 
 A100 = load_device("A100-SXM4-80GB")
@@ -48,6 +48,7 @@ class Case:
         *,
         quick: Mapping[Controls, float] | None = None,
         forced: Controls = (),
+        excluded: tuple[Rejected, ...] = (),
     ) -> Plan:
         tables = {"strict": strict, "backfill": backfill or {}}
         template = self.template
@@ -65,7 +66,7 @@ class Case:
 
         self.patch.setattr(planner, "Judge", Table)
         self.patch.setattr(planner, "_searched", searched)
-        return planner.plan(WORKLOAD, A100, controls=forced)
+        return planner.plan(WORKLOAD, A100, controls=forced, excluded=excluded)
 
 
 @pytest.fixture
@@ -159,6 +160,17 @@ def test_required_controls_stay_and_say_so(case: Case) -> None:
     left = case.plan({(BLOCKS,): 950_000.0}, forced=(BLOCKS,))
     assert left.controls == (BLOCKS,)
     assert "0.900 ms without controls, 0.950 ms with the required ones; nothing is faster" in record(left).summary[0]
+
+
+def test_excluded_kinds_are_in_no_heuristic_and_keep_their_reason(case: Case) -> None:
+    plain = case.plan({(FIRST,): 700_000.0})
+    assert any(FIRST in baseline.controls for baseline in record(plain).baselines.values())
+    why = Rejected(control=FIRST, reason="the program orders its launches itself")
+    plan = case.plan({(URGENT,): 700_000.0}, excluded=(why,))
+    assert not any(FIRST in baseline.controls for baseline in record(plan).baselines.values())
+    assert why in plan.rejected
+    required = case.plan({(BLOCKS,): 700_000.0}, forced=(BLOCKS,))
+    assert all(BLOCKS in baseline.controls for baseline in record(required).baselines.values())
 
 
 def test_a_partition_goes_with_its_channels(case: Case) -> None:
