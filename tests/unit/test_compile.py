@@ -293,6 +293,22 @@ def test_a_partition_brings_the_channels_that_it_holds_where_the_library_takes_m
     assert partition_with_channels(builder.done(), A100, 8) == (SmPartition(8),)
 
 
+def test_of_two_libraries_the_one_whose_blocks_need_more_room_sets_the_channels() -> None:
+    builder = WorkloadBuilder("two libraries", ranks=8)
+    builder.collective("small", "all-gather", 2**28, "threads=64,registers=32,smem=1KiB")
+    assert partition_with_channels(builder.done(), A100, 8) == (SmPartition(8),)  # 24 of many
+    builder.collective("large", "all-gather", 2**28, NCCL)
+    assert partition_with_channels(builder.done(), A100, 8) == (SmPartition(8), CommBlocks(8))
+
+
+def test_each_collective_is_asked_for_its_own_room() -> None:
+    builder = WorkloadBuilder("two libraries", ranks=8)
+    builder.collective("small", "all-gather", 2**28, "threads=64,registers=32,smem=1KiB", blocks=24)
+    builder.collective("large", "all-gather", 2**28, NCCL, blocks=24)
+    with pytest.raises(InputError, match="large has 24 blocks that must be resident at once, and 8 SMs hold 8 of them"):
+        compiled(builder.done(), A100, SmPartition(8))
+
+
 def test_a_partition_that_is_too_small_says_how_many_blocks_it_holds() -> None:
     with pytest.raises(InputError, match="24 blocks that must be resident at once, and 23 SMs hold 23"):
         collective_of(SmPartition(23))

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from makeway.model.presets import load_preset
-from makeway.model.residency import resident_blocks
+from makeway.model.residency import Need, resident_blocks
 from makeway.model.simulate import predict, spread
+from makeway.model.simulate.fitting import Fitting, plus
 from makeway.model.simulate.policies import CutAhead, HeldQueue, StrictHeadOfLine, latency_shares
 from makeway.model.simulate.predict import Settings, resolved, simulate, vendor_dispatch
 from makeway.model.simulate.spread import BLOCK_SPREAD, SHORTEST_BLOCK, block_factors, deviations
@@ -228,3 +229,23 @@ def test_the_moved_bytes_never_exceed_hbm_and_meet_the_closed_form() -> None:
     stretch = (1 - (moved / 100.0) ** 3) ** (-1 / 3)
     assert shares[0] == pytest.approx(1 / stretch, rel=1e-4)
     assert shares[1] == pytest.approx(1 / (1 + 0.5 * (stretch - 1)), rel=1e-4)
+
+
+# --- room on an SM -----------------------------------------------------------------------------
+
+
+def test_placing_a_block_takes_one_from_the_room_unless_partitions_are_filled_unevenly() -> None:
+    def taking(warps: int, registers: int) -> Need:
+        return Need(
+            warps=warps, registers_per_warp=registers, scalar_registers_per_warp=0, smem_bytes=0, barriers=0, cluster=1
+        )
+
+    even, uneven = taking(4, 2048), taking(3, 4096)
+    fitting = Fitting(A100.sm, [even, uneven])
+    assert [fitting.capacity(0, ((0, held),)) if held else fitting.capacity(0, ()) for held in (0, 1, 7)] == [8, 7, 1]
+    assert fitting.steady(0, ())
+    rooms = [fitting.capacity(1, ((1, held),) if held else ()) for held in range(6)]
+    assert rooms[0] == 5
+    assert fitting.steady(1, ()) is (rooms == [5, 4, 3, 2, 1, 0])
+    assert plus(((0, 2),), 1, 3) == ((0, 2), (1, 3))
+    assert plus(((0, 2), (1, 3)), 0, -2) == ((1, 3),)
