@@ -24,7 +24,7 @@ from makeway.model.simulate.mechanisms import (
 from makeway.model.simulate.network import collective_cost
 from makeway.model.simulate.policies import DISPATCHES
 from makeway.model.simulate.program import EngineOp, Program, Site
-from makeway.values.collective import load_footprint
+from makeway.values.collective import Collective, load_footprint
 from makeway.values.control import CommBlocks, CommPriority, CommThreads, Control, CopyEngine, SmPartition
 from makeway.values.device import Device, load_device
 from makeway.values.errors import InputError, UnsupportedError
@@ -78,17 +78,12 @@ def test_the_memory_side_cache_of_a_device_is_known() -> None:
 def test_the_widest_links_of_all_collectives_are_the_links() -> None:
     """A collective that took twice its predicted time had links of half the rate; another shows what they carry."""
     builder = WorkloadBuilder("two", ranks=8)
-    alone_ns = collective_cost(A100, builder_collective()).alone_ns(24)
+    gather = Collective(kind="all-gather", size_bytes=2**28, ranks=8)
+    alone_ns = collective_cost(A100, gather).alone_ns(24)
     builder.collective("slow", "all-gather", 2**28, NCCL, time_ns=2 * alone_ns)
     assert compiled(builder.done()).link_per_ns == pytest.approx(120.0)
     builder.collective("plain", "all-gather", 2**28, NCCL)
     assert compiled(builder.done()).link_per_ns == 240.0
-
-
-def builder_collective():  # type: ignore[no-untyped-def]
-    builder = WorkloadBuilder("one", ranks=8)
-    builder.collective("c", "all-gather", 2**28, NCCL)
-    return builder.done().collectives[0].collective
 
 
 def test_clusters_see_gpcs_and_shader_engines_are_dealt_in_turn() -> None:

@@ -187,9 +187,9 @@ def test_a_partition_goes_with_its_channels(case: Case) -> None:
 
 
 def test_a_plan_that_loses_under_another_policy_gives_way_to_one_that_does_not(case: Case) -> None:
-    strict = {(URGENT,): 650_000.0, (FIRST,): 720_000.0}
-    both = (URGENT, FIRST)
-    backfill = {(): 950_000.0, (URGENT,): 1_000_000.0, both: 1_000_000.0, (FIRST,): 940_000.0}
+    strict: dict[Controls, float] = {(URGENT,): 650_000.0, (FIRST,): 720_000.0}
+    both: Controls = (URGENT, FIRST)
+    backfill: dict[Controls, float] = {(): 950_000.0, (URGENT,): 1_000_000.0, both: 1_000_000.0, (FIRST,): 940_000.0}
     plan = case.plan(strict | {both: 640_000.0}, backfill)
     assert plan.controls == (FIRST,)
     assert record(plan).summary[1] == (

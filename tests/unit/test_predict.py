@@ -234,7 +234,7 @@ def test_the_moved_bytes_never_exceed_hbm_and_meet_the_closed_form() -> None:
 # --- room on an SM -----------------------------------------------------------------------------
 
 
-def test_placing_a_block_takes_one_from_the_room_unless_partitions_are_filled_unevenly() -> None:
+def test_placing_a_block_takes_one_from_the_room() -> None:
     def taking(warps: int, registers: int) -> Need:
         return Need(
             warps=warps, registers_per_warp=registers, scalar_registers_per_warp=0, smem_bytes=0, barriers=0, cluster=1
@@ -245,7 +245,8 @@ def test_placing_a_block_takes_one_from_the_room_unless_partitions_are_filled_un
     assert [fitting.capacity(0, ((0, held),)) if held else fitting.capacity(0, ()) for held in (0, 1, 7)] == [8, 7, 1]
     assert fitting.steady(0, ())
     rooms = [fitting.capacity(1, ((1, held),) if held else ()) for held in range(6)]
-    assert rooms[0] == 5
-    assert fitting.steady(1, ()) is (rooms == [5, 4, 3, 2, 1, 0])
+    assert rooms == [5, 4, 3, 2, 1, 0]
+    assert fitting.steady(1, ())
+    assert fitting.steady(0, ((0, 8),))  # no room at all
     assert plus(((0, 2),), 1, 3) == ((0, 2), (1, 3))
     assert plus(((0, 2), (1, 3)), 0, -2) == ((1, 3),)

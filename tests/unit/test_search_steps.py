@@ -144,7 +144,15 @@ def test_ties_go_to_fewer_then_to_milder_controls_then_to_the_faster() -> None:
     assert chosen([pair, copies, urgent]) is urgent
     assert chosen([pair, copies]) is copies
     assert chosen([scored(1_001.0, CommBlocks(8)), scored(1_000.0, CommBlocks(4))]).controls == (CommBlocks(4),)
-    mild = [URGENT, CommBlocks(8), SmemPad(1024), SmPartition(8), CopyEngine(), CopyEngine("one-engine"), Chunks(2)]
+    mild: list[Control] = [
+        URGENT,
+        CommBlocks(8),
+        SmemPad(1024),
+        SmPartition(8),
+        CopyEngine(),
+        CopyEngine("one-engine"),
+        Chunks(2),
+    ]
     assert sorted(mild, key=intrusiveness) == mild
     assert intrusiveness(CopyEngine("one-engine")) < intrusiveness(Chunks(2))
 

@@ -53,17 +53,24 @@ def test_a_measurement_survives_the_cache_and_a_damaged_one_does_not() -> None:
 
 def kernel(**options: Any) -> EngineOp:
     """Four slots of two SMs, ten blocks of 1e4 ns at half an SM each."""
-    given = {"name": "k", "kind": "kernel", "block": HALF, "blocks": 10, "work_ns": 1e4, "share": 0.5}
+    given: dict[str, Any] = {"name": "k", "kind": "kernel", "block": HALF, "blocks": 10, "work_ns": 1e4, "share": 0.5}
     return EngineOp(**(given | options))
 
 
 def comm(**options: Any) -> EngineOp:
-    given = {"name": "c", "kind": "collective", "stream": "comm", "block": HALF, "blocks": 1, "work_ns": 1e5}
+    given: dict[str, Any] = {
+        "name": "c",
+        "kind": "collective",
+        "stream": "comm",
+        "block": HALF,
+        "blocks": 1,
+        "work_ns": 1e5,
+    }
     return EngineOp(**(given | {"share": 0.0, "group": "c"} | options))
 
 
 def program(*ops: EngineOp, **options: Any) -> Program:
-    given = {"sites": (Site(part=None, gpc=0, sms=2),), "ranks": 1, "sm": SM}
+    given: dict[str, Any] = {"sites": (Site(part=None, gpc=0, sms=2),), "ranks": 1, "sm": SM}
     return Program(**(given | {"ops": ops} | options))
 
 
