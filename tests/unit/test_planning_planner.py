@@ -321,7 +321,7 @@ def as_from_a_trace(operations: int) -> Workload:
 def test_a_workload_of_hundreds_of_operations_is_searched_less_widely() -> None:
     plan = make_plan(as_from_a_trace(72), A100)
     assert record(plan).evaluations <= 120
-    assert record(plan).baselines["conccl-sp"].t_ns > 0
+    assert set(record(plan).baselines) == set(heuristic_names())
 
 
 # --- the control map ---------------------------------------------------------------------------
