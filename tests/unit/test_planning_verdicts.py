@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from makeway.decide.planning import planner
+from makeway.decide.planning import error, planner
 from makeway.decide.planning.error import error_of_difference
 from makeway.decide.planning.score import Controls, Judge, Progress, Score
 from makeway.decide.planning.search import TIE, Breadth, breadth
@@ -16,7 +16,7 @@ from makeway.model.simulate.policies import Dispatch
 from makeway.model.simulate.predict import Prediction, Settings, simulate
 from makeway.values.control import Chunks, CommBlocks, CommPriority, LaunchOrder, SmPartition
 from makeway.values.device import Device, device_names, load_device
-from makeway.values.errors import InputError
+from makeway.values.errors import DataFileError, InputError
 from makeway.values.plan import Plan, Rejected, Search
 from makeway.values.workload import Workload
 
@@ -331,3 +331,15 @@ def test_a_device_of_an_unknown_architecture_has_the_widest_error_of_its_vendor_
     stranger = replace(A100, arch="new", vendor="cpu")
     assert error_of_difference(stranger).value == max(error.value for error in published.values())
     assert "of any vendor" in error_of_difference(stranger).basis
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 2.5, 1, "0.1"])
+def test_an_error_is_a_part_of_the_sequential_time_or_the_file_is_refused(
+    value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"errors": {"sm_80": {"vendor": "nvidia", "value": value, "basis": "made up"}}}
+    monkeypatch.setattr(error, "parse_toml", lambda text, where: table)
+    error._errors.cache_clear()
+    with pytest.raises(DataFileError, match="sm_80: value must be a part of the sequential time"):
+        error_of_difference(A100)
+    error._errors.cache_clear()
