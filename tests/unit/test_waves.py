@@ -268,3 +268,25 @@ def test_the_last_of_two_ranks_decides() -> None:
     assert fluid.fallback is None
     assert [times.moving_ns for times in fluid.times] == pytest.approx([times.moving_ns for times in full.times])
     assert fluid.end_ns == pytest.approx(full.end_ns, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("given", "policy", "said"),
+    [
+        (program(kernel(), kernel(name="l", stream="s")), StrictHeadOfLine(), "kernels run at once"),
+        (program(comm(), comm(name="d", stream="d", group="d")), StrictHeadOfLine(), "collectives run at once"),
+        (program(kernel(blocks=40), comm(launch_ns=1.0)), CutAhead(turns=True), "queues take turns"),
+        (
+            program(kernel(blocks=40), comm(launch_ns=1.0), comm(rank=1), ranks=2),
+            HeldQueue(0.5),
+            "under held-queue, what happens on one rank lets queues of another go on",
+        ),
+    ],
+    ids=["kernels", "collectives", "turns", "held queue"],
+)
+def test_what_pairs_cannot_describe_goes_to_the_full_engine_and_says_why(
+    given: Program, policy: Dispatch, said: str
+) -> None:
+    result = fluid_run(given, full="class", dispatch=policy, hbm=Proportional())
+    assert result.fallback == said
+    assert result.times == run(given, engine="class", dispatch=policy).times
