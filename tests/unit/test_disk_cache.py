@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from makeway.decide.planning import memo
+from makeway.decide.planning.score import Controls
 from makeway.model import residency
 from makeway.model.simulate import disk_cache, kept_runs
 from makeway.model.simulate.disk_cache import DiskCache
 from makeway.model.simulate.driver import OpTimes, RunResult
 from makeway.model.simulate.policies import HBM_POLICIES, StrictHeadOfLine
 from makeway.model.simulate.program import EngineOp, Program, Site
+from makeway.values.control import CommPriority, LaunchOrder
 from makeway.values.device import load_device
 
 A100 = load_device("A100-SXM4-80GB")
@@ -69,6 +71,48 @@ def test_a_search_is_remembered_under_model_planner_values_and_data() -> None:
                  "data/devices/a40.toml", "data/model-error.toml"):  # fmt: skip
         files = {file for pattern in memo._DECIDING for file in root.glob(f"{pattern}/*.*")}
         assert root / part in files
+
+
+def test_a_search_that_ended_early_is_replayed_as_far_as_it_goes(folder: Path) -> None:
+    first = memo.SearchMemo("question")
+    times: dict[Controls, float | None] = {(): 5.0, (CommPriority(),): None, (LaunchOrder(),): 3.0}
+    asked: list[Controls] = []
+
+    def time_of(controls: Controls) -> float | None:
+        asked.append(controls)
+        return times[controls]
+
+    answer = first.replayed(time_of)
+    assert [answer(controls) for controls in list(times)[:2]] == [5.0, None]
+    first.keep()
+    again = memo.SearchMemo("question")
+    answer = again.replayed(time_of)
+    assert [answer(controls) for controls in times] == [5.0, None, 3.0]
+    assert asked == [(), (CommPriority(),), (LaunchOrder(),)]  # the first two were known
+    again.keep()
+    third = memo.SearchMemo("question").replayed(time_of)
+    assert [third(controls) for controls in times] == [5.0, None, 3.0]
+    assert len(asked) == 3
+    assert memo.SearchMemo("another").replayed(time_of)(()) == 5.0
+    assert len(asked) == 4
+
+
+def test_every_deciding_file_is_part_of_what_a_search_is_remembered_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("model/a.py", "values/b.py", "data/devices/c.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    monkeypatch.setattr("makeway.__file__", str(tmp_path / "__init__.py"))
+    versions = set()
+    for name in ("model/a.py", "values/b.py", "data/devices/c.toml"):
+        memo._version.cache_clear()
+        versions.add(memo._version())
+        (tmp_path / name).write_text("2")
+    memo._version.cache_clear()
+    versions.add(memo._version())
+    memo._version.cache_clear()
+    assert len(versions) == 4
 
 
 @pytest.mark.parametrize("text", ["[1.0, Infinity]", "[true]", '["1"]', "{}", "1.0", "[1.0"])
