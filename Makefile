@@ -2,8 +2,8 @@
 # make test       the test suite                          make bench      benchmarks: they print, and never fail
 # make test-long  the sweeps that `make test` leaves out  make docs       the documentation as a site in site/
 # make walks      how commands walk through the bands     make map        docs/control-map.csv and .svg: 5 minutes
-# make planner-map  the planner beside the control map
-# Each target makes .venv and installs what it needs. TESTS=PATH and PYTEST=OPTIONS narrow a test run.
+# make planner-map  the planner beside the control map   make mutate     which broken sources no test notices
+# Each target makes .venv and installs what it needs. TESTS=PATH and PYTEST=OPTIONS narrow a test run; MUTATE=OPTIONS a run of mutants.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PARALLEL := -n auto --dist loadscope  # a module's tests on one worker: its fixtures are made once
 
-.PHONY: setup demo test test-long check format bench docs walks map planner-map clean
+.PHONY: setup demo test test-long check format bench docs walks map planner-map mutate clean
 
 setup: $(VENV)/.dev
 
@@ -71,6 +71,9 @@ map: $(VENV)/.dev
 
 planner-map: $(VENV)/.dev
 	@$(BIN)/python scripts/planner_map.py
+
+mutate: $(VENV)/.dev
+	@$(BIN)/python scripts/mutate $(MUTATE)
 
 clean:
 	rm -rf $(VENV) build site makeway-demo.html .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -197,10 +197,57 @@ def test_low_latency_paths_begin_sooner_and_carry_less() -> None:
     assert quick.link_bytes_per_s < plain.link_bytes_per_s
 
 
-def test_every_path_of_an_all_reduce_has_a_cost_on_nvlink() -> None:
-    collective = Collective(kind="all-reduce", size_bytes=GIB, ranks=8)
-    for path in set(PATHS) - {"sendrecv"}:
-        assert collective_cost(H100, collective, path=path).alone_ns(16) > 0
+# Per path of an all-reduce over eight H100: what links carry, what a block moves, and the latency, by NCCL's tuner.
+LINK = 18 * 20.6e9
+PATH_FIGURES = {
+    "ring-simple": (LINK, 36.7e9, 8_400 + 14 * 3_400),
+    "generic": (LINK, 36.7e9, 8_400 + 14 * 3_400),
+    "ring-ll": (0.25 * LINK, 0.25 * 36.7e9, 6_600 + 14 * 600),
+    "ring-ll128": (0.92 * LINK, 36.7e9, 14_000 + 14 * 1_900),
+    "tree-simple": (0.92 * LINK, 38.7e9, 8_400 + 2 * 7 * 4_000),
+    "nvls-simple": (0.85 * 0.8333 * LINK * 14 / 8, 0.85 * 0.8333 * LINK * 14 / 8 / 16, 25_000),
+}
+
+
+@pytest.mark.parametrize("path", PATH_FIGURES)
+def test_every_path_of_an_all_reduce_has_its_figures(path: str) -> None:
+    assert set(PATH_FIGURES) == set(PATHS) - {"sendrecv"}
+    cost = collective_cost(H100, Collective(kind="all-reduce", size_bytes=GIB, ranks=8), path=path)
+    link, block, latency = PATH_FIGURES[path]
+    assert cost.link_bytes_per_s == pytest.approx(link)
+    assert cost.per_block_bytes_per_s == pytest.approx(block)
+    assert cost.latency_ns == pytest.approx(latency)
+
+
+def test_two_nodes_add_hops_on_the_network_and_fill_it_by_the_size_of_messages() -> None:
+    reduce = Collective(kind="all-reduce", size_bytes=GIB, ranks=16)
+    ring, tree = (collective_cost(H100, reduce, path=path, nodes=2) for path in ("ring-simple", "tree-simple"))
+    assert ring.latency_ns == pytest.approx(8_400 + 26 * 3_400 + 4 * 14_000)  # 30 steps, four of them between nodes
+    assert tree.latency_ns == pytest.approx(8_400 + 2 * (7 * 4_000 + 14_000))
+    assert tree.per_block_bytes_per_s == 41.4e9
+    gather = collective_cost(H100, replace(reduce, kind="all-gather"), nodes=2)
+    assert gather.latency_ns == pytest.approx(8_400 + 14 * 3_400 + 14_000)
+    message = GIB / 16 / 24
+    assert ring.rate_bytes_per_s(24) == pytest.approx(LINK * message / (message + 262_144))
+    pair = collective_cost(H100, Collective(kind="send-recv", size_bytes=GIB, ranks=2), nodes=2)
+    assert pair.link_bytes_per_s == 48e9
+    assert pair.latency_ns == pytest.approx(8_400 + 14_000)
+    low = collective_cost(H100, reduce, path="ring-ll", nodes=2)
+    assert low.link_bytes_per_s == 45e9  # NCCL's limit for two nodes
+
+
+def test_the_links_of_each_kind_of_node() -> None:
+    gather = Collective(kind="all-gather", size_bytes=GIB, ranks=8)
+
+    def links(device: Device, ranks: int, kind: CollectiveKind = "all-gather") -> float:
+        return collective_cost(device, replace(gather, kind=kind, ranks=ranks)).link_bytes_per_s
+
+    assert [links(V100, ranks) for ranks in (2, 4, 8)] == pytest.approx([40e9, 80e9, 120e9])  # a mesh of six links
+    assert links(A40, 2) == pytest.approx(4 * 12e9)  # one bridge
+    assert links(A40, 4) == links(A40, 8) == pytest.approx(0.7619 * (A40.pcie_bytes_per_s or 0))
+    assert [links(MI250X, 2), links(MI250X, 4)] == pytest.approx([4 * 36e9, 4 * 36e9])
+    assert links(MI250X, 4, "all-to-all") == pytest.approx(3 * 36e9 * 3 / 2)
+    assert links(MI300X, 8, "send-recv") == pytest.approx(48e9)
 
 
 @pytest.mark.parametrize(

@@ -123,3 +123,51 @@ def test_partly_different_blocks_get_sms_of_their_own() -> None:
     mixed = replace(program, ops=tuple(replace(op, block=small) if op.name == "y" else op for op in program.ops))
     assert program_risk(mixed) is None
     assert program_risk(replace(mixed, sites=(Site(part=None, gpc=0, sms=4),))) is not None
+
+
+# --- on programs that are written down ---------------------------------------------------------
+
+
+def one_rank(*ops: tuple[str, str, int, tuple[int, ...]], sms: int = 10) -> Program:
+    """Operations as (name, stream, blocks, after)."""
+    made = [
+        EngineOp(name=name, kind="collective", stream=stream, block=BLOCK, blocks=blocks, after=after, group=name)
+        for name, stream, blocks, after in ops
+    ]
+    return Program(sm=A100.sm, sites=(Site(part=None, gpc=0, sms=sms),), ranks=1, ops=tuple(made))
+
+
+def test_any_collective_that_is_too_large_is_named() -> None:
+    risk = program_risk(one_rank(("x", "a", 4, ()), ("y", "a", 11, ())))
+    assert risk is not None
+    assert risk.startswith("y can never become resident: it needs 11 blocks at once and the device has room for 10")
+    assert program_risk(one_rank(("x", "a", 4, ()), ("y", "a", 10, ()))) is None
+
+
+def test_an_order_through_others_is_an_order() -> None:
+    """x before m by an event, m before y in their stream."""
+    chain = one_rank(("x", "a", 8, ()), ("m", "b", 1, (0,)), ("y", "b", 8, ()))
+    assert program_risk(chain) is None
+    loose = one_rank(("x", "a", 8, ()), ("m", "b", 1, ()), ("y", "b", 8, ()))
+    assert program_risk(loose) is not None
+    later = one_rank(("y", "b", 8, ()), ("x", "a", 8, (0,)), ("z", "c", 8, (1,)))
+    assert program_risk(later) is None
+
+
+def test_of_each_stream_the_largest_collective_counts_once() -> None:
+    assert program_risk(one_rank(("x", "a", 4, ()), ("small", "b", 2, ()), ("large", "b", 6, ()))) is None
+    risk = program_risk(one_rank(("x", "a", 4, ()), ("small", "b", 2, ()), ("large", "b", 7, ()), ("s", "b", 3, ())))
+    assert risk is not None
+    assert "x and large may run side by side, and the device has no room for their 11 blocks" in risk
+    three = program_risk(one_rank(("x", "a", 4, ()), ("y", "b", 4, ()), ("z", "c", 3, ())))
+    assert three is not None
+    assert "x and y and z" in three
+
+
+def test_blocks_of_different_kinds_count_whole_sms() -> None:
+    program = one_rank(("x", "a", 4, ()), ("y", "b", 7, ()))
+    two_per_sm = replace(BLOCK, smem_bytes=1024, warps=8)
+    mixed = replace(program, ops=(program.ops[0], replace(program.ops[1], block=two_per_sm, blocks=10)))
+    assert program_risk(mixed) is None  # four SMs, and ten blocks on two to five of the others
+    assert program_risk(program) is not None
+    assert program_risk(replace(mixed, sites=(Site(part=None, gpc=0, sms=5),))) is not None

@@ -12,7 +12,7 @@ from makeway.act.measure.calibrate import Calibration
 from makeway.decide.planning.host import HostPrediction, HostStep, carrier_rates, predict_host_step
 from makeway.values.collective import Collective
 from makeway.values.control import CopyEngine
-from makeway.values.device import HOST_CARRIERS, HOST_KINDS, host_fact_key, load_device, parse_device
+from makeway.values.device import HOST_CARRIERS, HOST_KINDS, HOST_OUTPUT_KEY, host_fact_key, load_device, parse_device
 from makeway.values.errors import UnsupportedError
 
 ROUND = {"latency_ns": 1e5, "ns_per_byte": 1.0, "cpu_ns_per_byte": 0.5}
@@ -70,6 +70,14 @@ def test_moving_bytes_takes_processor_time_from_the_gemm() -> None:
     assert told.overlap_ns == pytest.approx(1e8 + 10_000_000 * 0.5)
     assert told.planned == (CopyEngine(),)
     assert told.planned_ns == pytest.approx(1e8 + 10_000_000 * 0.125)
+
+
+def test_outputs_take_time_on_the_ranks_own_cores_and_more_ranks_than_cores_share_them() -> None:
+    slow = host(**{HOST_OUTPUT_KEY: 50.0})
+    for ranks, cores in ((2, 1.0), (4, 0.5)):
+        exchange = Collective(kind="all-reduce", size_bytes=1_000, ranks=ranks)
+        told = predict_host_step(slow, HostStep(flops=5e9, outputs=1e6, collective=exchange))
+        assert told.compute_ns == pytest.approx((5e9 / 50e9 * 1e9 + 1e6 * 50.0) / cores)
 
 
 def test_ranks_behind_a_link_have_no_memory_to_share() -> None:

@@ -228,7 +228,6 @@ def test_each_control_has_its_times_and_each_rejection_a_reason() -> None:
 def test_a_gain_within_the_error_of_the_model_is_left_alone_and_says_so() -> None:
     plan = make_plan(pair(GEMM, 2592, comm_ms=0.01), A100)
     assert record(plan).leave_as_is
-    assert "the best set (" in record(plan).summary[0] or "nothing is faster" in record(plan).summary[0]
     error = error_of_difference(A100).value
     assert f"off by {100 * error:.1f} % of the sequential time" in record(plan).summary[2]
     assert record(plan).error_of_difference == error
@@ -323,7 +322,7 @@ def as_from_a_trace(operations: int) -> Workload:
 def test_a_workload_of_hundreds_of_operations_is_searched_less_widely() -> None:
     plan = make_plan(as_from_a_trace(72), A100)
     assert record(plan).evaluations <= 120
-    assert record(plan).baselines["conccl-sp"].t_ns > 0
+    assert set(record(plan).baselines) == set(heuristic_names())
 
 
 # --- the control map ---------------------------------------------------------------------------

@@ -88,6 +88,8 @@ def test_plans_made_for_the_same_are_compared_by_their_own_times() -> None:
     assert difference.change_ns == -2
     assert compare_plans(a, replace(b, made_for=MadeFor(workload="other"))).change_ns is None
     assert compare_plans(b, a).change_ns == 2
+    assert compare_plans(a, b, GEMM_AR).change_ns == -2  # without a device there is nothing to predict
+    assert compare_plans(a, b, device=H100).change_ns == -2
 
 
 def test_the_same_plan_twice_changes_nothing() -> None:

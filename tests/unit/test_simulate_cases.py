@@ -207,4 +207,7 @@ def test_every_path_of_a_library_can_be_simulated(path: str) -> None:
     builder.kernel("k", HOPPER_GEMM, Measured(time_ns=1e6, blocks=1320), share=1.0)
     kind = "all-gather" if path == "zero-cta" else "all-reduce"
     builder.collective("c", kind, 2**26, f"nccl-2.32.3/{path}")  # type: ignore[arg-type]
-    assert simulate(builder.done(), H100).t_ns > 0
+    prediction = simulate(builder.done(), H100)
+    assert prediction.t_compute_ns == pytest.approx(1e6)
+    assert prediction.t_comm_ns > 2**26 * (7 / 8) / 450  # at most the raw rate of the links, bytes per ns
+    assert prediction.ideal_ns <= prediction.t_ns <= prediction.t_sequential_ns * (1 + 1e-9)
