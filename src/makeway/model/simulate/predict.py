@@ -24,7 +24,7 @@ from makeway.values.errors import InputError
 from makeway.values.timeline import Holding, Span, SpanKind, Timeline, overlap_rate, share_of_ideal
 from makeway.values.workload import Workload
 
-MOST_BLOCKS = 250_000  # of a workload's kernels: more take the per-block engine ten seconds and longer
+MOST_BLOCKS = 250_000  # of a workload's kernels: more take the per-block engine too long
 MOST_SAMPLES = 256  # of what SMs hold, besides those at the start or the end of an operation
 EngineUsed = Literal["class", "block", "fluid"]
 _KINDS: dict[str, SpanKind] = {"kernel": "compute", "collective": "comm", "copy": "copy"}
