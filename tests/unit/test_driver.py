@@ -253,3 +253,12 @@ def test_a_deadlock_names_who_waits() -> None:
     ]
     with pytest.raises(InputError, match=r"deadlock at 0\.000 ms: nothing runs, and c0, c1, c0 still wait and others"):
         run(program(*comms, ranks=2), engine="block")
+
+
+@both_engines
+def test_soft_saturation_slows_a_block_by_what_its_neighbours_want(engine: Engine) -> None:
+    alone = kernel(block=QUARTER, share=0.5)
+    assert ends(program(alone, saturation="soft"), engine) == pytest.approx([2e5])  # one per SM, at half of it
+    four = replace(alone, blocks=40)  # three neighbours that want half an SM each
+    assert ends(program(four, saturation="soft"), engine) == pytest.approx([2e5 * (1 + 1.5)])
+    assert ends(program(four), engine) == pytest.approx([2e5 * 2])
