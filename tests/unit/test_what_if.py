@@ -12,8 +12,6 @@ from makeway.decide.analysis.findings import NO_MATCHING, Advice
 from makeway.decide.analysis.matching import match_collectives
 from makeway.decide.analysis.recorded import MOST_OPERATIONS, recorded_step, with_arrivals
 from makeway.decide.analysis.what_if import (
-    MOST_JUDGED_BLOCKS,
-    NOT_JUDGED,
     Outcome,
     Replay,
     WhatIf,
@@ -21,7 +19,7 @@ from makeway.decide.analysis.what_if import (
     what_if,
     with_gains,
 )
-from makeway.model.simulate.predict import Settings, predicted_run
+from makeway.model.simulate.predict import MOST_RECORDED_BLOCKS, simulate
 from makeway.values.control import CommPriority, SmPartition
 from makeway.values.device import load_device
 from makeway.values.errors import UnsupportedError
@@ -224,16 +222,15 @@ def test_what_if_simulates_a_bounded_number_of_operations() -> None:
     assert all("makeway plan" in (item.why_not or "") for item in outcomes if item.gain_ns is None)
 
 
-def test_a_bounded_what_if_leaves_steps_of_many_blocks_to_the_class_engine_and_says_so() -> None:
+def test_a_recorded_step_of_many_blocks_has_one_answer_of_the_class_engine() -> None:
     step = recorded_step(timeline(gemm(0, 1_000), ring(1_002, 1_500), gemm(1_502, 2_500)), 0, device=A100)
     first, *others = step.workload.operations
     assert isinstance(first, KernelOp)
     assert isinstance(first.work, Measured)
-    large = replace(first, work=replace(first.work, blocks=MOST_JUDGED_BLOCKS))
+    large = replace(first, work=replace(first.work, blocks=MOST_RECORDED_BLOCKS))
     many = replace(step, workload=replace(step.workload, operations=(large, *others)))
-    bound = 100 * len(step.workload.operations)
-    assert NOT_JUDGED not in what_if(step, most_operations=bound).assumed
-    answers = what_if(many, most_operations=bound)
-    assert NOT_JUDGED in answers.assumed
-    equal = predicted_run(many.workload, A100, (), Settings(engine="class")).result
-    assert answers.replay.predicted_ns == equal.end_ns - min(times.started_ns for times in equal.times)
+    assert simulate(step.workload, A100).engine == "block"
+    whole = simulate(many.workload, A100)
+    assert whole.engine == "class"
+    started = min(span.start_ns for span in whole.timeline.spans)
+    assert what_if(many).replay.predicted_ns == pytest.approx(whole.t_ns - started, abs=1)

@@ -36,10 +36,6 @@ TRUSTED_ERROR = 0.10
 # for so many recorded kernels and copies (one takes about as long as reading five), or this many if that is more.
 KERNELS_PER_OPERATION = 8
 LEAST_OPERATIONS = 1_000
-# The per-block engine, which every other prediction asks, takes about 3 s for so many blocks of all runs together.
-# Above, a bounded what-if asks the class engine, whose time does not grow with the blocks, and says so.
-MOST_JUDGED_BLOCKS = 250_000
-NOT_JUDGED = "block times do not vary: the per-block engine takes too long for this step; `makeway plan` waits for it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +112,14 @@ def what_if(
 ) -> WhatIf:
     """The recorded step under each control alone.
 
-    `most_operations` bounds all runs together, and leaves steps of many blocks to the faster engine.
+    `most_operations` bounds all runs together.
     """
     workload, device = step.workload, step.device
     chosen = standard_controls(step) if controls is None else controls
-    runs, judged = len(chosen), True
+    runs = len(chosen)
     if most_operations is not None:
         runs = min(runs, max(most_operations // len(workload.operations) - 1, 1))
-        judged = (1 + runs) * sum(kernel.work.blocks for kernel in workload.kernels) <= MOST_JUDGED_BLOCKS
-    run = partial(_run, workload, device, judged=judged)
+    run = partial(_run, workload, device)
     plain = run(())
     end_ns = plain.result.end_ns
     outcomes = [_outcome(run, control, end_ns) for control in chosen[:runs]]
@@ -144,15 +139,15 @@ def what_if(
             timeline=_in_recorded_time(plain.timeline, step),
         ),
         outcomes=tuple(outcomes),
-        assumed=workload.assumed if judged else (*workload.assumed, NOT_JUDGED),
+        assumed=workload.assumed,
     )
 
 
-def _run(workload: Workload, device: Device, controls: Sequence[Control], *, judged: bool) -> PredictedRun:
+def _run(workload: Workload, device: Device, controls: Sequence[Control]) -> PredictedRun:
     # loaded here, since figures and ledger come first and need none of it
-    from makeway.model.simulate.predict import Settings, predicted_run
+    from makeway.model.simulate.predict import predicted_run
 
-    return predicted_run(workload, device, controls, Settings(engine="auto" if judged else "class"))
+    return predicted_run(workload, device, controls)
 
 
 def _began_ns(run: PredictedRun) -> float:

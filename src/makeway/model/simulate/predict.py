@@ -22,9 +22,12 @@ from makeway.values.control import Control
 from makeway.values.device import Device
 from makeway.values.errors import InputError
 from makeway.values.timeline import Holding, Span, SpanKind, Timeline, overlap_rate, share_of_ideal
-from makeway.values.workload import Workload
+from makeway.values.workload import Measured, Workload
 
 MOST_BLOCKS = 250_000  # of a workload's kernels: more take the per-block engine too long
+# The same for measured kernels. They are those of recorded steps, which a what-if repeats for several controls: more take
+# the class engine, which knows equal block times only, and so does every other prediction for that step.
+MOST_RECORDED_BLOCKS = 50_000
 MOST_SAMPLES = 256  # of what SMs hold, besides those at the start or the end of an operation
 EngineUsed = Literal["class", "block", "fluid"]
 _KINDS: dict[str, SpanKind] = {"kernel": "compute", "collective": "comm", "copy": "copy"}
@@ -36,7 +39,7 @@ class Settings:
 
     The defaults are resolved from the workload alone (`resolved`): the per-block engine with the spread that blocks
     have (`BLOCK_SPREAD`). Above `MOST_BLOCKS` blocks: the fluid engine, or, with several compute streams, which it
-    cannot describe, the class engine, which knows equal times only.
+    cannot describe, the class engine, which knows equal times only. Recorded steps: see `MOST_RECORDED_BLOCKS`.
     """
 
     engine: Literal["auto", "class", "block", "fluid"] = "auto"
@@ -131,8 +134,11 @@ def resolved(workload: Workload, settings: Settings) -> _Resolved:
     """The engine and the spread for a workload: by its size alone, so that all its controls are compared alike."""
     engine = settings.engine
     if engine == "auto":
-        small = sum([kernel.work.blocks for kernel in workload.kernels]) <= MOST_BLOCKS
-        in_line = len({kernel.stream for kernel in workload.kernels}) <= 1
+        recorded = any(isinstance(kernel.work, Measured) for kernel in workload.kernels)
+        small = sum([kernel.work.blocks for kernel in workload.kernels]) <= (
+            MOST_RECORDED_BLOCKS if recorded else MOST_BLOCKS
+        )
+        in_line = len({kernel.stream for kernel in workload.kernels}) <= 1 and not recorded
         engine = "block" if small else "fluid" if in_line or settings.jitter else "class"
     spread = settings.jitter
     if spread is None:
