@@ -25,8 +25,8 @@ from makeway.values.timeline import Holding, Span, SpanKind, Timeline, overlap_r
 from makeway.values.workload import Measured, Workload
 
 MOST_BLOCKS = 250_000  # of a workload's kernels: more take the per-block engine too long
-# The same for measured kernels. They are those of recorded steps, which a what-if repeats for several controls: more take
-# the class engine, which knows equal block times only, and so does every other prediction for that step.
+# The same for measured kernels. They are those of recorded steps, which a what-if repeats for several controls: more
+# take the class engine, which knows equal block times only, and so does every other prediction for that step.
 MOST_RECORDED_BLOCKS = 50_000
 MOST_SAMPLES = 256  # of what SMs hold, besides those at the start or the end of an operation
 EngineUsed = Literal["class", "block", "fluid"]
