@@ -121,9 +121,7 @@ class LiveTrial:
             steps = min(len(rank.times_ns) for rank in ranks)
             times = tuple(int(median(rank.times_ns[step] for rank in ranks)) for step in range(steps))
             dropped = min(self._block.dropped, steps)
-            log.blocks.append(
-                Block(setting=self._block.setting, times_ns=times, dropped=dropped, tag=self._block.tag)
-            )
+            log.blocks.append(Block(setting=self._block.setting, times_ns=times, dropped=dropped, tag=self._block.tag))
         following = self._director.next(log.blocks)
         self._file.write()
         return msgspec.json.encode(following)
