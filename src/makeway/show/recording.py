@@ -55,8 +55,8 @@ def _lead(result: Recording) -> list[Paragraph]:
     if result.overhead_pct is not None and plain is not None and profiled is not None:
         paragraphs.append(
             Paragraph(
-                text=f"The profiler makes a step {percent(result.overhead_pct, '+.1f')} longer: on the first rank "
-                f"{time_text(plain)} without it, {time_text(profiled)} with it.",
+                text=f"Under the profiler the step time changes by {percent(result.overhead_pct, '+.1f')}: on the "
+                f"first rank from {time_text(plain)} to {time_text(profiled)}.",
                 origin="measured",
             )
         )

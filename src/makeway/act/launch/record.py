@@ -17,9 +17,11 @@ from makeway.values.plan import Plan
 WARM_UP = 5
 RECORDED = 5
 NO_STEPS = (
-    "no step was seen: no process that called torch.distributed.init_process_group called the step of a torch optimizer; "
-    "name a function that ends a step with --step-marker MODULE:FUNCTION"
+    "no step was seen: no process that called torch.distributed.init_process_group called the step of a torch "
+    "optimizer; name a function that ends a step with --step-marker MODULE:FUNCTION"
 )
+
+_NO_STEP = "no step was seen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,7 @@ def _recording(ran: Run, out: Path, settings: StepSettings, logs: Sequence[StepL
         )
     problem = None
     if not any(rank.file for rank in ranks):
-        problem = next((rank.problem for rank in ranks if rank.problem), None) or NO_STEPS
+        problem = next((rank.problem for rank in ranks if rank.problem not in (None, _NO_STEP)), NO_STEPS)
     elif len(missing := [rank for rank in ranks if rank.file is None]) > 0:
         notes.append(f"{len(missing)} of {len(ranks)} ranks left no recording: {missing[0].problem}")
     return Recording(
@@ -140,7 +142,7 @@ def _rank(log: StepLog, settings: StepSettings) -> RankRecording:
     problem = log.error
     if log.file is None and problem is None:
         needed = settings.warm_up + settings.steps + 2
-        problem = NO_STEPS if log.steps == 0 else f"the program made {log.steps} steps; recording begins after {needed}"
+        problem = _NO_STEP if log.steps == 0 else f"the program made {log.steps} steps; recording begins after {needed}"
     return RankRecording(
         rank=log.rank,
         file=log.file,

@@ -75,7 +75,9 @@ def run(
 
     `force` replaces variables that the user has set to something else. Receipts are kept in the directory `receipts`,
     by default only as long as the program runs. `stdout` is a descriptor in place of the program's standard output.
-    `at_steps`: what processes do at the program's steps. Call it from the main thread of a process without other children.
+    `at_steps`: what processes do at the program's steps.
+
+    Call it from the main thread of a process without other children.
     """
     plan = plan_of(plan)
     _check_program(command, environ)
@@ -85,7 +87,7 @@ def run(
         route, no_shim = _route(plan, needs, directory, warn)
         settings = needs.settings | route.variables(environ)
         if at_steps is not None:
-            settings |= at_steps.variables(directory)
+            settings |= at_steps.variables(directory, environ)
         launched = with_exports(command, settings, environ, _version)
         for note in filter(None, (launched.note, _pads_all(plan))):
             warn(note)

@@ -43,7 +43,9 @@ class LiveTrial:
     def __init__(self, settings: StepSettings, log: StepLogFile, process: Process) -> None:
         self._settings, self._file, self._process = settings, log, process
         self._controls = settings.controls
-        store = dist.distributed_c10d._get_process_group_store(dist.group.WORLD)
+        world = dist.group.WORLD
+        assert world is not None
+        store = dist.distributed_c10d._get_process_group_store(world)
         self._agreement = Agreement(store, dist.get_rank(), dist.get_world_size())
         self._director = director_of(settings) if dist.get_rank() == 0 else None
         self._block = Next(setting=0, steps=settings.warm_up, tag="warm-up")
