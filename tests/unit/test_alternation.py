@@ -39,9 +39,7 @@ def compared(slower: float, seed: int) -> tuple[Alternation, int]:
     while not (following := director.next(blocks)).last:
         factor = 1 + slower if following.setting == WITH else 1.0
         series = tuple(int(5e7 * math.exp(next(times)) * factor) for _ in range(following.steps))
-        blocks.append(
-            Block(setting=following.setting, times_ns=series, dropped=following.dropped, tag=following.tag)
-        )
+        blocks.append(Block(setting=following.setting, times_ns=series, dropped=following.dropped, tag=following.tag))
     assert sum(len(block.times_ns) for block in blocks) <= STEPS
     return of_blocks(blocks, most_pairs=director.most_pairs), following.setting
 

@@ -39,6 +39,8 @@ from makeway import (
     validate,
 )
 from makeway.act.doctor.checkup import doctor
+from makeway.act.launch.compare_run import RunComparison, StepBlock
+from makeway.act.launch.record import RankRecording, Recording
 from makeway.act.launch.run import dry_run
 from makeway.act.measure.calibrate import Calibration
 from makeway.act.measure.demo import DeviceMap, Recording
@@ -92,10 +94,39 @@ RESULTS: dict[str, Callable[[], object]] = {
         Plan(controls=(CommPriority(),)), Plan(controls=(SmPartition(24),)), load_preset("gemm-ar", H100), H100
     ),
     "Prediction": lambda: simulate(load_preset("gemm-ar", H100), H100),
+    "Recording": lambda: Recording(
+        program=("torchrun", "train.py"),
+        directory="makeway-recording",
+        asked_steps=5,
+        exit_code=0,
+        killed_by=None,
+        problem=None,
+        notes=("the program ended early",),
+        ranks=(
+            RankRecording(
+                rank=0,
+                file="makeway-recording/rank0.json.gz",
+                steps=4,
+                size_bytes=25_213,
+                plain_step_ns=13.8e6,
+                profiled_step_ns=14.9e6,
+            ),
+            RankRecording(
+                rank=1,
+                file=None,
+                steps=0,
+                size_bytes=None,
+                plain_step_ns=None,
+                profiled_step_ns=None,
+                problem="none",
+            ),
+        ),
+    ),  # fmt: skip
     "RoomAnswer": lambda: make_room(
         H100, parse_resources("threads=256,registers=98,smem=48KiB"), "nccl-2.32.3/ring-simple"
     ),
     "Run": example_run,
+    "RunComparison": compared_run,
     "ShardFile": lambda: ShardFile(
         shard=Shard(index=1, of=2), path=Path("s"), traces=1, all_traces=2, trace_bytes=9_000, summary_bytes=90
     ),
@@ -103,6 +134,22 @@ RESULTS: dict[str, Callable[[], object]] = {
     "Validation": lambda: validate(["dma"]),
 }
 WITHOUT_FIGURES = {"Checkup", "DryRun", "Export", "NothingToPlan", "ShardFile"}  # they answer in words
+
+
+def compared_run() -> RunComparison:
+    """Blocks of both sides, and the receipts of a run."""
+    blocks = tuple(
+        StepBlock(
+            number=number, side="with" if number % 2 else "without", noise=number < 2, times_ns=(40_000_000, 41_000_000),
+            step_ns=40.5e6, spread_ns=1e6,
+        )
+        for number in range(6)
+    )  # fmt: skip
+    return RunComparison(
+        program=("torchrun", "train.py"), by="blocks", verdict="faster", difference_pct=-12.3, interval_pct=(-15.1, -9.4),
+        level_pct=99.5, steps=8, pairs=2, noise_pct=1.7, left="with", blocks=blocks, controls=example_run().controls,
+        exit_code=0, killed_by=None, limit=parse_limit("slower"), notes=("small",),
+    )  # fmt: skip
 
 
 def bench_with(*, wrong: str | None) -> Bench:
