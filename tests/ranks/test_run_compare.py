@@ -15,7 +15,7 @@ from makeway.decide.analysis.analyze import analyze
 
 __all__ = ["started"]
 pytestmark = pytest.mark.timeout(2 * ENDED_WITHIN_S)
-STEPS = 150  # at most compared
+STEPS = 180  # at most compared
 RECORD = (sys.executable, "-m", "makeway", "record")
 COMPARE = (*MAKEWAY, "--compare", "--compare-steps", str(STEPS))
 
@@ -23,7 +23,7 @@ COMPARE = (*MAKEWAY, "--compare", "--compare-steps", str(STEPS))
 @pytest.fixture(scope="module")
 def plain() -> list[str]:
     """The losses of both ranks without makeway."""
-    code, out, said = run(*TORCHRUN, PROGRAM, "--steps", "170")
+    code, out, said = run(*TORCHRUN, PROGRAM, "--steps", "200")
     assert code == 0, said
     return losses(out)
 
@@ -32,7 +32,7 @@ def test_steps_alternate_and_losses_are_the_same(plain: list[str], tmp_path: Pat
     document, page = tmp_path / "compared.json", tmp_path / "compared.html"
     kept = tmp_path / "receipts"
     outputs = ("--out", str(document), "--html", str(page), "--receipts", str(kept))
-    code, out, said = run(*COMPARE, *outputs, "--", *TORCHRUN, PROGRAM, "--steps", "170")
+    code, out, said = run(*COMPARE, *outputs, "--", *TORCHRUN, PROGRAM, "--steps", "200")
     assert code == 0, said
     assert losses(out) == plain
     compared = json.loads(document.read_text())
@@ -41,7 +41,7 @@ def test_steps_alternate_and_losses_are_the_same(plain: list[str], tmp_path: Pat
     assert compared["left"] == ("with" if compared["verdict"] == "faster" else "without")
     low, high = compared["interval_pct"]
     assert low <= compared["difference_pct"] <= high
-    assert compared["steps"] == 12 * compared["pairs"] >= 72
+    assert compared["steps"] == 12 * compared["pairs"] >= 96
     assert [block["side"] for block in compared["blocks"][:6]] == ["without"] * 6
     assert {receipt["status"] for control in compared["receipts"] for receipt in control["receipts"]} == {"applied"}
     assert compared["exit_code"] == 0
@@ -90,7 +90,7 @@ def test_a_restarted_job_is_compared_again(tmp_path: Path) -> None:
     program = tmp_path / "restarted.py"
     program.write_text(
         "import os, runpy, sys\n"
-        "steps = '60' if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else '170'\n"
+        "steps = '60' if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else '200'\n"
         "ends = '3' if steps == '60' else '0'\n"
         f"sys.argv = ['x', '--steps', steps, '--last-rank-ends', ends]\n"
         f"runpy.run_path({PROGRAM!r}, run_name='__main__')\n"
@@ -99,7 +99,7 @@ def test_a_restarted_job_is_compared_again(tmp_path: Path) -> None:
     code, _, said = run(*COMPARE, "--out", str(document), "--", *TORCHRUN, "--max-restarts", "1", str(program))
     assert code == 0, said
     compared = json.loads(document.read_text())
-    assert compared["pairs"] >= 6
+    assert compared["pairs"] >= 8
     assert any("restarted" in note for note in compared["notes"])
 
 
