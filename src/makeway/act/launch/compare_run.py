@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 from makeway.act.launch.directors import PAIRED, WITH, WITHOUT, most_pairs, of_blocks
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Run, Warn, run
-from makeway.act.launch.step_files import SLEEP, AtSteps, StepLog, StepSettings, words
+from makeway.act.launch.step_files import SLEEP, AtSteps, StepLog, StepSettings, control_words
 from makeway.act.plans import PlanLike, plan_of
 from makeway.decide.analysis.alternation import FIRST_LOOK, log_time
 from makeway.decide.analysis.compare import ComparisonLimit, limit_holds, parse_limit
@@ -127,7 +127,7 @@ def compare_run(
                 kind=kind,
                 steps=steps,
                 warm_up=warm_up,
-                settings=((), words(plan.controls)),
+                settings=((), control_words(plan.controls)),
                 seed=seed,
                 marker=step_marker,
             )
