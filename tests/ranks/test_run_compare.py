@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,21 @@ def test_ctrl_c_in_the_middle_of_a_trial_ends_all_ranks(started: list[Started]) 
     code, _, said = job.ended()
     assert code == 1  # torchrun's own, for the signal that it caught
     assert "makeway run: exit code 1; " in said
+
+
+def test_a_rank_that_was_stopped_for_a_while_changes_nothing(plain: list[str], started: list[Started]) -> None:
+    job = Started(*COMPARE, "--json", "--", *TORCHRUN, PROGRAM, "--steps", "200")
+    started.append(job)
+    assert job.process.stderr is not None
+    seen = next(line for line in job.process.stderr if "rank 1 step 40 " in line)
+    stopped = next(pid for pid, line in job.alive().items() if PROGRAM in line and "--steps" in line and "-u" in line)
+    os.kill(stopped, signal.SIGSTOP)
+    time.sleep(0.5)
+    os.kill(stopped, signal.SIGCONT)
+    code, out, said = job.ended()
+    assert code == 0
+    assert json.loads(out)["problem"] is None
+    assert {seen.strip(), *losses(said)} <= set(plain)
 
 
 def test_a_restarted_job_is_compared_again(tmp_path: Path) -> None:

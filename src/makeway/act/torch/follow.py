@@ -66,7 +66,7 @@ class Followed:
 
     def group_goes(self) -> None:
         if self._follower is not None and self.switches:
-            self._follower.stop("the program destroyed its process group")
+            self._follower.stop(None)
 
     def at_exit(self) -> None:
         if self._follower is not None:
