@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from makeway.act.measure.job import Job
     from makeway.act.measure.outcome import Bench
     from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
+    from makeway.decide.analysis.compare import Comparison, compare
     from makeway.decide.planning.difference import PlanDifference, compare_plans
     from makeway.decide.planning.planner import plan
     from makeway.decide.planning.recorded import NothingToPlan, plan_recorded
@@ -49,6 +50,7 @@ _HOMES = {
     "Bench": "act.measure.outcome",
     "Checkup": "act.doctor.checkup",
     "CommFootprint": "values.collective",
+    "Comparison": "decide.analysis.compare",
     "Control": "values.control",
     "Demo": "act.measure.demo",
     "Device": "values.device",
@@ -78,6 +80,7 @@ _HOMES = {
     "analyze": "decide.analysis.analyze",
     "bench": "act.measure.bench",
     "blocks_beside": "model.residency",
+    "compare": "decide.analysis.compare",
     "compare_plans": "decide.planning.difference",
     "demo": "act.measure.demo",
     "doctor": "act.doctor.checkup",
@@ -112,6 +115,7 @@ __all__ = [
     "Bench",
     "Checkup",
     "CommFootprint",
+    "Comparison",
     "Control",
     "Demo",
     "Device",
@@ -142,6 +146,7 @@ __all__ = [
     "analyze",
     "bench",
     "blocks_beside",
+    "compare",
     "compare_plans",
     "demo",
     "doctor",

@@ -80,7 +80,15 @@ def analysis(timelines: list[Timeline]) -> Analysis:
         groups=cause_groups(causes),
         longest=tuple(causes),
         advice=(
-            Advice(title="let it in", why=NASTY, at_most_ns=9 * MS, cause="straggler", controls=(CommPriority(),)),
+            Advice(
+                text="let it in",
+                why=NASTY,
+                at_most_ns=9 * MS,
+                line="transfer",
+                cause="straggler",
+                predicted_gain_ns=4.0 * MS,
+                controls=(CommPriority(),),
+            ),
         ),
         notes=("a note " + "x" * 200,),
         timelines=tuple(timelines),

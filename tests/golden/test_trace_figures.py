@@ -11,7 +11,7 @@ import pytest
 from tests.recordings import RECORDINGS, needs_recordings
 
 from makeway.decide.analysis.figures import figures, step_figures
-from makeway.decide.analysis.findings import Figures
+from makeway.decide.analysis.findings import Figures, Slowdowns
 from makeway.decide.analysis.hta import hta_figures
 from makeway.decide.analysis.matching import match_collectives
 from makeway.decide.analysis.slowdown import slowdowns
@@ -117,24 +117,26 @@ def test_every_rank_has_come_before_any_leaves_a_matched_all_reduce(job: dict[st
 
 
 def test_gemms_beside_all_to_all_on_v100_run_up_to_a_seventh_longer() -> None:
-    found = slowdowns(timeline("torchrec/a2a_opt5_w4/rank0.json.gz").spans, 0)
-    ratios = {group.kernel: round(group.ratio, 2) for group in found.groups if group.kernel.startswith("volta_sgemm")}
-    assert ratios == {
-        "volta_sgemm_128x32_sliced1x4_nt": 1.14,
-        "volta_sgemm_128x32_nn": 1.10,
-        "volta_sgemm_128x64_tn": 1.00,
-    }
-    assert found.covered_ns / found.overlapped_ns == pytest.approx(0.56, abs=0.005)
+    result = compared("torchrec/a2a_opt5_w4/rank0.json.gz", 0)
+    ratios = {(group.kernel, round(group.ratio, 2)) for group in result.groups if "volta_sgemm" in group.kernel}
+    assert ratios == {("volta_sgemm_128x32_sliced1x4_nt", 1.14), ("volta_sgemm_128x32_nn", 1.10)}
+    assert result.covered_ns / result.overlapped_ns == pytest.approx(0.31, abs=0.005)
 
 
-def test_a_memory_bound_gemm_beside_all_reduce_on_a100_takes_almost_twice_as_long() -> None:
-    found = slowdowns(timeline("hta/a100_w2_rank0_collective_args.json.gz").spans, 0)
-    worst = found.groups[0]
-    assert "cutlass_80_tensorop_s1688gemm_256x64" in worst.kernel
-    assert (round(worst.ratio, 1), worst.beside_samples) == (1.9, 3)
+def test_kernels_of_a_short_recording_run_at_other_places_alone_than_beside_communication() -> None:
+    """In its steps a layer always or never runs beside all-reduce: x1.9 may be other work, so it is refused."""
+    result = compared("hta/a100_w2_rank0_collective_args.json.gz", 0)
+    assert result.groups == ()
+    assert max(item.ratio for item in result.refused) == pytest.approx(1.9, abs=0.05)
 
 
-def test_few_of_the_overlapped_kernels_of_the_a100_recommender_ever_ran_alone() -> None:
-    found = slowdowns(timeline("hta/a100_w8_rank3.json.gz").spans, 3)
-    assert found.covered_ns / found.overlapped_ns == pytest.approx(0.12, abs=0.005)
-    assert sum(group.cost_ns for group in found.groups) > 0
+def test_few_of_the_overlapped_kernels_of_the_a100_recommender_ever_ran_alone_at_the_same_place() -> None:
+    result = compared("hta/a100_w8_rank3.json.gz", 3)
+    assert result.covered_ns / result.overlapped_ns == pytest.approx(0.055, abs=0.005)
+    assert max(group.ratio for group in result.groups) < 1.5
+    assert sum(group.cost_ns for group in result.groups) > 0
+
+
+def compared(name: str, rank: int) -> Slowdowns:
+    recorded = timeline(name)
+    return slowdowns(recorded.spans, rank, step_starts_ns=[step.start_ns for step in recorded.steps])

@@ -139,7 +139,7 @@ def test_waiting_for_a_rank_moves_exposed_time_and_loses_none(recorded: Timeline
 def test_groups_keep_the_time_of_their_members(recorded: Timeline) -> None:
     causes = rank_causes(recorded, 0, A100)
     groups = cause_groups(causes)
-    assert sum(group.time_ns for group in groups) == sum(cause.time_ns for cause in causes)
+    assert sum(group.time_ns for group in groups) == sum(cause.cost_ns for cause in causes)
     assert sum(group.count for group in groups) == len(causes)
 
 

@@ -22,6 +22,7 @@ from makeway import (
     analysis_of,
     analyze,
     bench,
+    compare,
     compare_plans,
     export,
     inspect,
@@ -44,6 +45,8 @@ from makeway.act.measure.demo import DeviceMap, Recording
 from makeway.act.measure.experiment import Cell as ExperimentCell
 from makeway.act.measure.experiment import Experiment
 from makeway.act.measure.outcome import VariantResult
+from makeway.decide.analysis.many.analyze_job import Shard, ShardFile, analyze_job
+from makeway.decide.analysis.many.map_rank import MapOptions
 from makeway.decide.planning.recorded import NothingToPlan
 from makeway.model.validate.conccl import conccl_rows
 from makeway.show.blocks import Bars, Block, Cell, Column, Headline, HeatMap, Paragraph, Report, Section, Table
@@ -70,6 +73,9 @@ RESULTS: dict[str, Callable[[], object]] = {
         facts={"fp32_flops_per_s": 1.5e11, "copy_s_per_byte": 1.25e-10}, cores=2, rounds=7, machine="a host"
     ),
     "Checkup": doctor,
+    "Comparison": lambda: compare(
+        EXAMPLES / "recordings" / "ddp-gloo-2ranks", EXAMPLES / "recordings" / "ddp-gloo-2ranks-controlled", jobs=1
+    ),
     "Demo": lambda: demo_with(bench_with(wrong=None)),
     "Device": lambda: H100,
     "DeviceList": known_devices,
@@ -79,6 +85,7 @@ RESULTS: dict[str, Callable[[], object]] = {
     ),
     "Export": lambda: export(load_plan(EXAMPLES / "cpu-plan.toml"), "env"),
     "Inspection": lambda: inspect(EXAMPLES / "matmul.sm_90.cubin"),
+    "JobAnalysis": lambda: analyze_job([RECORDED], jobs=1, options=MapOptions(cached=False)),
     "NothingToPlan": lambda: NothingToPlan(reason="no rank has a step", device="A40", notes=()),
     "Plan": lambda: plan(load_preset("gemm-ar", H100), H100, timelines=True),
     "PlanDifference": lambda: compare_plans(
@@ -89,10 +96,13 @@ RESULTS: dict[str, Callable[[], object]] = {
         H100, parse_resources("threads=256,registers=98,smem=48KiB"), "nccl-2.32.3/ring-simple"
     ),
     "Run": example_run,
+    "ShardFile": lambda: ShardFile(
+        shard=Shard(index=1, of=2), path=Path("s"), traces=1, all_traces=2, trace_bytes=9_000, summary_bytes=90
+    ),
     "Sweep": lambda: sweep("comm-blocks", load_preset("gemm-ar", H100), H100),
     "Validation": lambda: validate(["dma"]),
 }
-WITHOUT_FIGURES = {"Checkup", "DryRun", "Export", "NothingToPlan"}  # they answer in words
+WITHOUT_FIGURES = {"Checkup", "DryRun", "Export", "NothingToPlan", "ShardFile"}  # they answer in words
 
 
 def bench_with(*, wrong: str | None) -> Bench:

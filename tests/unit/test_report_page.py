@@ -20,6 +20,8 @@ from makeway.decide.analysis.analyze import Analysis
 from makeway.decide.analysis.causes import cause_groups
 from makeway.decide.analysis.figures import figures
 from makeway.decide.analysis.findings import Advice, Cause, RankFindings
+from makeway.decide.analysis.ledger import job_ledger
+from makeway.decide.analysis.ledger_entries import local_ledger, rank_ledger
 from makeway.decide.analysis.what_if import Outcome, Replay, WhatIf
 from makeway.show.analysis import report, time_parts
 from makeway.show.blocks import Cell, Column, Table
@@ -48,17 +50,17 @@ def timeline(*spans: Span) -> Timeline:
     )  # fmt: skip
 
 
+def findings(rank: Rank, spans: list[Span]) -> RankFindings:
+    known = figures(spans)
+    ledger = rank_ledger(local_ledger(spans, known))
+    return RankFindings(rank=rank.rank, device=NASTY, source=rank.source, figures=known, ledger=ledger)
+
+
 def analysis(recorded: Timeline, *causes: Cause, advice: tuple[Advice, ...] = ()) -> Analysis:
+    ranks = tuple(findings(rank, [one for one in recorded.spans if one.rank == rank.rank]) for rank in recorded.ranks)
     return Analysis(
-        ranks=tuple(
-            RankFindings(
-                rank=rank.rank,
-                device=NASTY,
-                source=rank.source,
-                figures=figures([one for one in recorded.spans if one.rank == rank.rank]),
-            )
-            for rank in recorded.ranks
-        ),
+        ranks=ranks,
+        ledger=job_ledger([rank.ledger for rank in ranks]),
         causes=causes,
         groups=cause_groups(causes),
         longest=causes[:200],
@@ -83,7 +85,7 @@ RECORDED = timeline(
 FOUND = analysis(
     RECORDED,
     cause(40_000_000, 25_000_000),
-    advice=(Advice(title=NASTY, why=NASTY, at_most_ns=25_000_000, cause="straggler"),),
+    advice=(Advice(text=NASTY, why=NASTY, at_most_ns=25_000_000, line=NASTY, cause="straggler"),),
 )
 ANSWERS = WhatIf(
     rank=0,
@@ -209,7 +211,7 @@ def test_with_several_ranks_the_headline_is_of_the_one_with_most_exposed_time() 
     both = timeline(span("comm", 0, 5_000_000), span("comm", 0, 9_000_000, rank=1))
     words = Elements(analysed(analysis(both), None)).words
     assert "9.00 ms of communication is exposed on rank 1: 100 % of the recorded 9.00 ms imported" in words
-    assert "the most of 2 ranks; the least is 5.00 ms" in words
+    assert "9.00 ms of 9.00 ms of communication is exposed on rank 1, the most of 2 ranks" in words
 
 
 def test_a_record_without_communication_and_one_that_hides_it_all_say_so() -> None:

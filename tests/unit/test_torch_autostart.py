@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import HashStore
 from makeway.act.cpu.cores import place_on_host
 from makeway.act.launch.environment import rank_of
 from makeway.act.launch.receipt_file import ReceiptFile, read_receipt_files
-from makeway.act.torch.meeting import _all_present
+from makeway.act.torch.meeting import all_present
 from makeway.act.torch.process import Process
 from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, parse_control
 from makeway.values.receipt import Receipt, Status
@@ -199,7 +199,7 @@ def test_ranks_go_on_together_or_not_at_all(coming: int) -> None:
     patience = timedelta(seconds=60 if coming == 3 else 0.2)
 
     def come() -> None:
-        answers.append(_all_present(store, 3, "meeting", patience))
+        answers.append(all_present(store, 3, "meeting", patience))
 
     threads = [threading.Thread(target=come) for _ in range(coming)]
     for thread in threads:
@@ -211,5 +211,5 @@ def test_ranks_go_on_together_or_not_at_all(coming: int) -> None:
 
 def test_a_rank_that_comes_after_the_others_have_left_is_not_let_in() -> None:
     store = HashStore()
-    assert not _all_present(store, 2, "meeting", timedelta(seconds=0.1))
-    assert not _all_present(store, 2, "meeting", timedelta(seconds=60))
+    assert not all_present(store, 2, "meeting", timedelta(seconds=0.1))
+    assert not all_present(store, 2, "meeting", timedelta(seconds=60))

@@ -370,3 +370,49 @@ def test_the_collectives_of_a_real_trace_carry_their_sizes() -> None:
     assert 6637568 * 4 in {exchange.in_bytes for exchange in reduces}
     assert read.ranks[0].library == "nccl-2.17.1"
     assert [step.number for step in read.steps] == [4, 5, 6]
+
+
+# --- the host ----------------------------------------------------------------------------------
+
+
+def test_calls_that_keep_the_host_from_launching_are_kept_with_their_times(tmp_path: Path) -> None:
+    loading = {"ph": "X", "cat": "user_annotation", "name": "enumerate(DataLoader)#_Iter.__next__", "ts": 5, "dur": 20}
+    read = timeline(
+        tmp_path,
+        kernel(),
+        call("cudaStreamSynchronize", 40, 2),
+        call("cudaDeviceSynchronize", 42, 3),
+        call("cudaMalloc", 50, 4),
+        call("cudaMallocAsync", 60, 5),
+        call("cudaEventQuery", 70, 6),
+        loading,
+    )
+    calls = {(item.kind, item.start_ns, item.end_ns) for item in read.host}
+    assert calls == {
+        ("synchronisation", 40_000, 45_000),
+        ("allocator", 50_000, 53_000),
+        ("loading", 5_000, 25_000),
+    }
+
+
+def test_kernels_of_operators_with_the_same_input_sizes_have_the_same_number(tmp_path: Path) -> None:
+    def operator(number: int, sizes: list[list[int]]) -> dict[str, Any]:
+        args = {"External id": number, "Input Dims": sizes}
+        return {"ph": "X", "cat": "cpu_op", "name": "aten::cat", "ts": 1, "dur": 2, "args": args}
+
+    def launched(number: int, correlation: int) -> dict[str, Any]:
+        args: dict[str, Any] = {"External id": number}
+        return kernel(ts=10 * number + correlation % 100, correlation=correlation, **args)
+
+    read = timeline(
+        tmp_path,
+        *(operator(number, [[8, 4 * number]] if number == 3 else [[8, 4]]) for number in (1, 2, 3)),
+        operator(99, [[8, 4]]),
+        *(launched(number, 100 + number) for number in (1, 2, 3, 4)),
+        launched(99, 99),  # as before 2022: the number of the call
+    )
+    first, second, third, unknown, old = (span.inputs for span in read.spans)
+    assert first == second
+    assert first is not None
+    assert third not in (None, first)
+    assert (unknown, old) == (None, None)

@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 from makeway.decide.analysis.findings import NO_MATCHING, Advice
 from makeway.decide.analysis.matching import match_collectives
 from makeway.decide.analysis.recorded import MOST_OPERATIONS, recorded_step, with_arrivals
-from makeway.decide.analysis.what_if import Outcome, Replay, WhatIf, what_if, with_gains
-from makeway.values.control import CommPriority
+from makeway.decide.analysis.what_if import (
+    MOST_JUDGED_BLOCKS,
+    NOT_JUDGED,
+    Outcome,
+    Replay,
+    WhatIf,
+    standard_controls,
+    what_if,
+    with_gains,
+)
+from makeway.model.simulate.predict import Settings, predicted_run
+from makeway.values.control import CommPriority, SmPartition
 from makeway.values.device import load_device
 from makeway.values.errors import UnsupportedError
 from makeway.values.kernel import KernelResources, Launch
@@ -147,7 +157,9 @@ def test_a_record_without_collectives_or_resources_says_why_it_cannot_be_replaye
 
 
 def test_advice_takes_the_best_predicted_gain_of_its_controls() -> None:
-    advice = Advice(title="x", why="y", at_most_ns=100, cause="no-room", controls=(CommPriority(),))
+    advice = Advice(
+        text="x", why="y", at_most_ns=100, line="exposed: no room", cause="no-room", controls=(CommPriority(),)
+    )
     answers = WhatIf(
         rank=0,
         device="A100",
@@ -155,14 +167,73 @@ def test_advice_takes_the_best_predicted_gain_of_its_controls() -> None:
         outcomes=(Outcome(control=CommPriority(), gain_ns=40.0),),
         assumed=(),
     )
-    (item,) = with_gains((advice,), answers, worth_ns=1.0)
-    assert item.predicted_gain_ns == 40.0
+    (item,) = with_gains((advice,), answers, no_answers=None, ranks=())
+    assert (item.predicted_gain_ns, item.why_no_gain) == (40.0, None)
     worse = replace(answers, outcomes=(Outcome(control=CommPriority(), gain_ns=-3.0),))
-    (item,) = with_gains((advice,), worse, worth_ns=1.0)
+    (item,) = with_gains((advice,), worse, no_answers=None, ranks=())
     assert item.predicted_gain_ns is None
     assert item.controls == ()
+    assert "priority loses" in (item.why_no_gain or "")
+    (item,) = with_gains((advice,), None, no_answers="not requested", ranks=())
+    assert item.why_no_gain == "not simulated: not requested"
+    more = replace(answers, outcomes=(Outcome(control=CommPriority(), gain_ns=400.0),))
+    (item,) = with_gains((advice,), more, no_answers=None, ranks=())
+    assert item.predicted_gain_ns == 100.0  # no more than its line can give
 
 
 @pytest.mark.parametrize(("predicted", "trusted"), [(1_050.0, True), (1_200.0, False), (880.0, False)])
 def test_a_replay_far_off_is_not_trusted(predicted: float, trusted: bool) -> None:
     assert Replay(recorded_ns=1_000, predicted_ns=predicted).trusted is trusted
+
+
+# --- what is in force already ------------------------------------------------------------------
+
+
+def urgent(span: Span, priority: int) -> Span:
+    return replace(span, priority=priority)
+
+
+def test_a_priority_that_the_library_sets_itself_is_not_recommended() -> None:
+    spans = (urgent(gemm(0, 1_000), 0), urgent(ring(500, 1_500), -1), urgent(gemm(1_000, 2_000), 0))
+    step = recorded_step(timeline(*spans), 0, device=A100)
+    assert [item.control for item in step.in_force] == [CommPriority()]
+    outcome = next(item for item in what_if(step).outcomes if item.control == CommPriority())
+    assert outcome.gain_ns is None
+    assert "already in force" in (outcome.why_not or "")
+    same = (urgent(gemm(0, 1_000), 0), urgent(ring(500, 1_500), 0))
+    assert recorded_step(timeline(*same), 0, device=A100).in_force == ()
+
+
+def test_sms_that_persistent_kernels_leave_free_are_set_apart_already() -> None:
+    blocks = A100.sms - 20
+    names = ("attention", "grouped_gemm")
+    spans = [gemm(1_000 * at, 1_000 * at + 900, blocks=blocks, name=names[at % 2]) for at in range(4)]
+    step = recorded_step(timeline(*spans, ring(500, 1_500)), 0, device=A100)
+    assert [item.control for item in step.in_force] == [SmPartition(20)]
+    assert "88 blocks on 108 SMs" in step.in_force[0].evidence
+    assert not any(isinstance(control, SmPartition) for control in standard_controls(step))
+    alone = [replace(span, name="one_small_kernel") for span in spans]
+    assert recorded_step(timeline(*alone, ring(500, 1_500)), 0, device=A100).in_force == ()
+
+
+def test_what_if_simulates_a_bounded_number_of_operations() -> None:
+    step = recorded_step(timeline(gemm(0, 1_000), ring(1_002, 1_500), gemm(1_502, 2_500)), 0, device=A100)
+    outcomes = what_if(step, most_operations=2 * len(step.workload.operations)).outcomes
+    simulated = [item for item in outcomes if item.gain_ns is not None]
+    assert len(simulated) == 1
+    assert all("makeway plan" in (item.why_not or "") for item in outcomes if item.gain_ns is None)
+
+
+def test_a_bounded_what_if_leaves_steps_of_many_blocks_to_the_class_engine_and_says_so() -> None:
+    step = recorded_step(timeline(gemm(0, 1_000), ring(1_002, 1_500), gemm(1_502, 2_500)), 0, device=A100)
+    first, *others = step.workload.operations
+    assert isinstance(first, KernelOp)
+    assert isinstance(first.work, Measured)
+    large = replace(first, work=replace(first.work, blocks=MOST_JUDGED_BLOCKS))
+    many = replace(step, workload=replace(step.workload, operations=(large, *others)))
+    bound = 100 * len(step.workload.operations)
+    assert NOT_JUDGED not in what_if(step, most_operations=bound).assumed
+    answers = what_if(many, most_operations=bound)
+    assert NOT_JUDGED in answers.assumed
+    equal = predicted_run(many.workload, A100, (), Settings(engine="class")).result
+    assert answers.replay.predicted_ns == equal.end_ns - min(times.started_ns for times in equal.times)

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from makeway.cli.many import many_traces, run_job
 from makeway.cli.output import add_output_options, show, show_reading, show_stage
 from makeway.cli.streams import say
 from makeway.decide.analysis.analyze import analyze
@@ -20,8 +21,10 @@ examples:
   makeway analyze rank*.json --step 12 --html why.html --perfetto why.json
   makeway analyze report.sqlite --device H100-SXM5-80GB --json
   makeway analyze traces/ --fail-if 'exposed>20%'
+  makeway analyze traces/ --on dask://head:8786      thousands of ranks, read by a cluster
 
-reads PyTorch profiler (Kineto) JSON, plain or gzip, Nsight Systems sqlite and rocprofv3 JSON
+reads JSON of PyTorch's profiler (GPU jobs, and Gloo jobs on CPUs) and of JAX's, plain or gzip, Nsight Systems reports
+and databases, and rocprofv3 JSON; directories with all below them; s3:// and other places of fsspec
 """
 _MOST_DIGITS = 15  # of a step's number
 
@@ -38,16 +41,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hta-compatible", action="store_true", help="figures by HolisticTraceAnalysis' rules")
     parser.add_argument("--no-what-if", action="store_true", help="do not simulate controls on the recorded step")
     parser.add_argument("--jobs", metavar="N", type=int, help="processes that read traces (default: one per core)")
+    parser.add_argument("--on", metavar="ENGINE", help="summarise ranks on local, dask://HOST:PORT, mpi or slurm")
+    parser.add_argument("--shard", metavar="I/N", type=str, help="summarise every Nth trace only, for makeway merge")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="the summaries of --shard")
+    parser.add_argument("--no-cache", action="store_true", help="read every trace again, even if it is summarised")
     add_output_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.on or options.shard or options.out or many_traces(options.paths):
+        return run_job(options)
     threshold = parse_threshold(options.fail_if) if options.fail_if else None
     try:
         analysis = analyze(
             options.paths,
             device=load_device(options.device) if options.device else None,
-            step=_step(options.step),
+            step=step_number(options.step),
             comm_names=options.comm_names,
             hta_compatible=options.hta_compatible,
             what_if=not options.no_what_if,
@@ -71,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if missed else 0
 
 
-def _step(text: str) -> int | None:
+def step_number(text: str) -> int | None:
     if text == "all":
         return None
     if not text.isdecimal() or len(text) > _MOST_DIGITS:

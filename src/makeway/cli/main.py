@@ -19,11 +19,13 @@ from makeway.values.errors import MakewayError, printable, suggestion
 COMMANDS = {
     "analyze": "profiler traces: exposed communication, waiting, causes, advice with predicted gains",
     "bench": "a workload on real ranks: sequential, overlapped, under each control, and as planned",
+    "compare": "two recordings of a program: what changed, with spread, an interval and a verdict",
     "demo": "the whole story on this machine: real ranks, simulated GPUs, a real recording; one page",
     "devices": "device facts and their sources",
     "doctor": "what this machine offers and which controls work here; --self-test proves them, --calibrate measures",
     "export": "a plan as environment variables, tuner file, framework options or compiler flags",
     "inspect": "resources of every kernel in a cubin, fatbin, shared library or hsaco",
+    "merge": "the shards of a job of thousands of ranks, analysed on many machines, to one answer",
     "plan": "choose the controls for a workload or a recorded step, and say why",
     "residency": "does a collective's block fit beside a kernel; which pad or thread count makes room",
     "run": "run an unmodified program under a plan, and check that each control took effect",
@@ -48,6 +50,9 @@ class Parser(argparse.ArgumentParser):
     """argparse that answers a wrong option in two lines: what is wrong, and the command's usage."""
 
     given: Sequence[str] = ()  # the words of the command line that this parser reads
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)  # an abbreviation changes its meaning with the next new option
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self.given = list(sys.argv[1:] if args is None else args)

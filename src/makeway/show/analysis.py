@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from makeway.decide.analysis.analyze import Analysis
-from makeway.decide.analysis.findings import RankFindings, Slowdown
+from makeway.decide.analysis.findings import Advice, RankFindings, Slowdown
 from makeway.decide.analysis.names import short_name
 from makeway.show.analysis_details import (
     FIGURE_COLUMNS,
@@ -17,9 +17,10 @@ from makeway.show.analysis_details import (
     what_if_sections,
 )
 from makeway.show.analysis_evidence import communication_data, communication_sections
-from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Go, Headline, Paragraph, Part, Report, Section, Table
+from makeway.show.analysis_ledger import headline, lead, ledger_data, ledger_sections, rank_ledger_sections
+from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Go, Paragraph, Part, Report, Section, Table
 from makeway.show.data import milliseconds, record
-from makeway.show.numbers import count, number, percent, time_text
+from makeway.show.numbers import count, number, time_text
 from makeway.show.provenance import provenance
 from makeway.values.control import control_word
 from makeway.values.errors import InputError
@@ -37,12 +38,14 @@ def report(analysis: Analysis, *, arguments: str = "") -> Report:
     return Report(
         result="analysis",
         over=f"makeway analyze, {count(len(analysis.ranks), 'rank')}",
-        headline=_headline(analysis),
-        lead=(_lead(analysis),),
+        headline=headline(analysis),
+        lead=(lead(analysis),),
         sections=(
+            *ledger_sections(analysis),
+            *rank_ledger_sections(analysis),
+            Section(name="advice", title="Advice", blocks=(_advice_table(analysis),)),
             Section(name="time", title="Where the time went", blocks=(_time_bars(analysis),), detail=True),
             Section(name="per-rank", title="Ranks", blocks=_rank_blocks(analysis)),
-            Section(name="advice", title="Advice", blocks=(_advice_table(analysis),)),
             *what_if_sections(analysis),
             Section(name="causes", title="Causes", blocks=(_group_table(analysis),)),
             *slowdown_sections(analysis),
@@ -70,53 +73,6 @@ def report(analysis: Analysis, *, arguments: str = "") -> Report:
 
 def _names(names: Iterable[str | None]) -> str:
     return ", ".join(sorted({name for name in names if name})) or "not recorded"
-
-
-# --- the verdict -----------------------------------------------------------------------------------
-
-
-def _headline(analysis: Analysis) -> Headline:
-    """The one number that matters: the most exposed communication of any rank."""
-    worst, figures = analysis.worst, analysis.worst.figures
-    if not figures.comm_ns:
-        return Headline(sentence=_without_communication(analysis), origin=analysis.origin)
-    if not figures.exposed_ns:
-        sentence = f"All {time_text(figures.comm_ns)} of communication run beside compute"
-        return Headline(sentence=sentence, origin=analysis.origin, value=0.0, unit="ms")
-    where = f" on rank {worst.rank}" if len(analysis.ranks) > 1 else ""
-    sentence = (
-        f"{time_text(figures.exposed_ns)} of communication is exposed{where}: "
-        f"{percent(figures.exposed_percent or 0.0)} of the recorded {time_text(figures.span_ns)}"
-    )
-    return Headline(sentence=sentence, origin=analysis.origin, value=figures.exposed_ns / _MS, unit="ms")
-
-
-def _without_communication(analysis: Analysis) -> str:
-    recorded = f"in the recorded {time_text(analysis.worst.figures.span_ns)}"
-    if not analysis.communication.missing:
-        return f"No communication {recorded}"
-    return f"No communication recognised {recorded}, though the job has {analysis.communication.world} ranks"
-
-
-def _lead(analysis: Analysis) -> Paragraph:
-    several = len(analysis.ranks) > 1
-    sentences = ["Exposed means that no compute runs beside it."]
-    if several:
-        least = min(rank.figures.exposed_ns for rank in analysis.ranks)
-        sentences.append(f"This is the most of {len(analysis.ranks)} ranks; the least is {time_text(least)}.")
-    matching = analysis.matching
-    if matching.straggler_rank is not None and matching.straggler_share is not None:
-        sentences.append(
-            f"Rank {matching.straggler_rank} arrives last: {percent(100 * matching.straggler_share)} of all waiting "
-            "inside collectives is for it."
-        )
-    largest = next((group for group in analysis.groups if group.of == "exposed"), None)
-    if largest is not None:
-        where = " on the rank with most of it" if several else ""
-        sentences.append(
-            f"The largest cause of exposed time is {largest.kind}: {time_text(largest.most_on_one_rank_ns)}{where}."
-        )
-    return Paragraph(text=" ".join(sentences), origin=analysis.origin)
 
 
 # --- ranks -----------------------------------------------------------------------------------------
@@ -193,22 +149,24 @@ def _rank_row(rank: RankFindings) -> tuple[Cell, ...]:
 def _advice_table(analysis: Analysis) -> Table:
     return Table(
         name="advice-table",
-        caption="What to change; the most it can gain is the time that its cause accounts for.",
+        caption="What to change; the most it can gain is the time that it accounts for in the ledger.",
         origin=analysis.origin,
         columns=(
             Column("change", "wide"),
             Column("at most ms", "number", None, "per rank"),
-            Column("gain ms", "number", "predicted", "by the simulator, for the recorded step"),
-            Column("control", "name", None, "none: change the program"),
+            Column(
+                "predicted gain", "wide", "predicted", "by the simulator, for the recorded step; or why there is none"
+            ),
+            Column("line", "name", None, "of the ledger, which holds at least that much", brief=False),
             Column("cause", brief=False),
             Column("why", "wide", brief=False),
         ),
         rows=tuple(
             (
-                Cell(item.title),
+                Cell(item.text),
                 number(item.at_most_ns, scale=_MS),
-                number(item.predicted_gain_ns, scale=_MS),
-                Cell(", ".join(map(control_word, item.controls)) or "–"),
+                _gain(item),
+                Cell(item.line),
                 Cell(item.cause),
                 Cell(item.why),
             )
@@ -218,6 +176,13 @@ def _advice_table(analysis: Analysis) -> Table:
         filtered=True,
         brief_rows=5,
     )
+
+
+def _gain(item: Advice) -> Cell:
+    if item.predicted_gain_ns is None:
+        return Cell(f"none: {item.why_no_gain}" if item.why_no_gain else "none")
+    controls = ", ".join(map(control_word, item.controls))
+    return Cell(f"{item.predicted_gain_ns / _MS:,.3f} ms by {controls}", item.predicted_gain_ns / _MS)
 
 
 def _group_table(analysis: Analysis) -> Table:
@@ -311,12 +276,14 @@ def _data(analysis: Analysis) -> dict[str, Any]:
             "straggler_share": matching.straggler_share,
         },
         "communication": communication_data(analysis),
+        "ledger": ledger_data(analysis.ledger),
         "spans": analysis.spans,
         "occupancy": {"kernels": kernels, "kineto_wrong": wrong},
         "causes": [record(group) for group in analysis.groups],
-        "longest_causes": [record(cause, without=("at_ns",)) for cause in analysis.longest],
+        "longest_causes": [record(cause, without=("at_ns", "collective_ns")) for cause in analysis.longest],
         "slowdown": [_slowdown_data(group) for group in analysis.slowdowns.groups],
-        "slowdown_coverage": record(analysis.slowdowns, without=("groups",)),
+        "slowdown_refused": [record(item) for item in analysis.slowdowns.refused],
+        "slowdown_coverage": record(analysis.slowdowns, without=("groups", "refused")),
         "advice": [record(item) for item in analysis.advice],
         "what_if": _what_if_data(analysis),
     }
@@ -328,10 +295,11 @@ def _data(analysis: Analysis) -> dict[str, Any]:
 
 def _rank_data(rank: RankFindings) -> dict[str, Any]:
     return {
-        **record(rank, without=("figures", "steps", "slowdowns", "notes")),
+        **record(rank, without=("figures", "ledger", "steps", "slowdowns", "notes")),
         **record(rank.figures),
+        "ledger": ledger_data(rank.ledger),
         "steps": [{"step": step.number, **record(step.figures)} for step in rank.steps],
-        "slowdown_coverage": record(rank.slowdowns, without=("groups",)),
+        "slowdown_coverage": record(rank.slowdowns, without=("groups", "refused")),
     }
 
 
@@ -341,6 +309,7 @@ def _slowdown_data(group: Slowdown) -> dict[str, Any]:
         "rank": group.rank,
         "blocks": group.blocks,
         "ratio": group.ratio,
+        "separated": group.separated,
         "alone_us": group.alone_ns / _US,
         "alone_spread_us": group.alone_spread_ns / _US,
         "alone_samples": group.alone_samples,

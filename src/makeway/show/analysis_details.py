@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from makeway.decide.analysis.analyze import Analysis
 from makeway.decide.analysis.findings import Figures
-from makeway.decide.analysis.names import without_arguments
+from makeway.decide.analysis.names import short_name, without_arguments
 from makeway.decide.analysis.what_if import TRUSTED_ERROR, WhatIf
 from makeway.show.blocks import Cell, Column, Lines, Notes, Paragraph, Section, Table
-from makeway.show.numbers import number, percent, time_text
+from makeway.show.numbers import count, number, percent, time_text
 from makeway.show.tracks import RankTracks, rank_tracks
 from makeway.values.control import control_word, describe
 
@@ -100,13 +100,24 @@ def _control_table(answers: WhatIf) -> Table:
 def slowdown_sections(analysis: Analysis) -> tuple[Section, ...]:
     """Kernels that ran both alone and beside communication, where there are any."""
     slow, origin = analysis.slowdowns, analysis.origin
+    refused = (
+        f"{count(len(slow.refused), 'kernel')} of one name and grid {'is' if len(slow.refused) == 1 else 'are'} no "
+        f"evidence, for example {short_name(slow.refused[0].kernel)} (x{slow.refused[0].ratio:.2f}): "
+        f"{slow.refused[0].why}."
+        if slow.refused
+        else ""
+    )
     if not slow.groups:
-        return ()
+        named = Paragraph(text=f"No kernel shows a slow-down. {refused}", origin=origin)
+        return (Section(name="slowdowns", title="Slow-downs", blocks=(named,)),) if slow.refused else ()
     share = "" if slow.covered_percent is None else f" ({percent(slow.covered_percent)})"
     summary = (
         f"These kernels ran often enough both alone and beside communication: {time_text(slow.covered_ns)} of the "
         f"{time_text(slow.overlapped_ns)} of compute beside communication{share}."
     )
+    if slow.gemm_ratio is not None:
+        summary += f" GEMMs take {slow.gemm_ratio:.2f} times as long beside communication."
+    summary = f"{summary} {refused}".strip()
     table = Table(
         name="slowdown-table",
         caption="Medians, ± interquartile range, and launches.",

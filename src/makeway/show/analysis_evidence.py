@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from makeway.decide.analysis.analyze import Analysis
+from makeway.decide.analysis.many.job import JobAnalysis
 from makeway.show.blocks import Cell, Column, Section, Table
 from makeway.show.data import milliseconds
 from makeway.show.numbers import number
@@ -20,7 +21,7 @@ def rule_text(rule: CommRule | None) -> str:
     return rule.by if rule.library is None else f"{rule.by}: {rule.library}"
 
 
-def communication_sections(analysis: Analysis) -> tuple[Section, ...]:
+def communication_sections(analysis: Analysis | JobAnalysis) -> tuple[Section, ...]:
     """The rules that matched, and the candidates; nothing where there is neither."""
     evidence = analysis.communication
     if not evidence.matched and not evidence.unclaimed:
@@ -34,7 +35,7 @@ def communication_sections(analysis: Analysis) -> tuple[Section, ...]:
     )
 
 
-def _matched_table(analysis: Analysis) -> Table:
+def _matched_table(analysis: Analysis | JobAnalysis) -> Table:
     return Table(
         name="comm-rules",
         caption="Kernels and copies that count as communication, by the rule that says so.",
@@ -59,7 +60,7 @@ def _matched_table(analysis: Analysis) -> Table:
     )
 
 
-def _candidate_table(analysis: Analysis) -> Table:
+def _candidate_table(analysis: Analysis | JobAnalysis) -> Table:
     return Table(
         name="comm-candidates",
         caption="Compute kernels whose names speak of communication; --comm-names counts them as such.",
@@ -83,7 +84,7 @@ def _candidate_table(analysis: Analysis) -> Table:
     )
 
 
-def communication_data(analysis: Analysis) -> dict[str, Any]:
+def communication_data(analysis: Analysis | JobAnalysis) -> dict[str, Any]:
     """The key `communication` of `makeway analyze --json`."""
     evidence = analysis.communication
     return {

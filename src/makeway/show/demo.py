@@ -84,7 +84,7 @@ def _story(demo: Demo, recording: Report) -> list[str]:
         *(f"   {_map_sentence(each)}" for each in demo.maps),
         f"   ConCCL's ladder on MI300X, share of ideal: {_ladder_text(demo.ladder)}.",
         f"3. A step of {demo.recording.name}: {recording.headline.sentence} ({recording.headline.origin}).",
-        f"   Plan for it: {plan} (predicted)." + (f" First advice: {advice[0].title}." if advice else ""),
+        f"   Plan for it: {plan} (predicted)." + (f" First advice: {advice[0].text}." if advice else ""),
         _ORIGINS,
     ]
 

@@ -35,7 +35,7 @@ from makeway.values.device import Device
 from makeway.values.timeline import Timeline
 from makeway.values.workload import Workload
 
-_SPAN_DETAILS = ("launch", "launched_ns", "exchange", "priority", "rule")  # that simulated spans do not have
+_SPAN_DETAILS = ("launch", "launched_ns", "exchange", "priority", "rule", "inputs")  # that simulated spans do not have
 
 
 def report(result: Prediction | Sweep, *, arguments: str = "") -> Report:

@@ -14,12 +14,16 @@ from makeway.values.recorded_device import RecordedLimits
 # copy: communication on copy engines (peer to peer); memory: copies to and from the host, within the device, and fills.
 SpanKind = Literal["compute", "comm", "copy", "memory"]
 Origin = Literal["measured", "imported", "predicted"]
+# synchronisation: blocked until the GPU is done; loading: fetching the next batch; allocator: device memory.
+HostCallKind = Literal["synchronisation", "loading", "allocator"]
 Evidence = Literal[
     "own-pattern",  # the user's --comm-names
     "name",  # a bundled pattern of a library's kernel names
     "metadata",  # the profiler recorded a collective's arguments with the kernel
     "record_param_comms",  # PyTorch launched it inside a collective call
     "nvtx-range",  # launched inside a range that NCCL marks
+    "backend-range",  # a range that PyTorch's backend records while a collective of CPU ranks runs
+    "xla-operation",  # the operation of a compiled program is a collective, or devices meet in it
     "peer-copy",  # a copy between two GPUs
 ]
 
@@ -60,6 +64,7 @@ class Span:
     exchange: Exchange | None = None
     priority: int | None = None  # of its stream; lower is more urgent, as CUDA counts
     rule: CommRule | None = None  # why it counts as communication; None: it does not, or nothing says why
+    inputs: int | None = None  # stands for the input sizes of the operator that launched it; equal sizes, equal number
 
     def __post_init__(self) -> None:
         if self.end_ns < self.start_ns:
@@ -106,6 +111,16 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostCall:
+    """A stretch of time in which the host did something that keeps it from launching kernels."""
+
+    rank: int
+    kind: HostCallKind
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
     """One recorded rank, its GPU, and what its record lacks."""
 
@@ -131,6 +146,7 @@ class Timeline:
     ranks: tuple[Rank, ...] = ()
     steps: tuple[Step, ...] = ()
     waits: tuple[Wait, ...] | None = None  # None: the record has no synchronisation events
+    host: tuple[HostCall, ...] = ()  # calls that keep the host from launching, disjoint per rank and kind
 
     def of(self, *kinds: SpanKind, rank: int = 0) -> list[Span]:
         """The spans of these kinds on one rank."""

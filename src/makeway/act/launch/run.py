@@ -14,6 +14,7 @@ from makeway.act.launch.environment import Needs, Route, Variable, needs_of, ran
 from makeway.act.launch.mpi import with_exports
 from makeway.act.launch.outcome import Outcome, outcomes
 from makeway.act.launch.receipt_file import read_receipt_files
+from makeway.act.launch.step_files import AtSteps
 from makeway.act.launch.supervise import supervise
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.preload.receipts import read_receipts
@@ -26,7 +27,7 @@ from makeway.values.errors import InputError, MakewayError
 from makeway.values.plan import Plan
 from makeway.values.support import Platform
 
-_RECEIPT_FILES = ("launch-*", "torch-*.json", "tuner-*")
+_RECEIPT_FILES = ("launch-*", "torch-*.json", "steps-*.json", "tuner-*")
 _VERSION_WAIT_S = 20.0
 Warn = Callable[[str], None]
 
@@ -72,13 +73,14 @@ def run(
     stdout: int | None = None,
     platform: Platform | None = None,
     warn: Warn = lambda message: None,
+    at_steps: AtSteps | None = None,
 ) -> Run:
     """Run the command under the plan and wait for its end.
 
     `force` replaces variables that the user has set to something else. Receipts are kept in the directory `receipts`,
     by default only as long as the program runs. `stdout` is a descriptor in place of the program's standard output.
-    `platform` is that of the GPUs, by default of those that this machine has.
-    Call it from the main thread of a process without other children.
+    `platform` is that of the GPUs, by default of those that this machine has. `at_steps`: what processes do at the
+    program's steps. Call it from the main thread of a process without other children.
     """
     plan = plan_of(plan)
     _check_program(command, environ)
@@ -88,10 +90,14 @@ def run(
         route, no_shim = _route(plan, needs, directory, warn)
         route = replace(route, tuner=_tuner(plan, needs, directory, warn))
         settings = needs.settings | route.variables(environ)
+        if at_steps is not None:
+            settings |= at_steps.variables(directory)
         launched = with_exports(command, settings, environ, _version)
         for note in filter(None, (launched.note, _pads_all(plan))):
             warn(note)
         ended = supervise(launched.arguments, {**environ, **settings}, stdout=stdout)
+        if at_steps is not None:
+            at_steps.read(directory)
         launches = read_receipts(directory)
         at_start = receipts_at_start(plan, needs, no_shim=no_shim)
         tallies = read_tallies(directory)

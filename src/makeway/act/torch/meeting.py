@@ -27,7 +27,7 @@ def met(group: dist.ProcessGroup, *, number: int, patience: timedelta = PATIENCE
         raise UnsupportedError(
             f"copies through shared memory need ranks that share a host: {place[1]} of {ranks} ranks run on this one"
         )
-    if not _all_present(dist.distributed_c10d._get_process_group_store(group), ranks, f"makeway/{number}", patience):
+    if not all_present(dist.distributed_c10d._get_process_group_store(group), ranks, f"makeway/{number}", patience):
         raise MakewayError(
             f"not all {ranks} ranks signed in within {patience.total_seconds():g} s to share memory; start every rank "
             "under the same plan"
@@ -44,7 +44,7 @@ def shared_memory(group: dist.ProcessGroup | None) -> DirectGroup:
     return DirectGroup(group, timeout_s=timeout.total_seconds())
 
 
-def _all_present(store: Store, ranks: int, key: str, patience: timedelta) -> bool:
+def all_present(store: Store, ranks: int, key: str, patience: timedelta) -> bool:
     """True when all ranks have signed in; every rank gets the same answer."""
     verdict = f"{key}/verdict"
     if store.add(f"{key}/present", 1) == ranks:

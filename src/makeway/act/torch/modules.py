@@ -20,6 +20,7 @@ from makeway.act.cpu.direct import DirectGroup
 from makeway.act.launch.receipt_file import ReceiptFile
 from makeway.act.torch.collectives import Copies
 from makeway.act.torch.ddp import OWN_HOOK, Gradients, add_hook, buckets_receipt, no_hook, smaller_buckets
+from makeway.act.torch.reducers import Switched
 from makeway.act.torch.replacing import Original, replaced, stand_in
 from makeway.values.control import Chunks, Control, CopyEngine
 from makeway.values.errors import MakewayError
@@ -44,8 +45,10 @@ class Modules:
         self.copy: CopyEngine | None = None  # while it is in force
         self.gradients: list[Gradients] = []
         self.copies = Copies(on_change=self.record_copies)  # of collectives that the program calls itself
+        self.switched: Switched | None = None  # where the plan may change between steps
         self._share, self._file = share, file
         self._cut = False
+        self._past: weakref.WeakKeyDictionary[DistributedDataParallel, Copies] = weakref.WeakKeyDictionary()
 
     @contextmanager
     def watched(self, *, copy: CopyEngine | None) -> Iterator[None]:
@@ -81,7 +84,12 @@ class Modules:
             if not self._cut:  # one module whose gradients were cut is enough
                 self._file.set(receipt)
             self._cut = self._cut or receipt.status == "applied"
-        if self.copy is not None and _may_be_hooked(module):
+        if self.switched is not None:
+            direct = self._share(module.process_group) if self.switched.copies and _may_be_hooked(module) else None
+            self.switched.add(module, direct, chosen=any(original.given.get(name) is not None for name in _CAPS))
+            if direct is not None and self.copy is not None:
+                _WAITING[module] = direct
+        elif self.copy is not None and _may_be_hooked(module):
             # All ranks of the group meet here anyway.
             _WAITING[module] = self._share(module.process_group)
 
@@ -98,9 +106,37 @@ class Modules:
             else:
                 left = functools.partial(_ranks_left, weakref.ref(module))
                 state = Gradients(module, direct, on_change=self.record_copies, ranks_left=left)
+                state.copies = self._past.pop(module, state.copies)
                 add_hook(module, state)
                 self.gradients.append(state)
         return original()
+
+    def switch(self, *, copy: CopyEngine | None, chunks: Chunks | None) -> None:
+        """Other controls from the next step on; every rank must do so between the same collectives.
+
+        A hook cannot be taken from a reducer and a bucket size cannot change, so modules get a new reducer.
+        """
+        assert self.switched is not None
+        self.copy, self.chunks = copy, chunks
+        self.record_copies()
+        for module, known in self.switched.modules():
+            hooked = self._state_of(module)
+            if refusal := known.refusal(module) or (OWN_HOOK if module in _BUILTIN else None):
+                if copy is not None or chunks is not None:
+                    self.copies.refuse(MakewayError(refusal))
+                continue
+            direct = known.direct if copy is not None and known.direct is not None and known.direct.usable else None
+            cap_mib = smaller_buckets(chunks, None, None) if not known.chosen else None
+            known.rebuild(module, cap_mib)
+            if hooked is not None:
+                self._past[module] = hooked.copies  # counts go on with the next hook
+                self.gradients.remove(hooked)
+            if direct is not None:
+                _WAITING[module] = direct
+            else:
+                _WAITING.pop(module, None)
+            if chunks is not None:
+                self._file.set(buckets_receipt(chunks, module, cap_mib))
 
     def _notify(self, original: Original) -> Any:
         """Keep the sum of ranks with inputs left, which a join takes before each of their steps."""
@@ -152,7 +188,8 @@ class Modules:
         """Write the receipt for what has gone through shared memory so far."""
         if self.copy is None:
             return
-        used = [state.copies for state in self.gradients if state.copies.calls]
+        states = (state.copies for state in self.gradients)
+        used = [copies for copies in (*self._past.values(), *states) if copies.calls]
         buckets, size = sum(copies.calls for copies in used), sum(copies.bytes for copies in used)
         calls = self.copies.calls
         parts = []

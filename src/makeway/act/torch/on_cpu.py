@@ -27,7 +27,8 @@ class OnCpu:
     """The controls of a plan in force on this process, for a group (None: the default one).
 
     `join` takes shared memory with the ranks of the group; all of them must enter. Only collectives of the default
-    group are rerouted, and `copies` counts them.
+    group are rerouted, and `copies` counts them. `at_first`: the controls to begin with, where `switch` may ask for
+    others of `controls` later.
     """
 
     def __init__(
@@ -37,14 +38,17 @@ class OnCpu:
         *,
         join: Callable[[dist.ProcessGroup | None], DirectGroup] = shared_memory,
         copies: Copies | None = None,
+        at_first: Sequence[Control] | None = None,
     ) -> None:
-        self.controls = tuple(controls)
+        self.controls = self._all = tuple(controls)
+        self._at_first = self.controls if at_first is None else tuple(at_first)
         self.direct: DirectGroup | None = None
         self.copying: CopyEngine | None = None  # the control, where collectives go through shared memory
         self.receipts: tuple[Receipt, ...] = ()
         self._group, self._join, self._copies = group, join, copies or Copies()
         self._backend: CpuBackend | None = None
         self._threads = ExitStack()  # set again when threads of another group start
+        self._routes = ExitStack()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -59,25 +63,45 @@ class OnCpu:
             rank, ranks = place_on_host() or _place_in(self._group)
             self._backend = CpuBackend(self.direct, rank=rank, ranks=ranks, no_direct=reason)
             stack.callback(self._threads.close)
-            self.receipts = self._set_threads()
-            if self.direct is not None and self._backend.copying:
-                if self._group is None or self._group is dist.group.WORLD:
-                    self.copying = copy
-                    stack.enter_context(rerouted(self.direct, self._copies))
-                else:
-                    self.receipts = tuple(
-                        replace(receipt, status="no effect", detail=NOT_REROUTED)
-                        if receipt.control == copy
-                        else receipt
-                        for receipt in self.receipts
-                    )
+            stack.callback(self._routes.close)
+            self.receipts = self.switch(self._at_first)
             self._stack = stack.pop_all()
         return self
+
+    def switch(self, controls: Sequence[Control]) -> tuple[Receipt, ...]:
+        """Undo what is in force and apply these controls; every rank must do so between the same collectives."""
+        self._routes.close()
+        self._threads.close()
+        self.controls = tuple(controls)
+        receipts = self._set_threads()
+        copy = next((control for control in self.controls if isinstance(control, CopyEngine)), None)
+        assert self._backend is not None
+        self.copying = None
+        if self.direct is None or not self._backend.copying:
+            return receipts
+        if self._group is None or self._group is dist.group.WORLD:
+            self.copying = copy
+            self._routes.enter_context(rerouted(self.direct, self._copies))
+            return receipts
+        return tuple(
+            replace(receipt, status="no effect", detail=NOT_REROUTED) if receipt.control == copy else receipt
+            for receipt in receipts
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.__exit__(kind, error, trace)
+
+    @property
+    def may_copy(self) -> bool:
+        """Whether some control that it was made for copies through shared memory."""
+        return any(isinstance(control, CopyEngine) for control in self._all)
+
+    def release_threads(self) -> None:
+        """Undo what was set on threads; routes stay, since peers rely on them."""
+        self._threads.close()
+        self.controls = tuple(control for control in self.controls if not isinstance(control, _OF_THREADS))
 
     def set_new_threads(self) -> tuple[Receipt, ...]:
         """Set all threads again: those of another group started with the settings of compute threads."""

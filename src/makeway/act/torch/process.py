@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cuda.options import GroupOptions, environment_receipt
 from makeway.act.export.values import Library
 from makeway.act.launch.receipt_file import ReceiptFile
+from makeway.act.torch.follow import Followed, followed
 from makeway.act.torch.groups import (
     OWN_OPTIONS,
     group_controls,
@@ -30,6 +31,7 @@ from makeway.act.torch.groups import (
 from makeway.act.torch.meeting import met
 from makeway.act.torch.modules import Modules
 from makeway.act.torch.on_cpu import OnCpu
+from makeway.act.torch.reducers import Switched
 from makeway.read.plan_file import load_plan
 from makeway.values.control import Chunks, CommThreads, Control, LaunchOrder, SmPartition, TileChoice
 from makeway.values.receipt import Receipt
@@ -50,8 +52,10 @@ class Process:
         self._direct: dict[str, DirectGroup] = {}  # by name of the group
         self._options: GroupOptions | None = None
         self._meetings = 0
+        self._followed: Followed | None = None  # what happens at steps, where a file of settings says so
         with self._guarded():
             self.controls = load_plan(plan_path).controls
+            self._followed = followed(os.environ, fail=self.fail)
             atexit.register(self._at_exit)
 
     def fail(self, error: Exception) -> None:
@@ -100,15 +104,39 @@ class Process:
                 self._apply_on_cpu()
             else:
                 self.file.set(*self._gpu_receipts())
+            if self._followed is not None:
+                self._followed.group_made(self)
 
     def _apply_on_cpu(self) -> None:
-        self._modules = modules = Modules(self.controls, share=self.share, file=self.file)
-        on_cpu = OnCpu(self.controls, dist.group.WORLD, join=self._meet, copies=modules.copies)
+        first = self.controls if self._followed is None else self._followed.at_first(self.controls)
+        self._modules = modules = Modules(first, share=self.share, file=self.file)
+        on_cpu = OnCpu(self.controls, dist.group.WORLD, join=self._meet, copies=modules.copies, at_first=first)
+        if first != self.controls:
+            modules.switched = Switched(copies=on_cpu.may_copy)
         self._on_cpu = self._life.enter_context(on_cpu)
         if on_cpu.direct is not None:
             self._direct[WORLD] = on_cpu.direct
         self.file.set(*on_cpu.receipts)
         self._life.enter_context(modules.watched(copy=on_cpu.copying))
+
+    def switch(self, controls: Sequence[Control]) -> None:
+        """Other controls from now on; every rank must call it between the same collectives, on CPUs."""
+        assert self._on_cpu is not None
+        assert self._modules is not None
+        self.file.set(*self._on_cpu.switch(controls))
+        chunks = next((control for control in controls if isinstance(control, Chunks)), None)
+        self._modules.switch(copy=self._on_cpu.copying, chunks=chunks)
+
+    def cannot_switch(self) -> str | None:
+        """Why controls stay as they are while the program runs; None when `switch` works."""
+        if self._on_cpu is None or self._modules is None or self._modules.switched is None:
+            return "controls can be switched inside a running job only on CPU ranks; compare whole runs (--compare-runs)"
+        return None
+
+    def release_threads(self) -> None:
+        """Undo what concerns this process alone, where other ranks cannot be asked."""
+        if self._on_cpu is not None:
+            self._on_cpu.release_threads()
 
     def share(self, group: dist.ProcessGroup) -> DirectGroup:
         """Shared memory with the ranks of a group; the first time, all of them must call it."""
@@ -133,6 +161,8 @@ class Process:
         if group is not None and group is not dist.group.WORLD:
             return
         with self._guarded():
+            if self._followed is not None:
+                self._followed.group_goes()
             self._record_copies()
             self._life.__exit__(*sys.exc_info())  # after an error peers may never finish what is under way
             self._direct.clear()
@@ -140,6 +170,8 @@ class Process:
 
     def _at_exit(self) -> None:
         with self._guarded():
+            if self._followed is not None:
+                self._followed.at_exit()
             self._record_copies()
 
     def _record_copies(self) -> None:

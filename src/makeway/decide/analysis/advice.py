@@ -1,27 +1,46 @@
-"""What to change, derived from the causes: each piece of advice carries the time its cause accounts for."""
+"""What to change, derived from the ledger: no advice promises more than the line that it would shorten holds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from makeway.decide.analysis.findings import Advice, CauseGroup, CauseKind, Loss, Matching
+from makeway.decide.analysis.findings import Advice, Cause, CauseKind, Loss, Matching, RankFindings
+from makeway.decide.analysis.ledger import LedgerLine, LineKind
+from makeway.decide.analysis.ledger_entries import line_of
 from makeway.decide.analysis.names import short_name
+from makeway.decide.analysis.streams import milliseconds
 from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, SmPartition
 
-# Advice about less than this part of the recorded span is noise.
+# Advice about less than this part of a rank's step is noise.
 WORTH = 0.005
-# The late ranks that advice names account for at least this share of all waiting.
-MOSTLY = 0.8
 
-_TITLES: dict[tuple[CauseKind, Loss], str] = {
-    ("straggler", "exposed"): "find out why {late_ranks}",
+_BY_CAUSE: dict[tuple[CauseKind, Loss], str] = {
+    ("straggler", "exposed"): "find out why rank {rank} arrives late",
     ("no-room", "late"): "make room for the collective: raise its priority, then reserve SMs or shrink its footprint",
-    ("dependency", "late"): "launch collectives as soon as their data is ready: smaller buckets, earlier prefetch",
     ("dependency", "exposed"): "give the GPU compute that does not need the result: prefetch, or split the collective",
     ("launch-bound", "exposed"): "launch compute earlier: CUDA graphs, torch.compile, fewer small kernels",
     ("serialised", "exposed"): "put the collective on a stream of its own (async_op=True, or a side stream)",
     ("contention", "slowed"): "take less from compute: fewer communication blocks, or copy engines",
+}
+_BY_LINE: dict[LineKind, str] = {
+    "copies": "copy less or beside compute: pinned memory, non_blocking=True, a stream of its own",
+    "host": "launch kernels faster: CUDA graphs, torch.compile, fewer small kernels, less Python in between",
+    "synchronisation": "synchronise less: no .item(), .cpu() or torch.cuda.synchronize() inside the step",
+    "loading": "load data ahead of the step: more DataLoader workers, pin_memory, prefetch_factor",
+    "allocator": "stop allocating inside the step: expandable_segments:True, fixed shapes, a longer warm-up",
+    "gaps": "run fewer, longer kernels: fuse them (torch.compile), or launch them as a CUDA graph",
+}
+_RECORD_IDLE = "record more: the host's launches and synchronisation, with CPU activity in the same trace"
+_LINE_EVIDENCE: dict[LineKind, str] = {
+    "copies": "only copies or fills run; most of the time: {top}",
+    "host": "nothing runs, since the host has not launched what runs next; most of the time: {top}",
+    "synchronisation": "nothing runs while the host is blocked in a synchronising call; what runs next: {top}",
+    "loading": "nothing runs while the host fetches the next batch; what runs next: {top}",
+    "allocator": "nothing runs while the host allocates or frees device memory; what runs next: {top}",
+    "gaps": "nothing runs for a few microseconds between queued kernels; most of the time before: {top}",
+    "other": "nothing runs, and the recording does not show what the next kernel waits for; what runs next: {top}",
 }
 
 # Controls that may help against each cause; the simulator predicts their gains.
@@ -32,65 +51,91 @@ _CONTROLS: dict[tuple[CauseKind, Loss], tuple[Control, ...]] = {
 }
 
 
-def advice(groups: Sequence[CauseGroup], matching: Matching, *, span_ns: int) -> tuple[Advice, ...]:
-    """What to change, the most time first; undetermined causes ask for a better recording."""
-    items: list[Advice] = []
-    for group in groups:
-        if group.most_on_one_rank_ns < WORTH * span_ns:
+def advice(ranks: Sequence[RankFindings], causes: Iterable[Cause], matching: Matching) -> tuple[Advice, ...]:
+    """What to change, the most time first; time without a known cause asks for a better recording."""
+    items = [*_by_causes(ranks, causes, matching), *_by_lines(ranks)]
+    return tuple(sorted(items, key=lambda item: (-item.at_most_ns, item.text)))
+
+
+@dataclass(slots=True)
+class _Item:
+    """One piece of advice while its causes are added up."""
+
+    longest: Cause
+    line: LineKind
+    by_rank: Counter[int] = field(default_factory=Counter)
+
+
+def _by_causes(ranks: Sequence[RankFindings], causes: Iterable[Cause], matching: Matching) -> Iterable[Advice]:
+    """Advice on exposed communication and on compute that communication slows down."""
+    items: dict[tuple[str, str], _Item] = {}
+    for cause in causes:
+        line, text = line_of(cause), _text(cause)
+        if line is None or text is None or cause.cost_ns <= 0:
             continue
-        key = (group.kind, group.of)
-        if group.kind == "undetermined":
-            items.append(_better_recording(group))
-        elif key in _TITLES:
-            items.append(
-                Advice(
-                    title=_TITLES[key].format(late_ranks=_late_ranks(matching)),
-                    why=_why(group, matching),
-                    at_most_ns=group.most_on_one_rank_ns,
-                    cause=group.kind,
-                    controls=_CONTROLS.get(key, ()),
-                )
+        name = LedgerLine(kind=line, ns=0, rank=cause.waits_for if line == "waiting" else None).name
+        item = items.setdefault((text, name), _Item(cause, line))
+        item.by_rank[cause.rank] += cause.cost_ns
+        item.longest = max(item.longest, cause, key=lambda other: other.cost_ns)
+    for (text, name), item in items.items():
+        at_most = _at_most(ranks, name, item.by_rank)
+        if at_most:
+            yield Advice(
+                text=text,
+                why=_why(item.longest, matching, ranks),
+                at_most_ns=at_most,
+                line=name,
+                cause=item.longest.kind,
+                controls=_CONTROLS.get((item.longest.kind, item.longest.of), ()),
             )
-    return _merged(items)
 
 
-def _late_ranks(matching: Matching) -> str:
-    """The fewest ranks that account for most of the waiting, in words."""
-    named: list[int] = []
-    covered = 0.0
-    for rank, share in matching.late_ranks:
-        if covered >= MOSTLY:
-            break
-        named.append(rank)
-        covered += share
-    if not named or len(named) > 3:
-        return "ranks take turns arriving late"
-    first = ", ".join(map(str, sorted(named)[:-1]))
-    return f"ranks {first} and {max(named)} arrive late" if first else f"rank {named[0]} arrives late"
+def _text(cause: Cause) -> str | None:
+    if cause.kind == "undetermined":
+        return f"record more: {cause.record_next}"
+    text = _BY_CAUSE.get((cause.kind, cause.of))
+    return None if text is None else text.format(rank=cause.waits_for)
 
 
-def _why(group: CauseGroup, matching: Matching) -> str:
-    if group.kind == "straggler":
-        shares = ", ".join(f"rank {rank} {share:.0%}" for rank, share in matching.late_ranks[:3])
-        return f"share of all waiting by the rank waited for: {shares}"
-    if group.kind == "no-room" and group.kernel:
-        return f"{short_name(group.kernel)} leaves a block of the collective short of {group.short_by or 'room'}"
-    return group.evidence
+def _at_most(ranks: Sequence[RankFindings], name: str, by_rank: Counter[int]) -> int:
+    """The most that one rank can gain, never more than its line; 0 if it is noise on every rank."""
+    most = 0
+    for rank in ranks:
+        held = sum(line.ns for line in rank.ledger.lines if line.name == name)
+        time_ns = min(by_rank[rank.rank], held)
+        if time_ns >= WORTH * rank.ledger.total_ns:
+            most = max(most, time_ns)
+    return most
 
 
-def _better_recording(group: CauseGroup) -> Advice:
-    return Advice(
-        title=f"record more: {group.record_next}",
-        why=f"this trace does not show the cause of this time: {group.evidence}",
-        at_most_ns=group.most_on_one_rank_ns,
-        cause="undetermined",
-    )
+def _why(cause: Cause, matching: Matching, ranks: Sequence[RankFindings]) -> str:
+    if cause.kind == "straggler":
+        share = dict(matching.late_ranks).get(cause.waits_for if cause.waits_for is not None else -1, 0.0)
+        own = next((rank.ledger for rank in ranks if rank.rank == cause.waits_for), None)
+        lines = [line for line in own.lines if line.kind not in ("compute", "waiting")] if own else []
+        longest = max(lines, key=lambda line: line.ns, default=None)
+        itself = f"; most of its own time beside compute: {milliseconds(longest.ns)} {longest.name}" if longest else ""
+        return f"{share:.0%} of all waiting inside collectives is for this rank{itself}"
+    if cause.kind == "no-room" and cause.kernel:
+        return f"{short_name(cause.kernel)} leaves a block of the collective short of {cause.short_by or 'room'}"
+    if cause.kind == "undetermined":
+        return f"this trace does not show the cause of this time: {cause.evidence}"
+    return cause.evidence
 
 
-def _merged(items: Sequence[Advice]) -> tuple[Advice, ...]:
-    """Each title once, with the added times of all its items."""
-    by_title: dict[str, Advice] = {}
-    for item in items:
-        first = by_title.get(item.title)
-        by_title[item.title] = replace(first, at_most_ns=first.at_most_ns + item.at_most_ns) if first else item
-    return tuple(sorted(by_title.values(), key=lambda item: (-item.at_most_ns, item.title)))
+def _by_lines(ranks: Sequence[RankFindings]) -> Iterable[Advice]:
+    """Advice on copies and on idle time."""
+    longest: dict[LineKind, LedgerLine] = {}
+    for rank in ranks:
+        for line in rank.ledger.lines:
+            if line.kind in _LINE_EVIDENCE and line.ns >= WORTH * rank.ledger.total_ns:
+                longest[line.kind] = max(longest.get(line.kind, line), line, key=lambda item: item.ns)
+    for kind, line in longest.items():
+        top = ", ".join(dict.fromkeys(short_name(kernel) for kernel, _ in line.top)) or "nothing"
+        yield Advice(
+            text=_BY_LINE.get(kind, _RECORD_IDLE),
+            why=_LINE_EVIDENCE[kind].format(top=top),
+            at_most_ns=line.ns,
+            line=line.name,
+            cause="undetermined" if kind == "other" else kind,
+        )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from makeway.decide.analysis.advice import advice
-from makeway.decide.analysis.causes import cause_groups, with_waiting
+from makeway.decide.analysis.causes import cause_groups, with_costs, with_waiting
 from makeway.decide.analysis.evidence import NO_COMMUNICATION, Communication, communication
 from makeway.decide.analysis.findings import (
     NO_MATCHING,
@@ -21,13 +20,25 @@ from makeway.decide.analysis.findings import (
     RankFindings,
     Slowdowns,
 )
+from makeway.decide.analysis.ledger import EMPTY_LEDGER, Ledger, job_ledger
+from makeway.decide.analysis.ledger_entries import by_rank, rank_ledger
 from makeway.decide.analysis.matching import match_collectives
 from makeway.decide.analysis.rank import RankRecord, rank_records
 from makeway.decide.analysis.recorded import RecordedStep, with_arrivals
 from makeway.decide.analysis.runs import RunStamp, runs, runs_note
+from makeway.decide.analysis.streams import milliseconds
 from makeway.decide.analysis.threshold import Gate
-from makeway.decide.analysis.what_if import WhatIf, what_if, with_gains
+from makeway.decide.analysis.what_if import (
+    KERNELS_PER_OPERATION,
+    LEAST_OPERATIONS,
+    WhatIf,
+    by_relevance,
+    standard_controls,
+    what_if,
+    with_gains,
+)
 from makeway.read.traces.classify import load_comm_names
+from makeway.read.traces.places import size_bytes
 from makeway.read.traces.ranks import map_traces
 from makeway.read.traces.read import find_traces
 from makeway.values.device import Device
@@ -44,6 +55,7 @@ class Analysis:
 
     ranks: tuple[RankFindings, ...]
     communication: Communication = NO_COMMUNICATION  # by which rules, and what no rule claims
+    ledger: Ledger = EMPTY_LEDGER  # of all ranks, added up
     matching: Matching = NO_MATCHING
     slowdowns: Slowdowns = NO_SLOWDOWNS  # of all ranks, the costliest first
     causes: tuple[Cause, ...] = ()
@@ -63,6 +75,23 @@ class Analysis:
     def worst(self) -> RankFindings:
         """The rank with most exposed communication."""
         return max(self.ranks, key=lambda rank: (rank.figures.exposed_ns, -rank.rank))
+
+    @property
+    def which_times(self) -> str:
+        """Which time is which: the wall time that the ledger divides, the GPU's busy time, and what is replayed."""
+        worst = self.worst
+        whole_ns = worst.ledger.total_ns or worst.figures.span_ns
+        steps = len(worst.steps)
+        marked = f"{steps} marked step{'s' if steps > 1 else ''}" if worst.step_ns is not None and steps else ""
+        what = f"Rank {worst.rank}" if len(self.ranks) > 1 else "The recording"
+        sentence = (
+            f"{what} takes {milliseconds(whole_ns)} of wall time ({marked or 'first kernel to last'}); its GPU is "
+            f"busy for {milliseconds(whole_ns - worst.ledger.idle_ns)}"
+        )
+        if self.step is not None:
+            where = "" if self.step.rank == worst.rank else f" on rank {self.step.rank}"
+            sentence += f"; what-if and `makeway plan` replay {milliseconds(self.step.recorded_ns)} of it{where}"
+        return f"{sentence}."
 
     @property
     def origin(self) -> str:
@@ -141,7 +170,7 @@ def _read(
 
 
 def _share_of_all(files: Sequence[Path], progress: Progress) -> Callable[[Path, int], None]:
-    total = sum(path.stat().st_size for path in files) or 1
+    total = sum(size_bytes(path) for path in files) or 1
     seen = dict.fromkeys(files, 0)
 
     def report(path: Path, read_bytes: int) -> None:
@@ -165,18 +194,20 @@ def _combined(
         runs=[{stamp.rank for stamp in group} for group in groups_of_ranks],
     )
     evidence = communication([record.evidence for record in records])
-    causes = with_waiting([cause for record in records for cause in record.causes], matching)
+    first_notes = [note for note in (runs_note(groups_of_ranks), evidence.missing_note) if note]
+    causes = with_costs(with_waiting([cause for record in records for cause in record.causes], matching))
+    ranks = _with_ledgers(records, matching, causes)
     groups = cause_groups(causes)
-    span_ns = max((record.findings.figures.span_ns for record in records), default=0)
-    items = advice(groups, matching, span_ns=span_ns)
+    items = advice(ranks, causes, matching)
     step, no_step = _exposed_step(records, matching)
-    answers, no_answers = _answers(step, no_step, simulated=simulated)
-    if answers is not None and answers.replay.trusted:
-        items = with_gains(items, answers, worth_ns=answers.replay.worth_ns)
+    kernels = sum(record.findings.spans for record in records)
+    answers, no_answers = _answers(step, no_step, items, kernels) if simulated else (None, "not requested")
+    items = with_gains(items, answers, no_answers=no_answers, ranks=ranks)
     placed = (cause for cause in causes if cause.of != "slowed")
     return Analysis(
-        ranks=_with_waiting([record.findings for record in records], matching, causes),
+        ranks=ranks,
         communication=evidence,
+        ledger=job_ledger([rank.ledger for rank in ranks]),
         matching=matching,
         slowdowns=_all_slowdowns([record.findings.slowdowns for record in records]),
         causes=causes,
@@ -188,27 +219,32 @@ def _combined(
         devices=tuple(sorted({record.device.name for record in records if record.device})),
         what_if=answers,
         no_what_if=no_answers,
-        notes=(*notes, *_first_notes(evidence, groups_of_ranks), *_notes(records, matching)),
+        notes=(*notes, *first_notes, *_notes(records, matching)),
         timelines=tuple(timelines),
     )
 
 
-def _with_waiting(
-    ranks: Sequence[RankFindings], matching: Matching, causes: Sequence[Cause]
+def _with_ledgers(
+    records: Sequence[RankRecord], matching: Matching, causes: Sequence[Cause]
 ) -> tuple[RankFindings, ...]:
-    waiting = dict(matching.waiting_ns)
-    exposed: Counter[int] = Counter()
-    for cause in causes:
-        if cause.kind == "straggler" and cause.of == "exposed":
-            exposed[cause.rank] += cause.time_ns
+    """The ranks with the waiting that only all of them together show."""
+    waiting, own = dict(matching.waiting_ns), by_rank(causes)
+    ledgers = [rank_ledger(record.ledger, own.get(record.findings.rank, ())) for record in records]
     return tuple(
-        replace(rank, waiting_ns=waiting.get(rank.rank), exposed_waiting_ns=exposed[rank.rank]) for rank in ranks
+        replace(
+            record.findings,
+            ledger=ledger,
+            waiting_ns=waiting.get(record.findings.rank),
+            exposed_waiting_ns=ledger.ns("waiting"),
+        )
+        for record, ledger in zip(records, ledgers, strict=True)
     )
 
 
 def _all_slowdowns(ranks: Sequence[Slowdowns]) -> Slowdowns:
     return Slowdowns(
         groups=tuple(sorted((group for rank in ranks for group in rank.groups), key=lambda group: -group.cost_ns)),
+        refused=tuple(sorted((item for rank in ranks for item in rank.refused), key=lambda item: -item.ratio)),
         covered_ns=sum(rank.covered_ns for rank in ranks),
         overlapped_ns=sum(rank.overlapped_ns for rank in ranks),
     )
@@ -226,14 +262,16 @@ def _exposed_step(records: Sequence[RankRecord], matching: Matching) -> tuple[Re
         return None, str(error)
 
 
-def _answers(step: RecordedStep | None, no_step: str | None, *, simulated: bool) -> tuple[WhatIf | None, str | None]:
+def _answers(
+    step: RecordedStep | None, no_step: str | None, items: Sequence[Advice], kernels: int
+) -> tuple[WhatIf | None, str | None]:
     """The step under controls, or why not; a step that cannot be simulated costs no figures."""
-    if not simulated:
-        return None, "not requested"
     if step is None:
         return None, no_step
     try:
-        return what_if(step), None
+        controls = by_relevance(standard_controls(step), items)
+        most = max(LEAST_OPERATIONS, kernels // KERNELS_PER_OPERATION)
+        return what_if(step, controls, most_operations=most), None
     except MakewayError as error:
         return None, str(error).partition("\n")[0]
 
@@ -249,20 +287,6 @@ def _refuse_duplicates(records: Sequence[RankRecord], groups: Sequence[Sequence[
                 "or analyse each file by itself"
             )
         seen[rank] = source
-
-
-def _first_notes(evidence: Communication, groups: Sequence[Sequence[RunStamp]]) -> tuple[str, ...]:
-    """What a reader must know before any figure: communication that is not recognised, and several runs."""
-    notes = [note] if (note := runs_note(groups)) else []
-    if evidence.missing:
-        likely = ", ".join(f"{item.name} ({item.time_ns / 1e6:,.3f} ms)" for item in evidence.suggested)
-        hint = (
-            f"likeliest: {likely}; to count them, add {evidence.suggestion}"
-            if evidence.suggestion
-            else "no kernel's name suggests it; name your own with --comm-names"
-        )
-        notes.append(f"the job has {evidence.world:,} ranks, but no kernel here is known to communicate; {hint}")
-    return tuple(notes)
 
 
 def _notes(records: Sequence[RankRecord], matching: Matching) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from makeway.decide.analysis.findings import Cause, CauseGroup, Confidence, Matc
 from makeway.decide.analysis.lateness import late_causes
 from makeway.decide.analysis.names import short_name
 from makeway.decide.analysis.streams import StreamView, milliseconds
+from makeway.read.traces.cpu_ranks import DEVICE as CPU_HOST
 from makeway.values.device import Device
 from makeway.values.timeline import Timeline
 
@@ -23,12 +25,14 @@ _Arrival = tuple[int, int, int, Matched]  # of a rank in a collective: start, en
 def rank_causes(timeline: Timeline, rank: int, device: Device | None) -> tuple[Cause, ...]:
     """Causes of late and exposed communication, as far as one rank's own record shows them."""
     view = StreamView(timeline, rank)
+    if timeline.device == CPU_HOST:  # a thread starts a collective when it is free; there is no room to look for
+        return tuple(exposed_causes(view))
     late = [cause for span in view.spans if span.kind in ("comm", "copy") for cause in late_causes(view, span, device)]
     return (*late, *exposed_causes(view))
 
 
 def slowed_causes(slowdowns: Slowdowns, rank: int) -> tuple[Cause, ...]:
-    """Compute kernels that took longer beside communication than alone."""
+    """Compute kernels that took longer beside communication than alone, by more than their times vary."""
     return tuple(
         Cause(
             kind="contention",
@@ -37,7 +41,8 @@ def slowed_causes(slowdowns: Slowdowns, rank: int) -> tuple[Cause, ...]:
             rank=rank,
             at_ns=0,
             time_ns=round(group.cost_ns),
-            confidence="high" if group.beside_ns - group.alone_ns > group.alone_spread_ns else "low",
+            cost_ns=round(group.cost_ns),
+            confidence="high",
             evidence=(
                 f"{short_name(group.kernel)} takes {group.beside_ns / 1e3:,.0f} us beside communication and "
                 f"{group.alone_ns / 1e3:,.0f} us alone (x{group.ratio:.2f}, medians of {group.beside_samples} "
@@ -46,7 +51,7 @@ def slowed_causes(slowdowns: Slowdowns, rank: int) -> tuple[Cause, ...]:
             kernel=group.kernel,
         )
         for group in slowdowns.groups
-        if group.ratio >= SLOWED
+        if group.ratio >= SLOWED and group.separated
     )
 
 
@@ -81,11 +86,50 @@ def _split_waiting(cause: Cause, arrivals: list[_Arrival]) -> list[Cause]:
         at_ns=cause.at_ns,
         time_ns=waiting,
         confidence="high",
+        collective_ns=cause.collective_ns,
+        cost_ns=waiting,
+        waits_for=matched.last_rank,
         evidence=f"rank {matched.last_rank} arrived last and spent {milliseconds(matched.transfer_ns)} in the "
         "collective; the others waited in theirs",
     )
-    rest = replace(cause, at_ns=cause.at_ns + waiting, time_ns=cause.time_ns - waiting)
+    left = cause.time_ns - waiting
+    rest = replace(cause, at_ns=cause.at_ns + waiting, time_ns=left, cost_ns=left)
     return [late, rest] if rest.time_ns else [late]
+
+
+def with_costs(causes: Sequence[Cause]) -> tuple[Cause, ...]:
+    """The causes, with exposed time of collectives that started late for lack of room moved to that cause.
+
+    A collective that starts earlier by its delay is exposed for at most that much less; so a delay costs no more than
+    the exposed time of the collective that is not waiting. Other delays cost nothing by themselves: a collective that
+    is queued behind its data starts when the data exist.
+    """
+    delays: Counter[tuple[int, str, int]] = Counter()
+    for cause in causes:
+        if cause.kind == "no-room" and cause.of == "late":
+            delays[_collective(cause)] += cause.time_ns
+    if not delays:
+        return tuple(causes)
+    left, costs = delays.copy(), []
+    for cause in causes:
+        taken = 0
+        if cause.of == "exposed" and cause.kind != "straggler":
+            taken = min(cause.time_ns, left[_collective(cause)])
+            left[_collective(cause)] -= taken
+        costs.append(cause.time_ns - taken if cause.of == "exposed" else cause.cost_ns)
+    moved = delays - left
+    for index, cause in enumerate(causes):
+        if cause.kind == "no-room" and cause.of == "late":
+            costs[index] = min(cause.time_ns, moved[_collective(cause)])
+            moved[_collective(cause)] -= costs[index]
+    return tuple(
+        cause if cause.cost_ns == cost else replace(cause, cost_ns=cost)
+        for cause, cost in zip(causes, costs, strict=True)
+    )
+
+
+def _collective(cause: Cause) -> tuple[int, str, int]:
+    return cause.rank, cause.collective, cause.collective_ns
 
 
 def _collective_at(cause: Cause, arrivals: list[_Arrival]) -> _Arrival | None:
@@ -112,13 +156,14 @@ def _group(members: list[Cause]) -> CauseGroup:
     longest = max(members, key=lambda cause: cause.time_ns)
     by_rank: dict[int, int] = {}
     for cause in members:
-        by_rank[cause.rank] = by_rank.get(cause.rank, 0) + cause.time_ns
+        by_rank[cause.rank] = by_rank.get(cause.rank, 0) + cause.cost_ns
     named = longest.kind in ("no-room", "contention")
     return CauseGroup(
         kind=longest.kind,
         of=longest.of,
         time_ns=sum(by_rank.values()),
         most_on_one_rank_ns=max(by_rank.values()),
+        delay_ns=sum(cause.time_ns for cause in members) if longest.of == "late" else None,
         count=len(members),
         ranks=tuple(sorted(by_rank)),
         confidence=_agreed(members),

@@ -79,6 +79,19 @@ class Communication:
         names = [item.name for item in self.suggested]
         return f"--comm-names '{'|'.join(names)}'" if names else None
 
+    @property
+    def missing_note(self) -> str | None:
+        """What a reader must know before any figure, where communication is missing."""
+        if not self.missing:
+            return None
+        likely = ", ".join(f"{item.name} ({item.time_ns / 1e6:,.3f} ms)" for item in self.suggested)
+        hint = (
+            f"likeliest: {likely}; to count them, add {self.suggestion}"
+            if self.suggestion
+            else "no kernel's name suggests it; name your own with --comm-names"
+        )
+        return f"the job has {self.world:,} ranks, but no kernel here is known to communicate; {hint}"
+
 
 NO_COMMUNICATION = Communication()
 

@@ -139,14 +139,20 @@ def _host_late(comm: Span, start: int, end: int, launched: int, upcoming: Span) 
 def _queued(view: StreamView, comm: Span, when: tuple[int, int], upcoming: Span) -> Cause:
     """Compute was launched and did not run: it waited for this collective or for something else."""
     name = short_name(upcoming.name)
-    if 0 <= upcoming.start_ns - comm.end_ns <= SETTLE_NS:
-        after = milliseconds(upcoming.start_ns - comm.end_ns)
+    known = _waits_for(view, upcoming, comm)
+    after_ns = upcoming.start_ns - comm.end_ns
+    if after_ns >= 0 and (known or after_ns <= SETTLE_NS):
+        after = milliseconds(after_ns)
         evidence = f"{name} was queued and started {after} after the collective ended, so it waited for it"
-        confidence: Confidence = "high" if _waits_for(view, upcoming, comm) else "medium"
+        confidence: Confidence = "high" if known else "medium"
         record = None if confidence == "high" else RECORD_SYNC
         return cause_of(
             comm, "dependency", "exposed", when, confidence, evidence, kernel=upcoming.name, record_next=record
         )
+    if (ended := _waited_until(view, upcoming)) is not None and ended > when[0]:
+        after = milliseconds(upcoming.start_ns - ended)
+        evidence = f"{name} waited for another collective, which ended {after} before it started"
+        return cause_of(comm, "dependency", "exposed", when, "high", evidence, kernel=upcoming.name)
     earlier = view.before(upcoming)
     if earlier is not None and earlier.kind == "compute" and upcoming.start_ns - earlier.end_ns <= SETTLE_NS:
         evidence = "gaps of a few microseconds between short kernels of a stream: the cost of a launch on the GPU"
@@ -161,6 +167,13 @@ def _queued(view: StreamView, comm: Span, when: tuple[int, int], upcoming: Span)
     return cause_of(
         comm, "undetermined", "exposed", when, "low", evidence, kernel=upcoming.name, record_next=RECORD_SYNC
     )
+
+
+def _waited_until(view: StreamView, span: Span) -> int | None:
+    """When what the span's own wait is for had ended; None where the wait is not its own."""
+    if view.waits is None or span.launched_ns is None:
+        return None
+    return view.waits.end_ns(span.stream, span.launched_ns, span.launched_ns)
 
 
 def _waits_for(view: StreamView, span: Span, comm: Span) -> bool:

@@ -83,6 +83,34 @@ def spans_of_step(timeline: Timeline, rank: int, number: int) -> tuple[Span, ...
     return tuple(span for step, spans in by_step if step.number == number for span in spans)
 
 
+def step_window(timeline: Timeline, rank: int, spans: Sequence[Span], step: int | None) -> Interval | None:
+    """The wall time of the marked steps of `rank`, or of one, whose spans are given; None where none is marked.
+
+    All steps: from the first host mark or span to the last. One step of several: from the end of what was launched
+    before it, so that the steps of a recording do not overlap.
+    """
+    steps = _steps(timeline, rank)
+    if not steps:
+        return None
+    marked = steps if step is None else [item for item in steps if item.number == step]
+    start, end = marked[0].start_ns, max(item.end_ns for item in marked)
+    if step is not None:
+        earlier = (span.end_ns for span in timeline.spans if span.rank == rank and _launched_ns(span) < start)
+        start = max(start, max(earlier, default=start))
+        end = end if marked[-1] is steps[-1] or not spans else start
+    return min([start, *(span.start_ns for span in spans)]), max([end, *(span.end_ns for span in spans)])
+
+
+def spans_by_step(timeline: Timeline, rank: int) -> tuple[list[Step], list[list[Span]]]:
+    """The marked steps of `rank` in order, and the spans that were launched within each."""
+    steps = _steps(timeline, rank)
+    return steps, _by_step(timeline, rank, steps)
+
+
+def _launched_ns(span: Span) -> int:
+    return span.start_ns if span.launched_ns is None else span.launched_ns
+
+
 def _steps(timeline: Timeline, rank: int) -> list[Step]:
     return sorted((step for step in timeline.steps if step.rank == rank), key=lambda step: step.start_ns)
 
@@ -93,7 +121,7 @@ def _by_step(timeline: Timeline, rank: int, steps: Sequence[Step]) -> list[list[
     for span in timeline.spans:
         if span.rank != rank:
             continue
-        time_ns = span.start_ns if span.launched_ns is None else span.launched_ns
+        time_ns = _launched_ns(span)
         index = bisect_right(starts, time_ns) - 1
         if index >= 0 and time_ns < steps[index].end_ns:
             spans[index].append(span)

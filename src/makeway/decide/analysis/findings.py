@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from makeway.decide.analysis.ledger import EMPTY_LEDGER, Ledger, LineKind
 from makeway.values.control import Control
 from makeway.values.timeline import Origin, Span, share_of_ideal
 
@@ -23,6 +25,10 @@ Loss = Literal[
     "exposed",  # without compute beside it
     "slowed",  # compute that took longer than alone
 ]
+
+
+# Matrix products of cuBLAS, CUTLASS, cuDNN and hipBLASLt; convolutions of cuDNN are named after the GEMM they run.
+_GEMM = re.compile(r"gemm|cutlass|nvjet|xmma|Cijk_", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +89,7 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdown:
-    """One kernel (same name, grid and resources) alone and beside communication, on one rank."""
+    """One kernel alone and beside communication, on one rank: same name, grid, resources, arguments and place."""
 
     kernel: str
     rank: int
@@ -94,6 +100,7 @@ class Slowdown:
     beside_ns: float
     beside_spread_ns: float
     beside_samples: int
+    separated: bool = True  # whether the middle halves of the times do not overlap
 
     @property
     def ratio(self) -> float:
@@ -106,18 +113,37 @@ class Slowdown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Launches of one name and grid that look slower or faster beside communication, and why that shows nothing."""
+
+    kernel: str
+    rank: int
+    blocks: int | None
+    ratio: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdowns:
     """The kernels that ran both ways, and how much of the overlapped compute time they cover."""
 
-    SHOWN: ClassVar = ("covered_percent",)
+    SHOWN: ClassVar = ("covered_percent", "gemm_ratio")
 
     groups: tuple[Slowdown, ...]
     covered_ns: int
     overlapped_ns: int  # compute time beside communication, comparable or not
+    refused: tuple[Refused, ...] = ()  # not comparable after all
 
     @property
     def covered_percent(self) -> float | None:
         return 100.0 * self.covered_ns / self.overlapped_ns if self.overlapped_ns else None
+
+    @property
+    def gemm_ratio(self) -> float | None:
+        """How much longer matrix products take beside communication, weighted by their launches; None without any."""
+        gemms = [group for group in self.groups if _GEMM.search(group.kernel)]
+        alone_ns = sum(group.alone_ns * group.beside_samples for group in gemms)
+        return sum(group.beside_ns * group.beside_samples for group in gemms) / alone_ns if alone_ns else None
 
 
 NO_SLOWDOWNS = Slowdowns(groups=(), covered_ns=0, overlapped_ns=0)
@@ -177,6 +203,9 @@ class Cause:
     time_ns: int
     confidence: Confidence
     evidence: str
+    collective_ns: int = 0  # when the collective started
+    cost_ns: int = 0  # of the step's ledger: the time that this cause accounts for, and no other does
+    waits_for: int | None = None  # straggler: the rank that arrived last
     kernel: str | None = None  # the compute kernel involved, where there is one
     resource: str | None = None  # what bound
     short_by: str | None = None  # how much of it was missing
@@ -190,7 +219,11 @@ def cause_of(
     when: tuple[int, int],
     confidence: Confidence,
     evidence: str,
-    **details: str | None,
+    *,
+    kernel: str | None = None,
+    resource: str | None = None,
+    short_by: str | None = None,
+    record_next: str | None = None,
 ) -> Cause:
     """A cause of the time `when` (start and end) of a collective."""
     return Cause(
@@ -202,7 +235,12 @@ def cause_of(
         time_ns=when[1] - when[0],
         confidence=confidence,
         evidence=evidence,
-        **details,
+        collective_ns=comm.start_ns,
+        cost_ns=when[1] - when[0] if of == "exposed" else 0,
+        kernel=kernel,
+        resource=resource,
+        short_by=short_by,
+        record_next=record_next,
     )
 
 
@@ -212,8 +250,9 @@ class CauseGroup:
 
     kind: CauseKind
     of: Loss
-    time_ns: int  # all ranks together
+    time_ns: int  # what they cost (`Cause.cost_ns`), all ranks together
     most_on_one_rank_ns: int
+    delay_ns: int | None  # late: from ready to start, all ranks together; most of it costs nothing
     count: int
     ranks: tuple[int, ...]
     confidence: Confidence
@@ -228,12 +267,14 @@ class CauseGroup:
 class Advice:
     """One thing to change, and the most it can gain."""
 
-    title: str
+    text: str
     why: str
-    at_most_ns: int  # per rank: the time that the cause accounts for
-    cause: CauseKind
+    at_most_ns: int  # on one rank: what the change could take off `line`, and never more than that line holds
+    line: str  # of the ledger
+    cause: CauseKind | LineKind
     controls: tuple[Control, ...] = ()  # empty: a change in the program
     predicted_gain_ns: float | None = None  # from the simulator; None: not predicted
+    why_no_gain: str | None = None  # why no gain is predicted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +300,8 @@ class RankFindings:
     spans: int = 0
     waiting_ns: int | None = None  # inside matched collectives, for other ranks
     exposed_waiting_ns: int = 0  # of it: the part without compute beside it
+    ledger: Ledger = EMPTY_LEDGER
+    step_ns: int | None = None  # wall time of the marked steps; None: the ledger is of `figures.span_ns`
     steps: tuple[StepFigures, ...] = ()
     occupancy: Occupancy | None = None
     slowdowns: Slowdowns = NO_SLOWDOWNS

@@ -70,7 +70,7 @@ def _summary(matched: Sequence[Matched], recorded: Mapping[int, int]) -> Matchin
             left[rank] -= 1
     waiting = sum(caused.values())
     late = sorted(((rank, ns / waiting) for rank, ns in caused.items() if ns), key=lambda item: (-item[1], item[0]))
-    straggler, share = _straggler(caused, total_ns)
+    straggler, share = straggler_of(caused, total_ns)
     return Matching(
         matched=tuple(matched),
         unmatched=tuple((rank, count) for rank, count in sorted(left.items()) if count),
@@ -82,7 +82,7 @@ def _summary(matched: Sequence[Matched], recorded: Mapping[int, int]) -> Matchin
     )
 
 
-def _straggler(caused: Mapping[int, int], total_ns: int) -> tuple[int | None, float | None]:
+def straggler_of(caused: Mapping[int, int], total_ns: int) -> tuple[int | None, float | None]:
     """The rank that stands out among those waited for, and its share of all waiting; else None."""
     waiting = sum(caused.values())
     if not waiting:
@@ -248,8 +248,24 @@ def _offset_ns(
         return 0
     shared = ahead[bisect_left(ahead, -spread_ns) : bisect_right(ahead, spread_ns)]
     if 2 * len(shared) <= len(sample):
+        if keys == second_keys and (offset := straight_offset_ns(_apart(first, second), spread_ns)) is not None:
+            return offset
         shared = _densest(ahead, 2 * spread_ns)
     return round(median(shared))
+
+
+def _apart(first: Sequence[Span], second: Sequence[Span]) -> list[int]:
+    return [theirs.end_ns - ours.end_ns for ours, theirs in zip(first, second, strict=True)]
+
+
+def straight_offset_ns(apart: Sequence[int], spread_ns: int) -> int | None:
+    """How far one clock is ahead if two ranks recorded the same collectives in order; None if their ends disagree.
+
+    `apart` is how much later each collective ended by that clock.
+    """
+    middle = round(median(apart))
+    near = range(middle - spread_ns, middle + spread_ns + 1)
+    return middle if 2 * sum(map(near.__contains__, apart)) >= len(apart) else None
 
 
 def _densest(ordered: list[int], width: int) -> list[int]:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
-from makeway.decide.analysis.causes import rank_causes, slowed_causes
+from makeway.decide.analysis.causes import rank_causes, slowed_causes, with_costs
 from makeway.decide.analysis.evidence import RankEvidence, rank_evidence
-from makeway.decide.analysis.figures import figures, spans_of_step, step_figures
+from makeway.decide.analysis.figures import figures, spans_of_step, step_figures, step_window
 from makeway.decide.analysis.findings import Cause, RankFindings, Slowdowns
 from makeway.decide.analysis.hta import hta_figures
+from makeway.decide.analysis.ledger_entries import LocalLedger, local_ledger, rank_ledger
 from makeway.decide.analysis.occupancy import occupancy
 from makeway.decide.analysis.recorded import RecordedStep, recorded_step
 from makeway.decide.analysis.runs import RunStamp
@@ -20,10 +21,10 @@ from makeway.decide.analysis.slowdown import slowdowns
 from makeway.values.device import Device, load_device
 from makeway.values.errors import MakewayError, TraceError, UnknownNameError
 from makeway.values.recorded_device import RecordedLimits, device_from_recording, with_recorded_sms
-from makeway.values.timeline import Rank, Span, Step, Timeline, Wait
+from makeway.values.timeline import HostCall, Rank, Span, Step, Timeline, Wait
 
 MOST_RANKS = 4_096  # of one recording: a node has a few GPUs
-_T = TypeVar("_T", Span, Step, Wait)
+_T = TypeVar("_T", Span, Step, Wait, HostCall)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class RankRecord:
     findings: RankFindings
     comm: tuple[Span, ...]
     causes: tuple[Cause, ...]
+    ledger: LocalLedger  # its own part of the ledger; other ranks' arrivals split the exposed time
     step: RecordedStep | None
     no_step: str | None  # why the recording does not make a workload
     device: Device | None  # None: its limits are not known
@@ -46,12 +48,13 @@ def rank_records(
     """What each rank of a timeline shows; see `analyze` for the options."""
     if len(timeline.ranks) > MOST_RANKS:
         raise TraceError(f"one recording holds {len(timeline.ranks):,} ranks; the most is {MOST_RANKS:,}")
-    return [_rank_record(own, info, device, step, hta=hta_compatible) for info, own in _each_rank(timeline)]
+    return [_rank_record(own, info, device, step, hta=hta_compatible) for info, own in each_rank(timeline)]
 
 
-def _each_rank(timeline: Timeline) -> Iterator[tuple[Rank, Timeline]]:
+def each_rank(timeline: Timeline) -> Iterator[tuple[Rank, Timeline]]:
     """Each rank with what is recorded of it."""
     spans, steps, waits = _by_rank(timeline.spans), _by_rank(timeline.steps), _by_rank(timeline.waits or ())
+    host = _by_rank(timeline.host)
     for info in timeline.ranks:
         yield (
             info,
@@ -61,6 +64,7 @@ def _each_rank(timeline: Timeline) -> Iterator[tuple[Rank, Timeline]]:
                 spans=tuple(spans[info.rank]),
                 steps=tuple(steps[info.rank]),
                 waits=None if timeline.waits is None else tuple(waits[info.rank]),
+                host=tuple(host[info.rank]),
             ),
         )
 
@@ -82,8 +86,12 @@ def _rank_record(timeline: Timeline, info: Rank, given: Device | None, step: int
     own = replace(timeline, spans=tuple(spans))
     by_hta = hta_figures(timeline, info.rank) if hta else None
     unlike_hta = "HolisticTraceAnalysis counts nothing here by its own rules; the figures are makeway's"
-    slow = slowdowns(spans, info.rank)
+    slow = slowdowns(spans, info.rank, step_starts_ns=[item.start_ns for item in timeline.steps])
     causes = (*rank_causes(own, info.rank, device), *slowed_causes(slow, info.rank))
+    whole = figures(spans)
+    window = step_window(timeline, info.rank, spans, step)
+    local = local_ledger(spans, whole, window=window, host=timeline.host)
+    ledger = rank_ledger(local, with_costs(causes))
     workload, no_step = _workload(own, info.rank, causes, slow, step, device)
     return RankRecord(
         findings=RankFindings(
@@ -93,7 +101,9 @@ def _rank_record(timeline: Timeline, info: Rank, given: Device | None, step: int
             origin=timeline.origin,
             library=info.library,
             spans=sum(span.rank == info.rank for span in timeline.spans),
-            figures=by_hta or figures(spans),
+            figures=by_hta or whole,
+            ledger=ledger,
+            step_ns=ledger.total_ns if window or by_hta else None,
             steps=step_figures(timeline, info.rank),
             occupancy=occupancy(spans, device, kineto=info.occupancy_recorded) if device else None,
             slowdowns=slow,
@@ -105,6 +115,7 @@ def _rank_record(timeline: Timeline, info: Rank, given: Device | None, step: int
         ),
         comm=tuple(span for span in spans if span.kind in ("comm", "copy")),
         causes=causes,
+        ledger=local,
         step=workload,
         no_step=no_step,
         device=device,

@@ -9,10 +9,11 @@ launched before it, unless the recording contradicts that.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from makeway.decide.analysis.findings import Cause, Matching
+from makeway.decide.analysis.in_force import InForce, in_force
 from makeway.decide.analysis.names import short_name
 from makeway.decide.analysis.streams import SETTLE_NS, StreamView, ready_ns
 from makeway.model.residency import resident_blocks
@@ -47,6 +48,7 @@ class RecordedStep:
     kernels: int  # launches that the operations stand for
     collectives: tuple[tuple[str, int, int], ...]  # (operation, recorded start, recorded end)
     sizes_known: bool  # of all collectives
+    in_force: tuple[InForce, ...] = ()  # controls that the program set itself
 
 
 @dataclass(slots=True)
@@ -135,6 +137,7 @@ def recorded_step(
             for name, run in zip(names, runs, strict=True)
             if run.first.kind == "comm"
         ),
+        in_force=in_force(spans, device),
         sizes_known=all(_size_bytes(span) is not None for span in spans if span.kind == "comm"),
     )
 
@@ -257,12 +260,25 @@ def _runs(
         for span in spans
         if span.kind == "comm"
     )
-    limit_ns = 0
-    while True:
-        runs = _joined(spans, with_comm if limit_ns else every, windows, limit_ns, alone)
-        if len(runs) <= MOST_OPERATIONS or limit_ns > 100_000_000:
-            return sorted(runs, key=_launch_order)
-        limit_ns = max(20_000, limit_ns * 2)
+    runs = _joined(spans, every, windows, 0, alone)
+    if len(runs) > MOST_OPERATIONS:
+        runs = _joined_enough(lambda limit_ns: _joined(spans, with_comm, windows, limit_ns, alone))
+    return sorted(runs, key=_launch_order)
+
+
+def _joined_enough(joined: Callable[[int], list[_Run]]) -> list[_Run]:
+    """The runs of the smallest limit that leaves few enough, else of the largest; a larger limit leaves fewer."""
+    limits = [20_000 << doubled for doubled in range(14)]
+    runs = joined(limits[-1])
+    few, many = len(limits) - 1, -1
+    while len(runs) <= MOST_OPERATIONS and few - many > 1:
+        middle = (few + many) // 2
+        fewer = joined(limits[middle])
+        if len(fewer) <= MOST_OPERATIONS:
+            few, runs = middle, fewer
+        else:
+            many = middle
+    return runs
 
 
 def _launch_order(run: _Run) -> tuple[int, int]:

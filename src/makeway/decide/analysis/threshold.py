@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from makeway.decide.analysis.findings import RankFindings
+from makeway.decide.analysis.many.job import JobRank
 from makeway.values.errors import InputError, suggestion
 
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -62,7 +63,7 @@ class Gate:
         return tuple(f"rank {rank} has {limit.metric} {value:.4g}{limit.unit}: {limit}" for rank, value in self.missed)
 
 
-def gate(threshold: Threshold, ranks: Sequence[RankFindings]) -> Gate:
+def gate(threshold: Threshold, ranks: Sequence[RankFindings | JobRank]) -> Gate:
     """Which ranks miss the threshold; ranks without the metric do not."""
     holds = _COMPARISONS[threshold.comparison]
     values = ((rank.rank, _value(threshold, rank)) for rank in ranks)
@@ -70,7 +71,7 @@ def gate(threshold: Threshold, ranks: Sequence[RankFindings]) -> Gate:
     return Gate(threshold=threshold, missed=missed)
 
 
-def _value(threshold: Threshold, rank: RankFindings) -> float | None:
+def _value(threshold: Threshold, rank: RankFindings | JobRank) -> float | None:
     figures, metric = rank.figures, threshold.metric
     time_ns = rank.waiting_ns if metric == "waiting" else getattr(figures, f"{metric}_ns")
     if time_ns is None:

@@ -25,6 +25,7 @@ class StepToPlan:
     device: Device
     excluded: tuple[Rejected, ...]
     notes: tuple[str, ...]
+    times: str  # which time of the recording is which, as `makeway analyze` says it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,11 @@ def plan_recorded(
         progress=stage,
     )
     assert answer.search is not None
-    return replace(answer, search=replace(answer.search, notes=(*answer.search.notes, *exposed.notes)))
+    first, *others = answer.search.summary
+    search = replace(
+        answer.search, summary=(first, exposed.times, *others), notes=(*answer.search.notes, *exposed.notes)
+    )
+    return replace(answer, search=search)
 
 
 def step_to_plan(
@@ -90,4 +95,5 @@ def step_to_plan(
         device=recorded.device,
         excluded=not_shown_by_a_trace(recorded),
         notes=(*analysis.notes, *recorded.workload.assumed),
+        times=analysis.which_times,
     )

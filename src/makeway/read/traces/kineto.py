@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 
 from makeway.read.traces.classify import CommNames
+from makeway.read.traces.cpu_ranks import DEVICE, host_spans, host_steps, read_host
+from makeway.read.traces.host import host_calls
 from makeway.read.traces.kineto_events import EVENTS, NO_CORRELATION, PARAM_COMMS, Event, GpuArgs, Kept, Shape
 from makeway.read.traces.stream import ByteSource, EventStream, no_collection
 from makeway.values.collective import CollectiveKind
@@ -54,19 +56,50 @@ def read_kineto(path: Path, *, comm: CommNames, progress: Callable[[int], None] 
         for piece in stream.pieces():
             kept.add(piece)
             del piece
-        _check(path, kept, stream)
-        return _timeline(path, kept, stream)
+        return _timeline(path, kept, stream) if kept.starts_ns else _host_timeline(path, kept, stream, progress)
 
 
-def _check(path: Path, kept: Kept, stream: EventStream[Event]) -> None:
-    if kept.starts_ns:
-        return
-    damage = ", and is cut short" if stream.cut_short else ""
-    if dropped := stream.unreadable + kept.untimed + kept.odd:
-        damage = f", has {dropped:,} unreadable events{damage}"
-    raise TraceError(
-        f"{printable(path)} holds no GPU activity: {stream.events:,} other events{damage}\n"
-        "Record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
+def _host_timeline(
+    path: Path, kept: Kept, stream: EventStream[Event], progress: Callable[[int], None] | None
+) -> Timeline:
+    """The timeline of a CPU rank, from a second look at a file without GPU activity; an error if it is not one."""
+    header, activity = stream.header, read_host(path, progress)
+    info = _table(header.get("distributedInfo"))
+    if not activity.collectives:
+        damage = ", and is cut short" if stream.cut_short else ""
+        if dropped := stream.unreadable + kept.untimed + kept.odd:
+            damage = f", has {dropped:,} unreadable events{damage}"
+        host = ", nor communication between CPU ranks" if activity.operators else ""
+        raise TraceError(
+            f"{printable(path)} holds no GPU activity{host}: {stream.events:,} other events{damage}\n"
+            "Record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
+            + (" Ranks on CPUs show their collectives (gloo:*) with ProfilerActivity.CPU alone." if host else "")
+        )
+    notes, rank = _losses(kept, stream), _whole(info.get("rank"))
+    if rank is None:
+        named = _RANK_IN_NAME.search(path.name)
+        rank = int(named[1]) if named else 0
+        notes.append(f"the trace does not name its rank; {rank} is {'from the file name' if named else 'assumed'}")
+    base_ns = _whole(header.get("baseTimeNanoseconds")) or 0
+    steps, note = host_steps(activity, rank=rank, base_ns=base_ns)
+    if note is not None:
+        notes.append(note)
+    described = Rank(
+        rank=rank,
+        device=DEVICE,
+        world=_whole(info.get("world_size")),
+        library=next(iter(activity.collectives)).name.partition(":")[0],
+        source=str(path),
+        notes=tuple(notes),
+    )
+    spans, waits = host_spans(activity, rank=rank, base_ns=base_ns, groups=_group_ranks(header))
+    return Timeline(
+        spans=tuple(spans),
+        origin=_origin(header),
+        device=DEVICE,
+        ranks=(described,),
+        steps=tuple(steps),
+        waits=tuple(waits),
     )
 
 
@@ -94,12 +127,19 @@ def _timeline(path: Path, kept: Kept, stream: EventStream[Event]) -> Timeline:
         ranks=tuple(replace(rank, notes=tuple(notes)) for rank in ranks.values()),
         steps=tuple(steps),
         waits=None if waits is None else tuple(waits),
+        host=host_calls(kept.host, [rank.rank for rank in ranks.values()], base_ns=base_ns),
     )
 
 
 def _origin(header: Mapping[str, Any]) -> Origin:
-    """Imported, unless makeway itself wrote the file and says that it is a prediction."""
-    return "predicted" if _table(header.get("makeway")).get("origin") == "predicted" else "imported"
+    """Imported, unless makeway itself wrote the file and says what it is."""
+    match _table(header.get("makeway")).get("origin"):
+        case "predicted":
+            return "predicted"
+        case "measured":
+            return "measured"
+        case _:
+            return "imported"
 
 
 def _losses(kept: Kept, stream: EventStream[Event]) -> list[str]:
@@ -252,19 +292,19 @@ def _spans(
     base_ns: int,
     group_ranks: Mapping[str, tuple[int, ...]],
 ) -> list[Span]:
-    in_items = set(kept.in_items)
+    in_items, inputs = set(kept.in_items), _inputs(kept)
     by_name = [_exchange_by_name(kept.comm, shape) for shape in kept.shapes]
     starts, order = kept.starts_ns, range(len(kept.starts_ns))
     spans = []
     for index in sorted(order, key=starts.__getitem__):
-        of, correlation = kept.shape_of[index], kept.correlations[index]
+        of, correlation, operator = kept.shape_of[index], kept.correlations[index], kept.launched_by[index]
         shape = kept.shapes[of]
         if (rank := ranks.get(shape.device)) is None:
             continue
         exchange, kind, rule = by_name[of], shape.kind, shape.rule
         args = kept.collectives.get(index)
         if args is None and kept.calls and shape.kind in ("compute", "comm"):
-            args = kept.calls.get(kept.externals[index])
+            args = kept.calls.get(operator)
             if args is not None and shape.kind == "compute":
                 if kept.comm.is_compute(shape.name):
                     args = None
@@ -286,9 +326,20 @@ def _spans(
                 exchange=exchange,
                 priority=shape.priority,
                 rule=rule,
+                # before 2022 the operator's number is that of the call, and says nothing
+                inputs=inputs.get(operator) if operator != correlation else None,
             )
         )
     return spans
+
+
+def _inputs(kept: Kept) -> dict[int, int]:
+    """A number for the input sizes of each operator that launched a kernel, where recorded."""
+    if not kept.operators:
+        return {}
+    launched = set(kept.launched_by)
+    pairs = zip(kept.operators, kept.sizes, strict=True)
+    return {operator: sizes for operator, sizes in pairs if operator in launched}
 
 
 def _waits(kept: Kept, ranks: Mapping[int, Rank], asked_ns: Mapping[int, int], base_ns: int) -> list[Wait]:

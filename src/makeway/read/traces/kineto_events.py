@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache, partial
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
 from makeway.read.traces.classify import CommNames
+from makeway.read.traces.host import LOADING, host_kind
 from makeway.read.traces.launch import recorded_launch
 from makeway.values.kernel import Launch
-from makeway.values.timeline import CommRule, SpanKind
+from makeway.values.timeline import CommRule, HostCallKind, SpanKind
 
 # Lower-case categories; before 2022 Kineto wrote "Kernel", "Memcpy", "Memset" and "Runtime".
 _GPU = {"kernel": "kernel", "gpu_memcpy": "memcpy", "memcpy": "memcpy", "gpu_memset": "memset", "memset": "memset"}
@@ -28,7 +30,8 @@ _HOST = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", 
 _ASKS = re.compile(rb"Launch|Memcpy|Memset|EventRecord|StreamWaitEvent")
 # HIP's extended launches count the grid in work-items, not blocks (hip_ext.h: globalWorkSizeX).
 _GRID_IN_ITEMS = (b'"hipExtModuleLaunchKernel"', b'"hipHccModuleLaunchKernel"')
-_STEP = re.compile(rb'"ProfilerStep#(\d{1,15})"')
+STEP = re.compile(rb'"ProfilerStep#(\d{1,15})"')
+_SIZES = b'"Input Dims"'  # with record_shapes=True
 _STREAM_WAIT = b'"Stream Wait Event"'
 _PARAM_COMMS = msgspec.Raw(b'"record_param_comms"')  # PyTorch's name of any collective call
 NO_CORRELATION = 0  # as the profiler records it
@@ -73,6 +76,11 @@ class _HostArgs(msgspec.Struct, gc=False):
     correlation: int | None = None
 
 
+class _OperatorArgs(msgspec.Struct, gc=False):
+    external: Any = msgspec.field(default=None, name="External id")
+    sizes: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
+
+
 class WaitArgs(msgspec.Struct, gc=False):
     stream: int | None = None
     correlation: int | None = None
@@ -84,6 +92,7 @@ class WaitArgs(msgspec.Struct, gc=False):
 EVENTS = msgspec.json.Decoder(list[Event])
 _GPU_ARGS = msgspec.json.Decoder(GpuArgs)
 _HOST_ARGS = msgspec.json.Decoder(_HostArgs)
+_OPERATOR_ARGS = msgspec.json.Decoder(_OperatorArgs)
 _WAIT_ARGS = msgspec.json.Decoder(WaitArgs)
 
 
@@ -112,20 +121,23 @@ class Kept:
     shape_of: array[int] = field(default_factory=lambda: array("l"))
     shapes: list[Shape] = field(default_factory=list)
     collectives: dict[int, GpuArgs] = field(default_factory=dict)  # by index, where arguments are recorded
-    externals: array[int] = field(default_factory=lambda: array("q"))  # operators that launched the kernels
+    launched_by: array[int] = field(default_factory=lambda: array("q"))  # operators that launched the kernels
     calls: dict[int, GpuArgs] = field(default_factory=dict)  # collective calls of the host, by operator
+    operators: array[int] = field(default_factory=lambda: array("q"))  # with recorded input sizes ...
+    sizes: array[int] = field(default_factory=lambda: array("q"))  # ... and a number for these
     occupancy_recorded: bool = False
     asked: array[int] = field(default_factory=lambda: array("q"))  # correlations of host calls ...
     asked_ns: array[int] = field(default_factory=lambda: array("q"))  # ... and their times
     in_items: array[int] = field(default_factory=lambda: array("q"))  # launches with a grid in work-items
     steps: list[tuple[int, int, int]] = field(default_factory=list)
     waits: list[tuple[int, WaitArgs]] = field(default_factory=list)
+    host: dict[HostCallKind, list[tuple[int, int]]] = field(default_factory=dict)  # calls that keep the host busy
     synchronised: bool = False  # whether synchronisation is recorded at all
     untimed: int = 0
     odd: int = 0
     _shape_ids: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _uses: dict[str, Callable[[Event], None] | None] = field(default_factory=dict)
-    _asks: dict[bytes, bool] = field(default_factory=dict)
+    _asks: dict[bytes, bool | HostCallKind] = field(default_factory=dict)
 
     def add(self, events: list[Event]) -> None:
         uses = self._uses
@@ -135,9 +147,7 @@ class Kept:
             except KeyError:
                 use = uses[event.cat] = self._use(event.cat)
             if use is None:
-                if event.name != _PARAM_COMMS:  # most events end here
-                    continue
-                use = self._add_call
+                continue
             try:
                 use(event)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
@@ -150,12 +160,14 @@ class Kept:
             return self._add_host
         if lower in ("user_annotation", "operator"):
             return self._add_annotation
+        if lower == "cpu_op":
+            return self._add_operator
         if lower == "cuda_sync":
             return self._add_sync
         return partial(self._add_gpu, _GPU[lower]) if lower in _GPU else None
 
     def _add_gpu(self, what: str, event: Event) -> None:
-        start, duration = _ns(event.ts), _ns(event.dur)
+        start, duration = time_ns(event.ts), time_ns(event.dur)
         if start is None or duration is None or duration < 0:
             self.untimed += 1
             return
@@ -165,13 +177,13 @@ class Kept:
         try:
             shape = self._shape_ids[key]
         except KeyError:
-            self.shapes.append(self._shape(what, args, _text(name)))
+            self.shapes.append(self._shape(what, args, decoded_name(name)))
             shape = self._shape_ids[key] = len(self.shapes) - 1
-        self.correlations.append(args.correlation or NO_CORRELATION)  # first, since only it can overflow
+        self.correlations.append(args.correlation or NO_CORRELATION)  # first, since it can overflow
         if args.collective is not None and self.shapes[shape].kind == "comm":
             self.collectives[len(self.starts_ns)] = args
         self.occupancy_recorded |= args.occupancy is not None
-        self.externals.append(_operator(args.external))
+        self.launched_by.append(_operator(args.external))
         self.starts_ns.append(start)
         self.durations_ns.append(duration)
         self.shape_of.append(shape)
@@ -203,8 +215,11 @@ class Kept:
         name = bytes(event.name)
         asks = self._asks.get(name)
         if asks is None:
-            asks = self._asks[name] = _ASKS.search(name) is not None
-        if not asks or (time := _ns(event.ts)) is None:
+            asks = self._asks[name] = _ASKS.search(name) is not None or host_kind(decoded_name(name)) or False
+        if isinstance(asks, str):
+            self._add_host_call(asks, event)
+            return
+        if not asks or (time := time_ns(event.ts)) is None:
             return
         args = _HOST_ARGS.decode(event.args)
         if args.correlation:
@@ -213,11 +228,30 @@ class Kept:
             if name in _GRID_IN_ITEMS:
                 self.in_items.append(args.correlation)
 
+    def _add_operator(self, event: Event) -> None:
+        if event.name == _PARAM_COMMS:
+            self._add_call(event)
+        args = bytes(event.args)
+        if _SIZES in args:
+            operator = _OPERATOR_ARGS.decode(args)
+            if number := _operator(operator.external):
+                self.operators.append(number)
+                self.sizes.append(crc32(operator.sizes))
+
+    def _add_host_call(self, kind: HostCallKind, event: Event) -> None:
+        start, duration = time_ns(event.ts), time_ns(event.dur)
+        if start is None or duration is None or duration < 0:
+            self.untimed += 1
+        else:
+            self.host.setdefault(kind, []).append((start, start + duration))
+
     def _add_annotation(self, event: Event) -> None:
         if event.name == _PARAM_COMMS:  # "operator" is what Kineto called "cpu_op" before 2022
             self._add_call(event)
-        if match := _STEP.fullmatch(bytes(event.name)):
-            start, duration = _ns(event.ts), _ns(event.dur)
+        elif bytes(event.name).startswith(LOADING):
+            self._add_host_call("loading", event)
+        elif match := STEP.fullmatch(bytes(event.name)):
+            start, duration = time_ns(event.ts), time_ns(event.dur)
             if start is None or duration is None or duration < 0:
                 self.untimed += 1
             else:
@@ -233,7 +267,7 @@ class Kept:
 
     def _add_sync(self, event: Event) -> None:
         self.synchronised = True
-        if bytes(event.name) == _STREAM_WAIT and (time := _ns(event.ts)) is not None:
+        if bytes(event.name) == _STREAM_WAIT and (time := time_ns(event.ts)) is not None:
             self.waits.append((time, _WAIT_ARGS.decode(event.args)))
 
 
@@ -242,7 +276,7 @@ def _operator(external: object) -> int:
     return external if type(external) is int and 0 < external < _LATEST_NS else 0
 
 
-def _ns(text: msgspec.Raw) -> int | None:
+def time_ns(text: msgspec.Raw) -> int | None:
     """Nanoseconds of a time written in microseconds; None if it is missing or impossible."""
     digits = bytes(text)
     try:
@@ -258,7 +292,8 @@ def _ns(text: msgspec.Raw) -> int | None:
     return ns if -_LATEST_NS < ns < _LATEST_NS else None
 
 
-def _text(written: bytes) -> str:
+def decoded_name(written: bytes) -> str:
+    """A name as the file writes it, quoted and escaped, as text."""
     try:
         return str(msgspec.json.decode(written))
     except (msgspec.DecodeError, UnicodeDecodeError):  # programs name kernels, not always in UTF-8

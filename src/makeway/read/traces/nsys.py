@@ -16,13 +16,25 @@ from pathlib import Path
 from typing import Any
 
 from makeway.read.traces.classify import CommNames
+from makeway.read.traces.host import host_calls, host_kind
 from makeway.read.traces.nsys_rows import LIMITS, Calls, launch_of, limits_of, process_of
 from makeway.read.traces.nvtx import COLLECTIVE_CALLS, CallRanges
 from makeway.values.collective import CollectiveKind
 from makeway.values.errors import TraceError, printable
 from makeway.values.facts import open_regular
 from makeway.values.kernel import Launch
-from makeway.values.timeline import CommRule, Exchange, Rank, Span, SpanKind, Step, Timeline, Wait
+from makeway.values.timeline import (
+    CommRule,
+    Exchange,
+    HostCall,
+    HostCallKind,
+    Rank,
+    Span,
+    SpanKind,
+    Step,
+    Timeline,
+    Wait,
+)
 
 _KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 _MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -125,6 +137,7 @@ class _Reader:
             ranks=tuple(replace(rank, notes=tuple(self.notes)) for rank in ranks),
             steps=steps,
             waits=waits,
+            host=tuple(self._host_calls()),
         )
 
     # --- the database ---
@@ -211,6 +224,17 @@ class _Reader:
         for start, correlation, thread in self._rows(_CALLS, ("start", "correlationId", "globalTid"), order):
             calls.setdefault(process_of(thread), Calls()).add(correlation, start, thread)
         return calls
+
+    def _host_calls(self) -> Iterator[HostCall]:
+        names = {number: host_kind(str(value)) for number, value in self._rows("StringIds", ("id", "value"))}
+        kinds = {number: kind for number, kind in names.items() if kind is not None}
+        calls: dict[int, dict[HostCallKind, list[tuple[int, int]]]] = {}  # by process
+        columns = ("start", "end", "nameId", "globalTid")
+        for start, end, name, thread in self._rows(_CALLS, columns) if kinds else ():
+            if name in kinds and type(start) is int and type(end) is int and start < end:
+                calls.setdefault(process_of(thread), {}).setdefault(kinds[name], []).append((start, end))
+        for place, rank in self.ranks.items():
+            yield from host_calls(calls.get(place.process, {}), [rank.rank])
 
     def _call(self, process: int, correlation: object) -> tuple[int, int] | None:
         """The time and the thread of a call."""

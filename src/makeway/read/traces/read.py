@@ -6,26 +6,30 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, assert_never
 
 from makeway.read.traces.classify import CommNames, load_comm_names
+from makeway.read.traces.places import exists, files_below, identity, is_directory, remote_url
 from makeway.read.traces.stream import EVENTS_KEY, ByteSource, Head, header_entries, read_head, too_long
 from makeway.values.errors import TraceError, printable
 from makeway.values.facts import open_regular
 from makeway.values.timeline import Timeline
 
-Format = Literal["kineto", "nsys", "rocprofv3"]
+Format = Literal["kineto", "nsys", "nsys-rep", "rocprofv3", "xla"]
 
 ROCPROF_KEY = "rocprofiler-sdk-tool"
 _LOOK_BYTES = 1 << 16
 _LONGEST_KEY = 40  # characters shown
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _FIRST_EVENT = re.compile(rb'\s*\{.{0,65536}?"ph"\s*:', re.DOTALL)
+_XLA_PROCESS = re.compile(rb'"process_name".{0,200}?"/(?:device:|host:CPU)', re.DOTALL)
+NSYS_REPORTS = (".nsys-rep", ".qdrep")  # only NVIDIA's tool knows what is inside
+_MOST_NAMED = 3  # files in a note
 _READABLE = (
-    "makeway reads PyTorch profiler traces (Kineto JSON, plain or gzip), Nsight Systems databases (made with "
-    "`nsys export --type sqlite`) and rocprofv3 JSON."
+    "makeway reads traces of PyTorch's profiler (Kineto JSON) and of JAX's (*.trace.json.gz), plain or gzip, Nsight "
+    "Systems reports and databases (made with `nsys export --type sqlite`) and rocprofv3 JSON."
 )
 
 
@@ -49,6 +53,14 @@ def read_trace(path: Path, *, comm: CommNames | None = None, progress: Callable[
             from makeway.read.traces.nsys import read_nsys
 
             return read_nsys(path, comm=names)
+        case "nsys-rep":
+            from makeway.read.traces.nsys_rep import read_nsys_rep
+
+            return read_nsys_rep(path, comm=names)
+        case "xla":
+            from makeway.read.traces.xla import read_xla
+
+            return read_xla(path, comm=names, progress=progress)
         case "rocprofv3":
             from makeway.read.traces.rocprof import read_rocprof
 
@@ -69,6 +81,10 @@ def recognise(path: Path) -> Format:
     chunks = source.chunks()
     first = next(chunks, b"")
     if first.startswith(_SQLITE_MAGIC):
+        if (url := remote_url(path)) is not None:
+            raise TraceError(
+                f"{printable(url)} is a database, which is read from a local disk only; copy it here first"
+            )
         with open_regular(path) as file:
             if file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC:
                 return "nsys"
@@ -77,7 +93,9 @@ def recognise(path: Path) -> Format:
     if head.key == ROCPROF_KEY:
         return "rocprofv3"
     if head.key == EVENTS_KEY or (head.is_array and _FIRST_EVENT.match(head.rest)):
-        return "kineto"
+        return "xla" if _XLA_PROCESS.search(head.rest, 0, _LOOK_BYTES) else "kineto"
+    if path.suffix in NSYS_REPORTS and not head.text.startswith(b"{") and remote_url(path) is None:
+        return "nsys-rep"
     raise TraceError(f"{printable(path)} holds no trace: {_looks_like(first, head, source)}\n{_READABLE}")
 
 
@@ -101,39 +119,52 @@ def _looks_like(first: bytes, head: Head, source: ByteSource) -> str:
 
 
 def find_traces(paths: Sequence[Path]) -> TraceFiles:
-    """The files, and the traces directly in the directories; a file given twice counts once."""
+    """The files, and the traces in the directories and below them; a file given twice counts once."""
     files: dict[Path, Path] = {}
     notes = []
     for path in paths:
-        if not path.exists():
+        if not exists(path):
             raise TraceError(f"no file or directory {printable(path)}")
-        if path.is_dir():
+        if is_directory(path):
             traces, skipped = _traces_in(path)
             notes += skipped
         else:
             traces = [path]
         for trace in traces:
-            files.setdefault(trace.resolve(), trace)
+            files.setdefault(identity(trace), trace)
     return TraceFiles(files=tuple(sorted(files.values(), key=natural)), notes=tuple(notes))
 
 
+def more_traces_than(count: int, paths: Sequence[Path]) -> bool:
+    """Whether there are more traces than so many; files are opened only where there are more files."""
+    files = (file for path in paths for file in (files_below(path) if is_directory(path) else (path,)))
+    return next(islice(files, count, None), None) is not None and len(find_traces(paths).files) > count
+
+
 def _traces_in(directory: Path) -> tuple[list[Path], list[str]]:
-    traces, notes = [], []
-    for path in sorted(directory.iterdir(), key=natural):
-        if path.is_dir() or path.name.startswith("."):
-            continue
+    traces, others = [], list[str]()
+    for path in sorted(files_below(directory), key=natural):
         try:
             recognise(path)
         except TraceError as error:
-            notes.append(f"skipped: {str(error).splitlines()[0]}")
+            others.append(str(error).splitlines()[0])
         else:
             traces.append(path)
+    traces = _without_copies(traces)
     if not traces:
-        others = f", but {len(notes)} other files" if notes else ""
-        raise TraceError(
-            f"no trace in directory {printable(directory)}{others}; its sub-directories are not searched\n{_READABLE}"
-        )
-    return traces, notes
+        seen = f", but {len(others):,} other file{'' if len(others) == 1 else 's'}" if others else ""
+        raise TraceError(f"no trace in directory {printable(directory)} or below{seen}\n{_READABLE}")
+    if not others:
+        return traces, []
+    more = f"; and {len(others) - _MOST_NAMED:,} more" if len(others) > _MOST_NAMED else ""
+    counted = f"{len(others):,} other files are" if len(others) > 1 else "1 other file is"
+    return traces, [f"{counted} left out: {'; '.join(others[:_MOST_NAMED])}{more}"]
+
+
+def _without_copies(traces: list[Path]) -> list[Path]:
+    """Without the second copy that JAX writes of a trace, for Perfetto."""
+    folders = {path.parent for path in traces if path.name.endswith(".trace.json.gz")}
+    return [path for path in traces if path.name != "perfetto_trace.json.gz" or path.parent not in folders]
 
 
 def natural(name: Path | str) -> list[tuple[int, int, str]]:

@@ -14,12 +14,13 @@ from typing import Final
 import msgspec
 
 from makeway.read.traces.classify import CommNames
+from makeway.read.traces.host import host_calls, host_kind
 from makeway.read.traces.launch import recorded_launch
 from makeway.read.traces.stream import MOST_BYTES, ByteSource, no_collection
 from makeway.values.errors import TraceError, printable
 from makeway.values.kernel import Launch
 from makeway.values.recorded_device import RecordedLimits
-from makeway.values.timeline import CommRule, Exchange, Rank, Span, SpanKind, Timeline
+from makeway.values.timeline import CommRule, Exchange, HostCallKind, Rank, Span, SpanKind, Timeline
 
 TOOL_KEY: Final = "rocprofiler-sdk-tool"
 MOST_UNPACKED = 250  # bytes for each byte of the file; recordings reach 50
@@ -94,6 +95,9 @@ class _Copy(msgspec.Struct, gc=False):
 
 class _Call(msgspec.Struct, gc=False):
     start_timestamp: int
+    end_timestamp: int = 0
+    kind: int = 0
+    operation: int = 0
     correlation_id: _Correlation = msgspec.field(default_factory=_Correlation)
 
 
@@ -140,6 +144,7 @@ def read_rocprof(path: Path, *, comm: CommNames, progress: Callable[[int], None]
         origin="imported",
         device=devices.pop() if len(devices) == 1 else None,
         ranks=tuple(replace(rank, source=str(path), notes=notes) for _, rank in sorted(activity.ranks.items())),
+        host=host_calls(activity.host, sorted(activity.ranks)),
     )
 
 
@@ -183,6 +188,7 @@ class _Activity:
     unfit: int = 0  # launches without usable resources
     halved: bool = False
     called: bool = True  # whether each process recorded HIP calls
+    host: dict[HostCallKind, list[tuple[int, int]]] = field(default_factory=dict)  # calls that keep the host busy
     blits: int = 0
 
     def add(self, process: _Process) -> None:
@@ -195,10 +201,20 @@ class _Activity:
         records = process.buffer_records
         asked_ns = {call.correlation_id.internal: call.start_timestamp for call in records.hip_api}
         self.called &= bool(asked_ns)
+        self._add_host_calls(process)
         halved = _halved(gpus.values(), process.kernel_symbols)
         self.halved |= halved
         self._add_kernels(process, gpus, numbers, asked_ns, halved=halved)
         self._add_copies(process, gpus, numbers, asked_ns)
+
+    def _add_host_calls(self, process: _Process) -> None:
+        kinds: dict[tuple[int, int], HostCallKind | None] = {}
+        for call in process.buffer_records.hip_api:
+            key = call.kind, call.operation
+            if key not in kinds:
+                kinds[key] = host_kind(_operation(process.strings, call))
+            if (kind := kinds[key]) is not None and call.end_timestamp >= call.start_timestamp:
+                self.host.setdefault(kind, []).append((call.start_timestamp, call.end_timestamp))
 
     def _add_kernels(
         self,
@@ -327,7 +343,7 @@ def _stream(stream: _Handle | None, queue: _Handle | None) -> str:
     return f"queue {queue.handle}" if queue is not None else "copies"
 
 
-def _operation(strings: _Strings, record: _Copy) -> str:
+def _operation(strings: _Strings, record: _Copy | _Call) -> str:
     try:
         return strings.buffer_records[record.kind].operations[record.operation]
     except IndexError:

@@ -28,8 +28,8 @@ from typing import IO, Any, Generic, TypeVar
 
 import msgspec
 
+from makeway.read.traces.places import open_place
 from makeway.values.errors import TraceError, printable
-from makeway.values.facts import open_regular
 
 inflate: ModuleType = zlib
 with suppress(ImportError):  # the same interface, three times as fast
@@ -72,7 +72,7 @@ class ByteSource:
 
     def chunks(self) -> Iterator[bytes]:
         try:
-            with open_regular(self.path) as file:
+            with open_place(self.path) as file:
                 magic = file.read(len(GZIP_MAGIC))
                 file.seek(0)
                 yield from self._inflated(file) if magic == GZIP_MAGIC else self._plain(file)

@@ -1,0 +1,87 @@
+"""Who says what comes next in a trial: a director sees the blocks so far and names the next one.
+
+A director runs on rank 0 only, and keeps no clock and no randomness of its own but its seed: the same blocks give the
+same answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from makeway.act.launch.step_files import Block, StepSettings
+from makeway.decide.analysis.alternation import Alternation, alternation
+from makeway.values.errors import InputError
+
+SETTLE = 2  # steps after a switch that do not count: a new reducer lays out its buckets in the second of them
+MEASURED = 6  # steps of a block that count
+NOISE_PAIRS = 3
+NOISE, PAIRED = "noise", "pair"
+WITHOUT, WITH = 0, 1
+
+
+class Next(msgspec.Struct, frozen=True, kw_only=True):
+    """The next block: `steps` under a setting, the first `dropped` of which do not count."""
+
+    setting: int
+    steps: int
+    dropped: int = 0
+    tag: str = ""
+    switches: bool = True  # undo and apply, also where the setting is the one in force; False: touch nothing
+    last: bool = False  # the setting stays, and the trial is over
+    refusal: str | None = None  # why there can be no trial
+
+
+class Director(Protocol):
+    def next(self, blocks: Sequence[Block]) -> Next:
+        """What follows these blocks."""
+
+
+def director_of(settings: StepSettings) -> Director:
+    """The director of a kind of trial."""
+    match settings.kind:
+        case "compare":
+            return Comparing(steps=settings.steps, seed=settings.seed)
+        case _:
+            raise InputError(f"no trial of kind {settings.kind!r}")
+
+
+class Comparing:
+    """Pairs of blocks without (setting 0) and with the plan (setting 1), until the difference shows or steps run out.
+
+    First come pairs without the plan on both sides. Every block begins with a switch, so that all are treated alike.
+    """
+
+    def __init__(self, *, steps: int, seed: int) -> None:
+        self._seed = seed
+        self.most_pairs = most_pairs(steps)
+
+    def next(self, blocks: Sequence[Block]) -> Next:
+        so_far = of_blocks(blocks, most_pairs=self.most_pairs)
+        if so_far.over:
+            return Next(setting=WITH if so_far.verdict == "faster" else WITHOUT, steps=0, last=True)
+        number = len(blocks)
+        tag = NOISE if number < 2 * NOISE_PAIRS else PAIRED
+        pair, second = divmod(number, 2)
+        with_first = random.Random(f"{self._seed}/{pair}").random() < 0.5  # noqa: S311  # an order, not a secret
+        setting = WITHOUT if tag == NOISE else (WITH if with_first != bool(second) else WITHOUT)
+        return Next(setting=setting, steps=SETTLE + MEASURED, dropped=SETTLE, tag=tag)
+
+
+def most_pairs(steps: int) -> int:
+    """Pairs that fit so many steps, after those for the noise."""
+    return max(0, steps // (2 * (SETTLE + MEASURED)) - NOISE_PAIRS)
+
+
+def of_blocks(blocks: Sequence[Block], *, most_pairs: int) -> Alternation:
+    """What the blocks of a comparison show so far."""
+    noise = [block.measured_ns for block in blocks if block.tag == NOISE]
+    paired = [block for block in blocks if block.tag == PAIRED]
+    pairs = []
+    for first, second in zip(paired[::2], paired[1::2], strict=False):
+        without, under = (first, second) if first.setting == WITHOUT else (second, first)
+        pairs.append((without.measured_ns, under.measured_ns))
+    return alternation(pairs, list(zip(noise[::2], noise[1::2], strict=False)), most_pairs=most_pairs)

@@ -1,0 +1,133 @@
+"""What a program's processes do at its steps, and what they report: two kinds of JSON files beside the receipts.
+
+`makeway record`, `run --compare` and `run --tune` write one file of settings before the start, named by MAKEWAY_STEPS;
+the start hook reads it. Each process that follows steps rewrites its own log as it goes. Loads nothing of torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from makeway.values.control import Control, control_word, parse_control
+from makeway.values.errors import InputError
+
+STEPS = "MAKEWAY_STEPS"
+SLEEP = "MAKEWAY_TEST_SLEEP"  # a share of the step by which setting 1 sleeps; in tests only
+Kind = Literal["record", "measure", "compare", "tune"]
+
+
+class StepSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do at steps.
+
+    `settings` are the sets of controls among which a job alternates, as words; the first is where it starts.
+    """
+
+    kind: Kind
+    directory: str = ""  # of the logs; the run fills it in
+    steps: int  # to record, or at most to spend on a trial
+    warm_up: int = 5  # steps before anything is recorded or measured
+    settings: tuple[tuple[str, ...], ...] = ((),)
+    seed: int = 0
+    marker: str | None = None  # MODULE:FUNCTION whose return ends a step; None: the optimizer's step
+    out: str | None = None  # where recordings go
+    options: dict[str, float] = {}  # of one kind
+
+    @property
+    def controls(self) -> tuple[tuple[Control, ...], ...]:
+        return tuple(tuple(map(parse_control, setting)) for setting in self.settings)
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive steps under one setting; of each step the median over the ranks."""
+
+    setting: int
+    times_ns: tuple[int, ...]
+    dropped: int = 0  # of them, at the front: the program was still settling after the switch
+    tag: str = ""  # the director's own word for it
+
+    @property
+    def measured_ns(self) -> tuple[int, ...]:
+        return self.times_ns[self.dropped :]
+
+
+class StepLog(msgspec.Struct, kw_only=True):
+    """What one process reports of its steps."""
+
+    pid: int
+    rank: int | None = None
+    ranks: int | None = None
+    steps: int = 0  # boundaries seen
+    blocks: list[Block] = []  # by the leader of a trial, rank 0
+    final: int | None = None  # the setting in which the trial left the job
+    error: str | None = None  # why the trial or the recording ended early
+    file: str | None = None  # of a recording
+    recorded: int = 0  # steps in it
+    plain_ns: list[int] = []  # step times before the profiler ran
+    profiled_ns: list[int] = []
+    notes: list[str] = []
+
+
+class StepLogFile:
+    """The log of this process, `steps-<pid>.json`; a child made by fork writes nothing."""
+
+    def __init__(self, directory: Path, *, rank: int | None, ranks: int | None) -> None:
+        self.log = StepLog(pid=os.getpid(), rank=rank, ranks=ranks)
+        self._path = directory / f"steps-{self.log.pid}.json"
+
+    def write(self) -> None:
+        """Replace the file; a full or vanished directory must not stop the program."""
+        if os.getpid() != self.log.pid:
+            return
+        unfinished = self._path.with_name(f".{self._path.name}.new")
+        with suppress(OSError):
+            unfinished.write_bytes(msgspec.json.encode(self.log))
+            unfinished.replace(self._path)
+
+
+class AtSteps:
+    """Settings for one run, and the logs of its processes after it; files lie in the run's directory of receipts."""
+
+    def __init__(self, settings: StepSettings) -> None:
+        self.settings = settings
+        self.logs: tuple[StepLog, ...] = ()
+
+    def variables(self, directory: Path) -> dict[str, str]:
+        path = directory / "at-steps.json"
+        write_settings(path, msgspec.structs.replace(self.settings, directory=str(directory)))
+        return {STEPS: str(path)}
+
+    def read(self, directory: Path) -> None:
+        self.logs = read_logs(directory)
+
+
+def write_settings(path: Path, settings: StepSettings) -> None:
+    """Write the file that MAKEWAY_STEPS names."""
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(settings), indent=1))
+    except OSError as error:
+        raise InputError(f"cannot write {str(path)!r}: {error.strerror}; choose another place") from None
+
+
+def read_settings(path: Path) -> StepSettings:
+    return msgspec.json.decode(path.read_bytes(), type=StepSettings)
+
+
+def read_logs(directory: Path) -> tuple[StepLog, ...]:
+    """The logs of all processes in the order of their last change; unreadable ones are left out."""
+
+    def logs() -> Iterator[tuple[float, StepLog]]:
+        for path in directory.glob("steps-*.json"):
+            with suppress(OSError, msgspec.DecodeError):
+                yield path.stat().st_mtime, msgspec.json.decode(path.read_bytes(), type=StepLog)
+
+    return tuple(log for _, log in sorted(logs(), key=lambda item: item[0]))
+
+
+def words(controls: tuple[Control, ...]) -> tuple[str, ...]:
+    return tuple(map(control_word, controls))

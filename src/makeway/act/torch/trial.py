@@ -1,0 +1,161 @@
+"""Blocks of steps under different controls, inside one running job.
+
+All ranks meet at the end of each block at the job's own store; rank 0 asks the director, which sees the step times of
+every rank, for the next block. Between meetings nothing is said and nothing waits.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch.distributed as dist
+
+from makeway.act.launch.directors import Next, director_of
+from makeway.act.launch.step_files import SLEEP, Block, StepLogFile, StepSettings
+from makeway.act.torch.agreement import Agreement
+from makeway.act.torch.steps import Steps
+
+if TYPE_CHECKING:
+    from makeway.act.torch.process import Process
+
+APART = (
+    "the ranks no longer stepped together: one of them did not end a step within {patience:g} s of the others, so the "
+    "trial ended"
+)
+_WRITE_EVERY = 10  # steps, of a stopwatch
+
+
+class _Report(msgspec.Struct):
+    """What a rank says at a meeting."""
+
+    times_ns: list[int]
+    refusal: str | None = None
+
+
+class LiveTrial:
+    """Alternates the controls of a job as a director says; see `act/launch/directors.py`."""
+
+    def __init__(self, settings: StepSettings, log: StepLogFile, process: Process) -> None:
+        self._settings, self._file, self._process = settings, log, process
+        self._controls = settings.controls
+        store = dist.distributed_c10d._get_process_group_store(dist.group.WORLD)
+        self._agreement = Agreement(store, dist.get_rank(), dist.get_world_size())
+        self._director = director_of(settings) if dist.get_rank() == 0 else None
+        self._block = Next(setting=0, steps=settings.warm_up, tag="warm-up")
+        self._times: list[int] = []
+        self._since_ns: int | None = None
+        self._sleep_share = float(os.environ.get(SLEEP) or 0)
+        self._plain_ns: list[int] = []  # step times in setting 0, for the test control
+        self._over = False
+        self._steps: Steps | None = None
+
+    def start(self) -> None:
+        self._steps = Steps(self._at_step, self._failed, marker=self._settings.marker)
+        self._file.write()
+
+    def stop(self, reason: str | None) -> None:
+        """No more switches; what is in force stays until the process group goes."""
+        if self._over:
+            return
+        self._over = True
+        if self._steps is not None:
+            self._steps.close()
+        self._file.log.error = self._file.log.error or reason
+        self._file.write()
+
+    def _failed(self, error: Exception) -> None:
+        """Errors of ours end the trial; peers notice at the next meeting."""
+        self._process.fail(error)
+        self._process.release_threads()
+        self.stop(f"{type(error).__name__}: {error}")
+
+    # --- at a step -----------------------------------------------------------------------------
+
+    def _at_step(self) -> None:
+        if self._sleep_share and self._block.setting and self._plain_ns:
+            time.sleep(self._sleep_share * median(self._plain_ns) / 1e9)
+        now = time.perf_counter_ns()
+        self._file.log.steps += 1
+        if self._since_ns is not None:
+            self._times.append(now - self._since_ns)
+        self._since_ns = now
+        if len(self._times) >= max(1, self._block.steps):
+            self._meet()
+            self._since_ns = time.perf_counter_ns()  # the meeting and the switch are no part of a step
+
+    def _meet(self) -> None:
+        if not self._block.setting and self._block.tag != "warm-up":
+            self._plain_ns = (self._plain_ns + self._times)[-50:]
+        report = _Report(self._times, self._process.cannot_switch())
+        self._times = []
+        answer = self._agreement.meet(msgspec.json.encode(report), self._decide)
+        if answer is None:
+            self._process.release_threads()
+            self.stop(APART.format(patience=self._agreement.patience_s))
+            return
+        following = msgspec.json.decode(answer, type=Next)
+        self._block = following
+        if following.refusal is not None:
+            self.stop(following.refusal)
+            return
+        if following.switches:
+            self._process.switch(self._controls[following.setting])
+        if following.last:
+            self._file.log.final = following.setting
+            self.stop(None)
+
+    def _decide(self, reports: Sequence[bytes]) -> bytes:
+        """What comes next; runs on rank 0 while the others wait."""
+        assert self._director is not None
+        ranks = [msgspec.json.decode(report, type=_Report) for report in reports]
+        refusals = [rank.refusal for rank in ranks if rank.refusal]
+        if refusals:
+            return msgspec.json.encode(Next(setting=0, steps=0, refusal=refusals[0]))
+        log = self._file.log
+        if self._block.tag != "warm-up":
+            steps = min(len(rank.times_ns) for rank in ranks)
+            times = tuple(int(median(rank.times_ns[step] for rank in ranks)) for step in range(steps))
+            dropped = min(self._block.dropped, steps)
+            log.blocks.append(
+                Block(setting=self._block.setting, times_ns=times, dropped=dropped, tag=self._block.tag)
+            )
+        following = self._director.next(log.blocks)
+        self._file.write()
+        return msgspec.json.encode(following)
+
+
+class Stopwatch:
+    """Times every step, for runs that are compared as a whole; each rank writes its own log."""
+
+    def __init__(self, settings: StepSettings, log: StepLogFile) -> None:
+        self._settings, self._file = settings, log
+        self._since_ns: int | None = None
+        self._steps: Steps | None = None
+
+    def start(self) -> None:
+        self._steps = Steps(self._at_step, self._failed, marker=self._settings.marker)
+        self._file.write()
+
+    def stop(self, reason: str | None) -> None:
+        if self._steps is not None:
+            self._steps.close()
+        self._file.log.error = self._file.log.error or reason
+        self._file.write()
+
+    def _failed(self, error: Exception) -> None:
+        self.stop(f"{type(error).__name__}: {error}")
+
+    def _at_step(self) -> None:
+        now, log = time.perf_counter_ns(), self._file.log
+        log.steps += 1
+        if self._since_ns is not None and log.steps > self._settings.warm_up + 1:
+            log.plain_ns.append(now - self._since_ns)
+        self._since_ns = now
+        if log.steps % _WRITE_EVERY == 0:
+            self._file.write()
+            self._since_ns = time.perf_counter_ns()

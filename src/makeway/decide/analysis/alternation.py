@@ -1,0 +1,97 @@
+"""Two settings that alternate in blocks of steps inside one job: pairs of blocks, looks at them, a verdict.
+
+A pair is two neighbouring blocks, one under each setting, in random order. Its difference is that of the trimmed means
+of the logarithms of their step times. Slow changes of the machine cancel within a pair, and what the steps of a block
+share is noise of one value, not of many. The estimate is the trimmed mean over pairs with its interval (Yuen 1974):
+bursts of load on the host hit few pairs. The interval is looked at several times; each look has an equal part of the
+permitted error, so that all looks together are wrong in at most ERROR of the cases (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median, variance
+from typing import Literal
+
+from makeway.decide.analysis.difference import TRIMMED, Difference, student, trimmed_mean
+
+Verdict = Literal["faster", "slower", "no difference shown"]
+Times = Sequence[int]
+ERROR = 0.02  # the chance that settings which do not differ get a verdict
+FIRST_LOOK = 6  # pairs: an interval of fewer reaches too far to decide anything
+LOOK_GROWTH = 1.4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternation:
+    """What pairs of blocks show so far."""
+
+    pairs: tuple[float, ...]  # logarithms of second over first setting
+    noise: tuple[float, ...]  # the same of pairs under one setting
+    difference: Difference
+    level: float
+    verdict: Verdict
+    over: bool  # decided, or as many pairs as there may be
+
+    @property
+    def noise_pct(self) -> float | None:
+        """By how much blocks under one setting differ: the median."""
+        return percent(median(map(abs, self.noise))) if self.noise else None
+
+
+def percent(log_ratio: float) -> float:
+    """A ratio as its difference from 1 in percent."""
+    return round(100 * math.expm1(log_ratio), 3)
+
+
+def log_time(times_ns: Times) -> float:
+    """The logarithm of a block's step time."""
+    return trimmed_mean([math.log(max(1, time)) for time in times_ns])
+
+
+def alternation(
+    pairs: Sequence[tuple[Times, Times]], noise: Sequence[tuple[Times, Times]], *, most_pairs: int
+) -> Alternation:
+    """What pairs of blocks (without, with) show; `noise`: pairs of blocks without."""
+    differences = [log_time(under) - log_time(without) for without, under in pairs]
+    counts = looks(most_pairs)
+    level = 1 - ERROR / max(1, len(counts))
+    shown = paired_difference(differences, level=level)
+    decided = len(differences) in counts and shown.shown
+    verdict: Verdict = "no difference shown"
+    if decided:
+        verdict = "slower" if shown.estimate > 0 else "faster"
+    return Alternation(
+        pairs=tuple(differences),
+        noise=tuple(log_time(second) - log_time(first) for first, second in noise),
+        difference=shown,
+        level=level,
+        verdict=verdict,
+        over=decided or len(differences) >= most_pairs,
+    )
+
+
+def looks(most_pairs: int) -> tuple[int, ...]:
+    """Numbers of pairs after which the interval is looked at; the last is `most_pairs`."""
+    counts: list[int] = []
+    count = float(FIRST_LOOK)
+    while round(count) < most_pairs:
+        counts.append(round(count))
+        count *= LOOK_GROWTH
+    return (*counts, most_pairs) if most_pairs >= FIRST_LOOK else ()
+
+
+def paired_difference(pairs: Sequence[float], *, level: float) -> Difference:
+    """The trimmed mean of the pairs' differences, and its interval; none for fewer than three."""
+    estimate = trimmed_mean(pairs) if pairs else 0.0
+    count, cut = len(pairs), int(TRIMMED * len(pairs))
+    kept = count - 2 * cut
+    if kept < 3:
+        return Difference(estimate=estimate)
+    ordered = sorted(pairs)
+    winsorised = [min(max(value, ordered[cut]), ordered[count - 1 - cut]) for value in pairs]
+    error = math.sqrt((count - 1) * variance(winsorised) / (kept * (kept - 1)))
+    reach = student(level, kept - 1) * error
+    return Difference(estimate=estimate, low=estimate - reach, high=estimate + reach)
