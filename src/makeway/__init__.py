@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from makeway.act.doctor.checkup import Checkup, doctor
     from makeway.act.export.targets import export
     from makeway.act.export.values import Export
+    from makeway.act.launch.compare_run import RunComparison, compare_run
+    from makeway.act.launch.record import Recording, record
     from makeway.act.launch.run import DryRun, Run, dry_run, run
     from makeway.act.measure.bench import bench
     from makeway.act.measure.demo import Demo, demo
@@ -67,8 +69,10 @@ _HOMES = {
     "PlanDifference": "decide.planning.difference",
     "Prediction": "model.simulate.predict",
     "Receipt": "values.receipt",
+    "Recording": "act.launch.record",
     "RoomAnswer": "model.room",
     "Run": "act.launch.run",
+    "RunComparison": "act.launch.compare_run",
     "Search": "values.plan",
     "SmLimits": "values.device",
     "Sweep": "model.simulate.sweep",
@@ -82,6 +86,7 @@ _HOMES = {
     "blocks_beside": "model.residency",
     "compare": "decide.analysis.compare",
     "compare_plans": "decide.planning.difference",
+    "compare_run": "act.launch.compare_run",
     "demo": "act.measure.demo",
     "doctor": "act.doctor.checkup",
     "dry_run": "act.launch.run",
@@ -101,6 +106,7 @@ _HOMES = {
     "parse_resources": "values.kernel",
     "plan": "decide.planning.planner",
     "plan_recorded": "decide.planning.recorded",
+    "record": "act.launch.record",
     "report_of": "show.report",
     "resident_blocks": "model.residency",
     "run": "act.launch.run",
@@ -132,8 +138,10 @@ __all__ = [
     "PlanDifference",
     "Prediction",
     "Receipt",
+    "Recording",
     "RoomAnswer",
     "Run",
+    "RunComparison",
     "Search",
     "SmLimits",
     "Sweep",
@@ -148,6 +156,7 @@ __all__ = [
     "blocks_beside",
     "compare",
     "compare_plans",
+    "compare_run",
     "demo",
     "doctor",
     "dry_run",
@@ -167,6 +176,7 @@ __all__ = [
     "parse_resources",
     "plan",
     "plan_recorded",
+    "record",
     "report_of",
     "resident_blocks",
     "run",

@@ -27,6 +27,7 @@ COMMANDS = {
     "inspect": "resources of every kernel in a cubin, fatbin, shared library or hsaco",
     "merge": "the shards of a job of thousands of ranks, analysed on many machines, to one answer",
     "plan": "choose the controls for a workload or a recorded step, and say why",
+    "record": "a few steady steps of an unmodified program, profiled on every rank",
     "residency": "does a collective's block fit beside a kernel; which pad or thread count makes room",
     "run": "run an unmodified program under a plan, and check that each control took effect",
     "simulate": "a workload on a device under controls: predicted times, timeline, share of ideal",

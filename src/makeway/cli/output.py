@@ -31,8 +31,13 @@ def _columns(text: str) -> int:
     return int(text)
 
 
-def show(result: object, options: argparse.Namespace, *, text_to: TextIO | None = None) -> None:
-    """Print a result as text (to stdout, or to stderr if that is `text_to`) or JSON; write its page if asked to."""
+def show(
+    result: object, options: argparse.Namespace, *, text_to: TextIO | None = None, json_to: Path | None = None
+) -> None:
+    """Print a result as text (to stdout, or to stderr if that is `text_to`) or JSON; write its page if asked to.
+
+    `json_to` is a file for the JSON document in place of stdout; the text is printed then, too.
+    """
     from makeway.show.report import report_of
 
     report = report_of(result, arguments=command_line())
@@ -40,11 +45,13 @@ def show(result: object, options: argparse.Namespace, *, text_to: TextIO | None 
         from makeway.show.page import page
 
         write_file(options.html, page(report))
-    if options.json:
+    if options.json or json_to is not None:
         from makeway.show.json import json
 
-        write_out(json(report))
-        return
+        if json_to is None:
+            write_out(json(report))
+            return
+        write_file(json_to, json(report))
     from makeway.show.text import text
 
     stream = text_to or sys.stdout

@@ -33,7 +33,7 @@ def receipt_data(receipt: Receipt) -> dict[str, Any]:
 def _run_report(run: Run, arguments: str) -> Report:
     where = "" if run.rank is None else f" (rank {run.rank})"
     applied = f"{run.applied} of {count(len(run.controls), 'control')} applied" if run.controls else "no controls"
-    end = f"exit code {run.exit_code}" if run.killed_by is None else f"killed by {signal.Signals(run.killed_by).name}"
+    end = end_text(run.exit_code, run.killed_by)
     return Report(
         result="run",
         over="makeway run",
@@ -44,7 +44,7 @@ def _run_report(run: Run, arguments: str) -> Report:
             unit="controls",
         ),
         sections=(
-            Section(name="controls", title="Controls", blocks=(_outcome_table(run.controls),)),
+            Section(name="controls", title="Controls", blocks=(outcome_table(run.controls),)),
             Section(name="by-rank", title="Ranks", blocks=(_rank_table(run.controls),), detail=True),
             Section(
                 name="variables",
@@ -62,21 +62,32 @@ def _run_report(run: Run, arguments: str) -> Report:
         | {
             "all_applied": run.all_applied,
             "applied": run.applied,
-            "controls": [
-                {
-                    "control": control_word(outcome.control),
-                    "status": outcome.status,
-                    "receipts": [receipt_data(receipt) for receipt in outcome.receipts],
-                }
-                for outcome in run.controls
-            ],
+            "controls": outcome_data(run.controls),
         },
         notes=run.notes,
         arguments=arguments,
     )
 
 
-def _outcome_table(controls: Sequence[Outcome]) -> Table:
+def end_text(exit_code: int | None, killed_by: int | None) -> str:
+    """How a program ended."""
+    return f"exit code {exit_code}" if killed_by is None else f"killed by {signal.Signals(killed_by).name}"
+
+
+def outcome_data(controls: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """What became of each control, as plain data."""
+    return [
+        {
+            "control": control_word(outcome.control),
+            "status": outcome.status,
+            "receipts": [receipt_data(receipt) for receipt in outcome.receipts],
+        }
+        for outcome in controls
+    ]
+
+
+def outcome_table(controls: Sequence[Outcome]) -> Table:
+    """What became of each control, ranks with the same receipt together."""
     return Table(
         name="outcomes",
         caption="What became of each control",

@@ -66,7 +66,7 @@ class Comparing:
         number = len(blocks)
         tag = NOISE if number < 2 * NOISE_PAIRS else PAIRED
         pair, second = divmod(number, 2)
-        with_first = random.Random(f"{self._seed}/{pair}").random() < 0.5  # noqa: S311  # an order, not a secret
+        with_first = random.Random(f"{self._seed}/{pair}").random() < 0.5
         setting = WITHOUT if tag == NOISE else (WITH if with_first != bool(second) else WITHOUT)
         return Next(setting=setting, steps=SETTLE + MEASURED, dropped=SETTLE, tag=tag)
 

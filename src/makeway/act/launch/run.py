@@ -91,7 +91,7 @@ def run(
         route = replace(route, tuner=_tuner(plan, needs, directory, warn))
         settings = needs.settings | route.variables(environ)
         if at_steps is not None:
-            settings |= at_steps.variables(directory)
+            settings |= at_steps.variables(directory, environ)
         launched = with_exports(command, settings, environ, _version)
         for note in filter(None, (launched.note, _pads_all(plan))):
             warn(note)

@@ -7,7 +7,7 @@ the start hook reads it. Each process that follows steps rewrites its own log as
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from makeway.values.control import Control, control_word, parse_control
 from makeway.values.errors import InputError
 
 STEPS = "MAKEWAY_STEPS"
+QUIET = "KINETO_LOG_LEVEL"  # torch.profiler reports its start and end on stderr below this
 SLEEP = "MAKEWAY_TEST_SLEEP"  # a share of the step by which setting 1 sleeps; in tests only
 Kind = Literal["record", "measure", "compare", "tune"]
 
@@ -97,10 +98,11 @@ class AtSteps:
         self.settings = settings
         self.logs: tuple[StepLog, ...] = ()
 
-    def variables(self, directory: Path) -> dict[str, str]:
+    def variables(self, directory: Path, environ: Mapping[str, str]) -> dict[str, str]:
         path = directory / "at-steps.json"
         write_settings(path, msgspec.structs.replace(self.settings, directory=str(directory)))
-        return {STEPS: str(path)}
+        quiet = {QUIET: "99"} if self.settings.kind == "record" and QUIET not in environ else {}
+        return {STEPS: str(path), **quiet}
 
     def read(self, directory: Path) -> None:
         self.logs = read_logs(directory)

@@ -35,7 +35,7 @@ class Agreement:
         """What rank 0 decides from the reports of all ranks; None, on every rank, when the meeting is called off."""
         self._number += 1
         key = f"makeway/steps/{self._number}"
-        self._store.set(f"{key}/report/{self.rank}", own)
+        self._store.set(f"{key}/report/{self.rank}", own.decode())
         if not all_present(self._store, self.ranks, key, self._patience):
             return None
         verdict = f"{key}/decision"

@@ -53,7 +53,11 @@ class Followed:
             from makeway.act.torch.trial import LiveTrial
 
             self._follower = LiveTrial(self.settings, log, process)
-        self._follower.start()
+        try:
+            self._follower.start()
+        except Exception as error:
+            self._follower.stop(str(error))
+            raise
 
     def group_goes(self) -> None:
         if self._follower is not None and self.settings.kind in ("compare", "tune"):

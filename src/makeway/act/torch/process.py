@@ -130,7 +130,9 @@ class Process:
     def cannot_switch(self) -> str | None:
         """Why controls stay as they are while the program runs; None when `switch` works."""
         if self._on_cpu is None or self._modules is None or self._modules.switched is None:
-            return "controls can be switched inside a running job only on CPU ranks; compare whole runs (--compare-runs)"
+            return (
+                "controls can be switched inside a running job only on CPU ranks; compare whole runs (--compare-runs)"
+            )
         return None
 
     def release_threads(self) -> None:

@@ -35,11 +35,12 @@ class Known:
 
     def rebuild(self, module: DistributedDataParallel, cap_mib: float | None) -> None:
         """A new reducer without a hook, as after unpickling; `cap_mib`: the bucket size, None for the program's."""
+        untyped: Any = module
         module.reducer._remove_autograd_hooks()
         vars(module).update(self.caps if cap_mib is None else _caps(self.caps, int(cap_mib * MIB)))
-        parameters, sparse = module._build_params_for_reducer()
-        names = module._build_debug_param_to_name_mapping(parameters)
-        module._ddp_init_helper(parameters, sparse, names, module.static_graph)
+        parameters, sparse = untyped._build_params_for_reducer()
+        names = untyped._build_debug_param_to_name_mapping(parameters)
+        untyped._ddp_init_helper(parameters, sparse, names, module.static_graph)
 
 
 _CAPS = ("bucket_bytes_cap", "bucket_bytes_cap_default", "_bucket_config")  # the last since torch 2.12

@@ -43,7 +43,9 @@ class LiveTrial:
     def __init__(self, settings: StepSettings, log: StepLogFile, process: Process) -> None:
         self._settings, self._file, self._process = settings, log, process
         self._controls = settings.controls
-        store = dist.distributed_c10d._get_process_group_store(dist.group.WORLD)
+        world = dist.group.WORLD
+        assert world is not None
+        store = dist.distributed_c10d._get_process_group_store(world)
         self._agreement = Agreement(store, dist.get_rank(), dist.get_world_size())
         self._director = director_of(settings) if dist.get_rank() == 0 else None
         self._block = Next(setting=0, steps=settings.warm_up, tag="warm-up")
@@ -121,9 +123,7 @@ class LiveTrial:
             steps = min(len(rank.times_ns) for rank in ranks)
             times = tuple(int(median(rank.times_ns[step] for rank in ranks)) for step in range(steps))
             dropped = min(self._block.dropped, steps)
-            log.blocks.append(
-                Block(setting=self._block.setting, times_ns=times, dropped=dropped, tag=self._block.tag)
-            )
+            log.blocks.append(Block(setting=self._block.setting, times_ns=times, dropped=dropped, tag=self._block.tag))
         following = self._director.next(log.blocks)
         self._file.write()
         return msgspec.json.encode(following)

@@ -13,11 +13,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, variance
-from typing import Literal
 
-from makeway.decide.analysis.difference import TRIMMED, Difference, student, trimmed_mean
+from makeway.decide.analysis.difference import TRIMMED, Difference, Verdict, percent, student, trimmed_mean, verdict_of
 
-Verdict = Literal["faster", "slower", "no difference shown"]
 Times = Sequence[int]
 ERROR = 0.02  # the chance that settings which do not differ get a verdict
 FIRST_LOOK = 6  # pairs: an interval of fewer reaches too far to decide anything
@@ -41,11 +39,6 @@ class Alternation:
         return percent(median(map(abs, self.noise))) if self.noise else None
 
 
-def percent(log_ratio: float) -> float:
-    """A ratio as its difference from 1 in percent."""
-    return round(100 * math.expm1(log_ratio), 3)
-
-
 def log_time(times_ns: Times) -> float:
     """The logarithm of a block's step time."""
     return trimmed_mean([math.log(max(1, time)) for time in times_ns])
@@ -60,15 +53,12 @@ def alternation(
     level = 1 - ERROR / max(1, len(counts))
     shown = paired_difference(differences, level=level)
     decided = len(differences) in counts and shown.shown
-    verdict: Verdict = "no difference shown"
-    if decided:
-        verdict = "slower" if shown.estimate > 0 else "faster"
     return Alternation(
         pairs=tuple(differences),
         noise=tuple(log_time(second) - log_time(first) for first, second in noise),
         difference=shown,
         level=level,
-        verdict=verdict,
+        verdict=verdict_of(shown) if decided else "no difference shown",
         over=decided or len(differences) >= most_pairs,
     )
 

@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, median, quantiles
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from makeway.decide.analysis.difference import LEVEL, RUN_SPREAD, Difference, difference
+from makeway.decide.analysis.difference import LEVEL, RUN_SPREAD, Difference, Verdict, difference, percent, verdict_of
 from makeway.decide.analysis.ledger import IDLE, LINE_NAMES
 from makeway.decide.analysis.recorded_steps import Name, RankSteps, Repeated, rank_steps
 from makeway.read.traces.classify import CommNames, load_comm_names
 from makeway.read.traces.ranks import Progress, map_traces
 from makeway.read.traces.read import find_traces
 from makeway.values.errors import InputError, TraceError
-
-Verdict = Literal["faster", "slower", "no difference shown"]
 
 WORTH = 0.002  # of the step: a kernel or collective that changed by less is not listed
 ALIKE = 0.5  # of the step's own change (as logarithms): kernels that changed by at least this much changed with it
@@ -122,28 +120,22 @@ def compare(
         [[math.log(time) for time in run.times_ns] for run in second.runs],
         run_spread=RUN_SPREAD,
     )
-    verdict: Verdict = "no difference shown"
-    if steps.shown:
-        verdict = "slower" if steps.estimate > 0 else "faster"
-    difference_pct = _percent(steps.estimate)
+    verdict = verdict_of(steps)
+    difference_pct = percent(steps.estimate)
     return Comparison(
         before=first.side,
         after=second.side,
         verdict=verdict,
         difference_pct=difference_pct,
-        interval_pct=None if steps.low is None or steps.high is None else (_percent(steps.low), _percent(steps.high)),
+        interval_pct=None if steps.low is None or steps.high is None else (percent(steps.low), percent(steps.high)),
         no_interval=_no_interval(first, second) if steps.low is None else None,
         lines=_lines(first, second),
         kernels=_changes(first, second, lambda run: run.kernels),
         collectives=_changes(first, second, lambda run: run.collectives),
         limit=limit,
-        missed=limit is not None and _holds(limit, verdict, difference_pct),
+        missed=limit is not None and limit_holds(limit, verdict, difference_pct),
         notes=(*first.notes, *second.notes, *_cautions(first, second, steps)),
     )
-
-
-def _percent(log_ratio: float) -> float:
-    return round(100 * math.expm1(log_ratio), 3)
 
 
 def parse_limit(text: str) -> ComparisonLimit:
@@ -156,7 +148,7 @@ def parse_limit(text: str) -> ComparisonLimit:
     return ComparisonLimit(comparison=match[1], percent=float(match[2]))
 
 
-def _holds(limit: ComparisonLimit, verdict: Verdict, difference_pct: float) -> bool:
+def limit_holds(limit: ComparisonLimit, verdict: Verdict, difference_pct: float) -> bool:
     """A difference counts only where it is shown to be slower: noise must not fail a build."""
     if limit.verdict is not None:
         return verdict == limit.verdict

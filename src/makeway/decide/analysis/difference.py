@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import fmean, variance
+from typing import Literal
+
+Verdict = Literal["faster", "slower", "no difference shown"]
 
 TRIMMED = 0.2  # of the values, at each end
 WINSORISED = 0.642  # standard deviation of normal values after winsorising, over the one before
@@ -39,6 +42,18 @@ class Difference:
     def shown(self) -> bool:
         """Whether the interval leaves no doubt about the sign."""
         return self.low is not None and self.high is not None and not self.low <= 0.0 <= self.high
+
+
+def verdict_of(difference: Difference) -> Verdict:
+    """Whether the difference of two times shows, and which way."""
+    if not difference.shown:
+        return "no difference shown"
+    return "slower" if difference.estimate > 0 else "faster"
+
+
+def percent(log_ratio: float) -> float:
+    """A ratio, given as its logarithm, as its difference from 1 in percent."""
+    return round(100 * math.expm1(log_ratio), 3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,123 @@
+"""Pairs of blocks: how often chance gets a verdict, what is found, and which block comes next."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from makeway.act.launch.compare_run import STEPS
+from makeway.act.launch.directors import NOISE_PAIRS, SETTLE, WITH, WITHOUT, Comparing, most_pairs, of_blocks
+from makeway.act.launch.step_files import Block
+from makeway.decide.analysis.alternation import Alternation, alternation, looks, paired_difference
+
+LONGER = 100  # steps more than a comparison may take
+
+
+def step_times(rng: random.Random) -> Iterator[float]:
+    """Logarithms of step times on a shared host: correlated noise, single late steps, bursts of load, drift."""
+    noise = drift = burst = 0.0
+    left = 0
+    while True:
+        noise = 0.5 * noise + 0.06 * math.sqrt(0.75) * rng.gauss(0, 1)
+        drift += rng.gauss(0, 0.003)
+        left -= 1
+        if left < 0 and rng.random() < 0.01:
+            left, burst = rng.randint(5, 30), rng.uniform(0.1, 0.6)
+        late = rng.uniform(0.2, 1.5) if rng.random() < 0.03 else 0.0
+        yield noise + drift + late + (burst if left > 0 else 0.0)
+
+
+def compared(slower: float, seed: int) -> tuple[Alternation, int]:
+    """A comparison by the director itself, of a simulated job; and the setting that it leaves."""
+    times, director = step_times(random.Random(seed)), Comparing(steps=STEPS, seed=seed)
+    blocks: list[Block] = []
+    while not (following := director.next(blocks)).last:
+        factor = 1 + slower if following.setting == WITH else 1.0
+        series = tuple(int(5e7 * math.exp(next(times)) * factor) for _ in range(following.steps))
+        blocks.append(
+            Block(setting=following.setting, times_ns=series, dropped=following.dropped, tag=following.tag)
+        )
+    assert sum(len(block.times_ns) for block in blocks) <= STEPS
+    return of_blocks(blocks, most_pairs=director.most_pairs), following.setting
+
+
+def test_of_20_jobs_without_a_difference_at_most_one_gets_a_verdict() -> None:
+    verdicts = [compared(0.0, seed)[0].verdict for seed in range(20)]
+    assert sum(verdict != "no difference shown" for verdict in verdicts) <= 1
+
+
+@pytest.mark.parametrize("slower", [0.1, 0.2])
+def test_10_and_20_percent_are_found_in_20_of_20(slower: float) -> None:
+    for seed in range(20):
+        seen, left = compared(slower, seed)
+        assert seen.verdict == "slower"
+        assert left == WITHOUT
+        assert seen.difference.low is not None
+        assert seen.difference.low > 0
+
+
+def test_a_faster_plan_stays_in_force() -> None:
+    seen, left = compared(-0.15, 1)
+    assert seen.verdict == "faster"
+    assert left == WITH
+
+
+@pytest.mark.long
+def test_chance_gets_a_verdict_in_at_most_2_percent() -> None:
+    verdicts = [compared(0.0, seed)[0].verdict for seed in range(1000)]
+    assert sum(verdict != "no difference shown" for verdict in verdicts) <= 30  # 2 %, and two standard errors
+
+
+# --- laws ----------------------------------------------------------------------------------------
+
+
+logs = st.floats(-1, 1, allow_nan=False)
+
+
+@given(st.lists(logs, min_size=3, max_size=40), st.floats(-0.5, 0.5))
+def test_the_estimate_lies_in_its_interval_and_moves_with_the_values(pairs: list[float], shift: float) -> None:
+    shown = paired_difference(pairs, level=0.99)
+    assert shown.low is not None
+    assert shown.high is not None
+    assert shown.low <= shown.estimate <= shown.high
+    moved = paired_difference([value + shift for value in pairs], level=0.99)
+    assert moved.estimate == pytest.approx(shown.estimate + shift, abs=1e-9)
+    turned = paired_difference([-value for value in pairs], level=0.99)
+    assert turned.low == pytest.approx(-shown.high, abs=1e-9)
+
+
+@given(st.integers(0, 400))
+def test_looks_ascend_to_the_last_pair(most: int) -> None:
+    counts = looks(most)
+    assert list(counts) == sorted(set(counts))
+    assert not counts or counts[-1] == most
+
+
+def test_between_looks_there_is_no_verdict() -> None:
+    pairs = [((100, 101, 99), (200 + number, 201, 199)) for number in range(8)]
+    six, seven = (alternation(pairs[:count], [], most_pairs=30) for count in (6, 7))
+    assert six.verdict == "slower"
+    assert six.over
+    assert seven.difference.shown
+    assert seven.verdict == "no difference shown"
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**31), st.integers(200, 600))
+def test_each_pair_has_both_settings_and_noise_comes_first(seed: int, steps: int) -> None:
+    director = Comparing(steps=steps, seed=seed)
+    blocks: list[Block] = []
+    while not (following := director.next(blocks)).last:
+        blocks.append(Block(setting=following.setting, times_ns=(7,) * following.steps, dropped=2, tag=following.tag))
+        assert director.next(blocks) == Comparing(steps=steps, seed=seed).next(blocks)
+    noise, paired = blocks[: 2 * NOISE_PAIRS], blocks[2 * NOISE_PAIRS :]
+    assert {block.setting for block in noise} == {WITHOUT}
+    for first, second in zip(paired[::2], paired[1::2], strict=True):
+        assert {first.setting, second.setting} == {WITHOUT, WITH}
+    assert len(paired) == 2 * most_pairs(steps)
+    assert all(len(block.measured_ns) == len(block.times_ns) - SETTLE for block in blocks)
