@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from makeway.act.launch.step_files import Block
-from makeway.act.launch.tuning import LOST_SHARE, Tuning
+from makeway.act.launch.tuning import LOST, Tuning
 
 STEP_NS = 50_000_000
 Slowness = Callable[[int], Sequence[float]]  # of every setting over the first, at a step
@@ -99,7 +99,7 @@ def test_exploration_stays_within_its_share_and_a_slower_setting_is_never_kept(
     director = job.director
     assert director.explored <= share * 2000
     slowest_block = 8 * STEP_NS * max(1.0, *others)
-    assert director.lost_ns <= LOST_SHARE * max(director.spent_ns, 2000 * STEP_NS * 2) + 8 * slowest_block
+    assert director.lost_ns <= LOST * share * max(director.spent_ns, 2000 * STEP_NS * 2) + 8 * slowest_block
     assert (1.0, *others)[director.incumbent] <= 1.02
     replayed = Tuning(director.settings, share=share, job_steps=director.job_steps, seed=seed)
     for count in range(len(job.blocks) + 1):

@@ -2,9 +2,9 @@
 
 Successive halving over blocks of steps: every candidate gets a short block beside one of the setting in force, the
 better third a longer one, until few are left. Those are confirmed in pairs of blocks, and only a candidate that is
-shown to be faster takes over. Exploration is paid from two budgets: a share of the job's steps, and a share of its time that
-candidates may lose. Between trials the setting in force runs alone; when its step time drifts, candidates get another
-chance.
+shown to be faster takes over. Exploration is paid from two budgets: a share of the job's steps, and a share of its time
+that candidates may lose. Between trials the setting in force runs alone; when its step time drifts, candidates get
+another chance.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WATCH = "watch"
 FIRST_STEPS, MORE_STEPS = 3, 6  # of a block that count: in the first round of halving, and later
 FEW = 2  # candidates that are confirmed rather than halved
 MOST_PAIRS = 12  # of a confirmation
-LOST_SHARE = 0.008  # of the job's time that candidates may lose against the setting in force
+LOST = 0.16  # of the share of steps: the share of the time that trials may lose against the setting in force
 ASSUMED = 1.3  # a candidate not yet tried is taken to need so many times the step in force
 LEAST_WATCHED, WATCHED_SHARE = 40, 0.05  # steps of a watching block, and their part of the steps so far
 DRIFT = 0.10  # of the step time, in two watching blocks in a row, that starts a new trial
@@ -95,13 +95,14 @@ class Tuning:
             self._watched(median(block.measured_ns), block.count)
             return
         typical = self._plain_ns or median(block.times_ns)
-        took_ns = sum(block.times_ns)
-        self.spent_ns += took_ns
-        self.lost_ns += max(0.0, took_ns - typical * block.count)
-        if block.setting != self.incumbent:
-            self.explored += block.count
-        else:
+        self.spent_ns += sum(block.times_ns)
+        costly = block.times_ns  # of the setting in force only the steps that settle
+        if block.setting == self.incumbent:
+            costly = block.times_ns[: block.dropped]
             self._plain_ns = median(block.measured_ns)
+        else:
+            self.explored += block.count
+        self.lost_ns += sum(costly) - typical * len(costly)
         self._pair[block.setting] = block.measured_ns
         if len(self._pair) == 2:
             self._end_pair()
@@ -163,7 +164,7 @@ class Tuning:
         candidate, counted = self._asked
         steps = SETTLE + counted
         length = self.job_steps or self.steps
-        may_lose_ns = LOST_SHARE * max(self.spent_ns, length * self._plain_ns)
+        may_lose_ns = LOST * self.share * max(self.spent_ns, length * self._plain_ns)
         expected_ns = steps * self._plain_ns * max(0.0, self._ratios.get(candidate, ASSUMED) - 1)
         return self.explored + steps <= self.share * length and self.lost_ns + expected_ns <= may_lose_ns
 

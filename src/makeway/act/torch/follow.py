@@ -61,7 +61,8 @@ class Followed:
 
     def group_goes(self) -> None:
         if self._follower is not None and self.settings.kind in ("compare", "tune"):
-            self._follower.stop("the program destroyed its process group")
+            tuned = self.settings.kind == "tune"  # which goes on as long as the job does
+            self._follower.stop(None if tuned else "the program destroyed its process group")
 
     def at_exit(self) -> None:
         if self._follower is not None:
