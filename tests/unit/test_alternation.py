@@ -15,7 +15,7 @@ from makeway.act.launch.directors import NOISE_PAIRS, SETTLE, WITH, WITHOUT, Com
 from makeway.act.launch.step_files import Block
 from makeway.decide.analysis.alternation import Alternation, alternation, looks, paired_difference
 
-LONGER = 100  # steps more than a comparison may take
+FIRST_SEED = 5_000  # drawn before these jobs were looked at; 0 to 649 served to choose ERROR and FIRST_LOOK
 
 
 def step_times(rng: random.Random) -> Iterator[float]:
@@ -39,22 +39,20 @@ def compared(slower: float, seed: int) -> tuple[Alternation, int]:
     while not (following := director.next(blocks)).last:
         factor = 1 + slower if following.setting == WITH else 1.0
         series = tuple(int(5e7 * math.exp(next(times)) * factor) for _ in range(following.steps))
-        blocks.append(
-            Block(setting=following.setting, times_ns=series, dropped=following.dropped, tag=following.tag)
-        )
+        blocks.append(Block(setting=following.setting, times_ns=series, dropped=following.dropped, tag=following.tag))
     assert sum(len(block.times_ns) for block in blocks) <= STEPS
     return of_blocks(blocks, most_pairs=director.most_pairs), following.setting
 
 
 def test_of_20_jobs_without_a_difference_at_most_one_gets_a_verdict() -> None:
-    verdicts = [compared(0.0, seed)[0].verdict for seed in range(20)]
+    verdicts = [compared(0.0, FIRST_SEED + job)[0].verdict for job in range(20)]
     assert sum(verdict != "no difference shown" for verdict in verdicts) <= 1
 
 
 @pytest.mark.parametrize("slower", [0.1, 0.2])
 def test_10_and_20_percent_are_found_in_20_of_20(slower: float) -> None:
-    for seed in range(20):
-        seen, left = compared(slower, seed)
+    for job in range(20):
+        seen, left = compared(slower, FIRST_SEED + job)
         assert seen.verdict == "slower"
         assert left == WITHOUT
         assert seen.difference.low is not None
@@ -68,9 +66,9 @@ def test_a_faster_plan_stays_in_force() -> None:
 
 
 @pytest.mark.long
-def test_chance_gets_a_verdict_in_at_most_2_percent() -> None:
-    verdicts = [compared(0.0, seed)[0].verdict for seed in range(1000)]
-    assert sum(verdict != "no difference shown" for verdict in verdicts) <= 30  # 2 %, and two standard errors
+def test_chance_gets_a_verdict_in_at_most_1_percent() -> None:
+    verdicts = [compared(0.0, 2 * FIRST_SEED + job)[0].verdict for job in range(1000)]
+    assert sum(verdict != "no difference shown" for verdict in verdicts) <= 16  # 1 %, and two standard errors
 
 
 # --- laws ----------------------------------------------------------------------------------------
@@ -99,12 +97,12 @@ def test_looks_ascend_to_the_last_pair(most: int) -> None:
 
 
 def test_between_looks_there_is_no_verdict() -> None:
-    pairs = [((100, 101, 99), (200 + number, 201, 199)) for number in range(8)]
-    six, seven = (alternation(pairs[:count], [], most_pairs=30) for count in (6, 7))
-    assert six.verdict == "slower"
-    assert six.over
-    assert seven.difference.shown
-    assert seven.verdict == "no difference shown"
+    pairs = [((100, 101, 99), (200 + number, 201, 199)) for number in range(9)]
+    at_look, after = (alternation(pairs[:count], [], most_pairs=30) for count in (8, 9))
+    assert at_look.verdict == "slower"
+    assert at_look.over
+    assert after.difference.shown
+    assert after.verdict == "no difference shown"
 
 
 @settings(max_examples=30)

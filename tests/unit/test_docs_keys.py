@@ -40,6 +40,8 @@ DOCUMENTS = [
     "bench cb-ar --on sim:A40 --grid 16x16 --tile 64x64x32,64x64x64",
     "run --plan examples/cpu-plan.toml --dry-run -- true",
     "run --plan examples/cpu-plan.toml -- true",
+    "run --plan examples/cpu-plan.toml --compare --fail-if slower -- true",
+    "record --out recording -- true",
     "doctor",
     "validate --only dma",
     "demo --quick",
@@ -89,8 +91,9 @@ def test_every_key_of_a_document_is_defined(
     monkeypatch.chdir(tmp_path)
     before, rest, program = words.partition(" -- ")
     command, *_ = arguments = [*shlex.split(before), "--json", *shlex.split(rest + program)]
-    if command == "run":  # it ends every descendant of its process: here also a browser or a helper of other tests
-        assert subprocess.run([sys.executable, "-m", "makeway", *arguments], timeout=100, check=False).returncode == 0
+    if command in ("run", "record"):  # they end every descendant of their process: here also a helper of other tests
+        ended = subprocess.run([sys.executable, "-m", "makeway", *arguments], timeout=100, check=False)
+        assert ended.returncode == (2 if command == "record" else 0)  # nothing was recorded
     else:
         assert main(arguments) == (1 if "--fail-if" in words else 0)
     found = set(keys(json.loads(capfd.readouterr().out), MAPS.get(command, set())))

@@ -39,12 +39,16 @@ from makeway import (
     validate,
 )
 from makeway.act.doctor.checkup import doctor
+from makeway.act.launch.compare_run import RunComparison, StepBlock
+from makeway.act.launch.record import RankRecording
+from makeway.act.launch.record import Recording as JobRecording
 from makeway.act.launch.run import dry_run
 from makeway.act.measure.calibrate import Calibration
 from makeway.act.measure.demo import DeviceMap, Recording
 from makeway.act.measure.experiment import Cell as ExperimentCell
 from makeway.act.measure.experiment import Experiment
 from makeway.act.measure.outcome import VariantResult
+from makeway.decide.analysis.compare import parse_limit
 from makeway.decide.analysis.many.analyze_job import Shard, ShardFile, analyze_job
 from makeway.decide.analysis.many.map_rank import MapOptions
 from makeway.decide.planning.recorded import NothingToPlan
@@ -92,10 +96,12 @@ RESULTS: dict[str, Callable[[], object]] = {
         Plan(controls=(CommPriority(),)), Plan(controls=(SmPartition(24),)), load_preset("gemm-ar", H100), H100
     ),
     "Prediction": lambda: simulate(load_preset("gemm-ar", H100), H100),
+    "Recording": lambda: recorded_job(),  # noqa: PLW0108  # defined below
     "RoomAnswer": lambda: make_room(
         H100, parse_resources("threads=256,registers=98,smem=48KiB"), "nccl-2.32.3/ring-simple"
     ),
     "Run": example_run,
+    "RunComparison": lambda: compared_run(),  # noqa: PLW0108
     "ShardFile": lambda: ShardFile(
         shard=Shard(index=1, of=2), path=Path("s"), traces=1, all_traces=2, trace_bytes=9_000, summary_bytes=90
     ),
@@ -103,6 +109,55 @@ RESULTS: dict[str, Callable[[], object]] = {
     "Validation": lambda: validate(["dma"]),
 }
 WITHOUT_FIGURES = {"Checkup", "DryRun", "Export", "NothingToPlan", "ShardFile"}  # they answer in words
+
+
+def recorded_job() -> JobRecording:
+    """A rank with a file, and one without."""
+    first = RankRecording(
+        rank=0,
+        file="makeway-recording/rank0.json.gz",
+        steps=4,
+        size_bytes=25_213,
+        plain_step_ns=13.8e6,
+        profiled_step_ns=14.9e6,
+    )
+    nothing = replace(first, rank=1, file=None, steps=0, size_bytes=None, plain_step_ns=None, profiled_step_ns=None)
+    return JobRecording(
+        program=("torchrun", "train.py"),
+        directory="makeway-recording",
+        asked_steps=5,
+        ranks=(first, replace(nothing, problem="no step was seen")),
+        exit_code=0,
+        killed_by=None,
+        problem=None,
+        notes=("the program ended early",),
+    )
+
+
+def compared_run() -> RunComparison:
+    """Blocks of both sides, and the receipts of a run."""
+    block = StepBlock(
+        number=0, side="without", noise=True, times_ns=(40_000_000, 41_000_000), step_ns=40.5e6, spread_ns=1e6
+    )
+    blocks = [replace(block, number=number, side="with" if number == 3 else "without") for number in range(4)]
+    return RunComparison(
+        program=("torchrun", "train.py"),
+        by="blocks",
+        verdict="faster",
+        difference_pct=-12.3,
+        interval_pct=(-15.1, -9.4),
+        level_pct=99.5,
+        steps=4,
+        pairs=1,
+        noise_pct=1.7,
+        left="with",
+        blocks=tuple(replace(block, noise=block.number < 2) for block in blocks),
+        controls=example_run().controls,
+        exit_code=0,
+        killed_by=None,
+        limit=parse_limit("slower"),
+        notes=("small",),
+    )
 
 
 def bench_with(*, wrong: str | None) -> Bench:

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 from makeway.act.launch.directors import PAIRED, WITH, WITHOUT, most_pairs, of_blocks
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Run, Warn, run
-from makeway.act.launch.step_files import SLEEP, AtSteps, StepLog, StepSettings, words
+from makeway.act.launch.step_files import SLEEP, AtSteps, StepLog, StepSettings, control_words
 from makeway.act.plans import PlanLike, plan_of
 from makeway.decide.analysis.alternation import FIRST_LOOK, log_time
 from makeway.decide.analysis.compare import ComparisonLimit, limit_holds, parse_limit
@@ -34,6 +34,7 @@ NO_STEPS = (
     "no comparison: no process that called torch.distributed.init_process_group called the step of a torch optimizer; "
     "name a function that ends a step with --step-marker MODULE:FUNCTION"
 )
+OF_RANK_0 = "the comparison is with rank 0: the makeway that started it reports it"
 Side = Literal["without", "with"]
 
 
@@ -127,7 +128,7 @@ def compare_run(
                 kind=kind,
                 steps=steps,
                 warm_up=warm_up,
-                settings=((), words(plan.controls)),
+                settings=((), control_words(plan.controls)),
                 seed=seed,
                 marker=step_marker,
             )
@@ -167,7 +168,9 @@ def _of_one_job(ran: Run, logs: Sequence[StepLog], *, steps: int, limit: Compari
     seen = of_blocks(log.blocks if log is not None else (), most_pairs=most_pairs(steps))
     notes = list(ran.notes)
     problem = None
-    if log is None or log.steps == 0:
+    if log is None and logs:
+        problem = OF_RANK_0
+    elif log is None or log.steps == 0:
         problem = NO_STEPS
     elif log.error is not None:
         problem = log.error

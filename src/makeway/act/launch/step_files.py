@@ -137,5 +137,5 @@ def read_logs(directory: Path) -> tuple[StepLog, ...]:
     return tuple(log for _, log in sorted(logs(), key=lambda item: item[0]))
 
 
-def words(controls: tuple[Control, ...]) -> tuple[str, ...]:
+def control_words(controls: tuple[Control, ...]) -> tuple[str, ...]:
     return tuple(map(control_word, controls))

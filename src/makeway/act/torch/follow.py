@@ -30,9 +30,14 @@ class Followed:
         self.settings, self._fail = settings, fail
         self._follower: Follower | None = None
 
+    @property
+    def switches(self) -> bool:
+        """Whether controls change between steps."""
+        return self.settings.kind in ("compare", "tune")
+
     def at_first(self, controls: Sequence[Control]) -> tuple[Control, ...]:
         """The controls to begin with: those of the first setting in a trial, else all."""
-        if self.settings.kind in ("compare", "tune"):
+        if self.switches:
             return self.settings.controls[0]
         return tuple(controls)
 
@@ -60,9 +65,8 @@ class Followed:
             raise
 
     def group_goes(self) -> None:
-        if self._follower is not None and self.settings.kind in ("compare", "tune"):
-            tuned = self.settings.kind == "tune"  # which goes on as long as the job does
-            self._follower.stop(None if tuned else "the program destroyed its process group")
+        if self._follower is not None and self.switches:
+            self._follower.stop(None)
 
     def at_exit(self) -> None:
         if self._follower is not None:

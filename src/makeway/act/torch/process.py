@@ -111,7 +111,7 @@ class Process:
         first = self.controls if self._followed is None else self._followed.at_first(self.controls)
         self._modules = modules = Modules(first, share=self.share, file=self.file)
         on_cpu = OnCpu(self.controls, dist.group.WORLD, join=self._meet, copies=modules.copies, at_first=first)
-        if first != self.controls:
+        if self._followed is not None and self._followed.switches:
             modules.switched = Switched(copies=on_cpu.may_copy)
         self._on_cpu = self._life.enter_context(on_cpu)
         if on_cpu.direct is not None:

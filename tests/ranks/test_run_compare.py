@@ -1,0 +1,158 @@
+"""`makeway record` and `makeway run --compare` around a real data-parallel program: two ranks, Gloo, torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.ranks.test_run_ddp import ENDED_WITHIN_S, MAKEWAY, PROGRAM, TORCHRUN, Started, losses, run, started
+
+from makeway.decide.analysis.analyze import analyze
+
+__all__ = ["started"]
+pytestmark = pytest.mark.timeout(2 * ENDED_WITHIN_S)
+STEPS = 180  # at most compared
+RECORD = (sys.executable, "-m", "makeway", "record")
+COMPARE = (*MAKEWAY, "--compare", "--compare-steps", str(STEPS))
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[str]:
+    """The losses of both ranks without makeway."""
+    code, out, said = run(*TORCHRUN, PROGRAM, "--steps", "200")
+    assert code == 0, said
+    return losses(out)
+
+
+def test_steps_alternate_and_losses_are_the_same(plain: list[str], tmp_path: Path) -> None:
+    document, page = tmp_path / "compared.json", tmp_path / "compared.html"
+    kept = tmp_path / "receipts"
+    outputs = ("--out", str(document), "--html", str(page), "--receipts", str(kept))
+    code, out, said = run(*COMPARE, *outputs, "--", *TORCHRUN, PROGRAM, "--steps", "200")
+    assert code == 0, said
+    assert losses(out) == plain
+    compared = json.loads(document.read_text())
+    assert compared["verdict"] in ("faster", "slower", "no difference shown")
+    assert compared["problem"] is None
+    assert compared["left"] == ("with" if compared["verdict"] == "faster" else "without")
+    low, high = compared["interval_pct"]
+    assert low <= compared["difference_pct"] <= high
+    assert compared["steps"] == 12 * compared["pairs"] >= 96
+    assert [block["side"] for block in compared["blocks"][:6]] == ["without"] * 6
+    assert {receipt["status"] for control in compared["receipts"] for receipt in control["receipts"]} == {"applied"}
+    assert compared["exit_code"] == 0
+    assert "step-times" in page.read_text()
+    assert len(list(kept.glob("steps-*.json"))) == 2  # the log is kept
+
+
+def test_a_control_that_sleeps_is_found_and_fails_the_limit(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.toml"
+    empty.write_text("version = 2\n")
+    command = (sys.executable, "-m", "makeway", "run", "--plan", str(empty), "--compare", "--fail-if", "slower")
+    code, _, said = run(
+        *command, "--json", "--", *TORCHRUN, PROGRAM, "--steps", "420", "--width", "64", MAKEWAY_TEST_SLEEP="3"
+    )
+    assert code == 1, said
+    assert "makeway run: a step is +" in said
+
+
+def test_programs_that_fail_in_the_middle_of_a_trial_end_as_without_makeway(started: list[Started]) -> None:
+    code, out, said = run(*COMPARE, "--", *TORCHRUN, PROGRAM, "--steps", "60", "--last-rank-ends", "3")
+    assert code == 1  # torchrun's own
+    assert len(losses(out)) == 120
+    assert "before the comparison did" in " ".join(said.split())
+    job = Started(*COMPARE, "--", *TORCHRUN, PROGRAM, "--steps", "0")
+    started.append(job)
+    job.until("rank 1 step 40 ")
+    killed = next(pid for pid, line in job.alive().items() if PROGRAM in line and "torch.distributed.run" not in line)
+    os.kill(killed, signal.SIGKILL)
+    code, _, said = job.ended()
+    assert code == 1
+    assert "makeway run: exit code 1; no difference shown" in said
+
+
+def test_ctrl_c_in_the_middle_of_a_trial_ends_all_ranks(started: list[Started]) -> None:
+    job = Started(*COMPARE, "--", *TORCHRUN, PROGRAM, "--steps", "0")
+    started.append(job)
+    job.until("rank 1 step 40 ")
+    job.process.send_signal(signal.SIGINT)
+    code, _, said = job.ended()
+    assert code == 1  # torchrun's own, for the signal that it caught
+    assert "makeway run: exit code 1; " in said
+
+
+def test_a_rank_that_was_stopped_for_a_while_changes_nothing(plain: list[str], started: list[Started]) -> None:
+    job = Started(*COMPARE, "--json", "--", *TORCHRUN, PROGRAM, "--steps", "200")
+    started.append(job)
+    assert job.process.stderr is not None
+    seen = next(line for line in job.process.stderr if "rank 1 step 40 " in line)
+    stopped = next(pid for pid, line in job.alive().items() if PROGRAM in line and "--steps" in line and "-u" in line)
+    os.kill(stopped, signal.SIGSTOP)
+    time.sleep(0.5)
+    os.kill(stopped, signal.SIGCONT)
+    code, out, said = job.ended()
+    assert code == 0
+    assert json.loads(out)["problem"] is None
+    assert {seen.strip(), *losses(said)} <= set(plain)
+
+
+def test_a_restarted_job_is_compared_again(tmp_path: Path) -> None:
+    """torchrun restarts all ranks once: the first attempt dies in the middle of the trial."""
+    program = tmp_path / "restarted.py"
+    program.write_text(
+        "import os, runpy, sys\n"
+        "steps = '60' if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else '200'\n"
+        "ends = '3' if steps == '60' else '0'\n"
+        f"sys.argv = ['x', '--steps', steps, '--last-rank-ends', ends]\n"
+        f"runpy.run_path({PROGRAM!r}, run_name='__main__')\n"
+    )
+    document = tmp_path / "compared.json"
+    code, _, said = run(*COMPARE, "--out", str(document), "--", *TORCHRUN, "--max-restarts", "1", str(program))
+    assert code == 0, said
+    compared = json.loads(document.read_text())
+    assert compared["pairs"] >= 8
+    assert any("restarted" in note for note in compared["notes"])
+
+
+def test_whole_runs_alternate_for_controls_that_are_read_at_the_start(tmp_path: Path) -> None:
+    document = tmp_path / "compared.json"
+    code, out, said = run(
+        *MAKEWAY, "--compare-runs", "2", "--out", str(document), "--", *TORCHRUN, PROGRAM, "--steps", "20"
+    )
+    assert code == 0, said
+    assert len(losses(out)) == 4 * 2 * 20
+    compared = json.loads(document.read_text())
+    assert compared["by"] == "runs"
+    assert sorted(block["side"] for block in compared["blocks"]) == ["with", "with", "without", "without"]
+
+
+# --- record ---------------------------------------------------------------------------------------
+
+
+def test_every_rank_is_recorded_and_the_files_can_be_analyzed(plain: list[str], tmp_path: Path) -> None:
+    where = tmp_path / "recording"
+    code, out, said = run(*RECORD, "--out", str(where), "--", *TORCHRUN, PROGRAM, "--steps", "18")
+    assert code == 0, said
+    assert losses(out) == [line for line in plain if int(line.split()[3]) < 18]
+    assert sorted(path.name for path in where.iterdir()) == ["rank0.json.gz", "rank1.json.gz"]
+    assert f"makeway analyze {where}" in " ".join(said.split())
+    analysis = analyze([where], jobs=1)
+    assert len(analysis.ranks) == 2
+    again, _, refused = run(*RECORD, "--out", str(where), "--", "true")
+    assert again == 2
+    assert "has a recording already" in refused
+
+
+def test_a_program_without_enough_steps_says_so(tmp_path: Path) -> None:
+    code, _, said = run(*RECORD, "--out", str(tmp_path), "--json", "--", *TORCHRUN, PROGRAM, "--steps", "13")
+    assert code == 0, said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.json.gz", "rank1.json.gz"]
+    other = tmp_path / "other"
+    code, _, said = run(*RECORD, "--out", str(other), "--", *TORCHRUN, PROGRAM, "--steps", "3", "--last-rank-ends", "3")
+    assert code == 1  # the program's
+    assert "the program made 3 steps" in " ".join(said.split())
