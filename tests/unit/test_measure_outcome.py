@@ -234,7 +234,13 @@ def test_one_estimator_gives_the_gain_in_headline_table_and_json() -> None:
     assert (gain.faster, gain.n) == (2, 3)
     made = report_of(bench)
     assert "(-20.0\N{NO-BREAK SPACE}%, n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}3)" in made.headline.sentence
-    assert made.data["against_baseline"]["planned"] == {"relative": -0.2, "low": None, "high": None, "faster": 2, "n": 3}
+    assert made.data["against_baseline"]["planned"] == {
+        "relative": -0.2,
+        "low": None,
+        "high": None,
+        "faster": 2,
+        "n": 3,
+    }
     written = text(made)
     assert "-20.0" in next(line for line in written.splitlines() if line.startswith("planned"))
     assert "-40" not in written

@@ -21,7 +21,7 @@ from makeway.act.launch.step_files import Block
 from makeway.decide.analysis.alternation import Alternation, alternation, log_time
 
 WATCH = "watch"
-FIRST_STEPS, MORE_STEPS = 3, 6  # of a block that count: in the first round of halving, and later
+FIRST_STEPS, MORE_STEPS, PAIR_STEPS = 3, 6, 4  # of a block that count: first and later halving, confirmation
 FEW = 2  # candidates that are confirmed rather than halved
 MOST_PAIRS = 12  # of a confirmation
 LOST = 0.16  # of the share of steps: the share of the time that trials may lose against the setting in force
@@ -197,7 +197,7 @@ class Tuning:
     def _confirm(self, setting: int) -> Generator[tuple[int, int], None, Alternation]:
         pairs: list[tuple[Sequence[int], Sequence[int]]] = []
         while True:
-            yield setting, MORE_STEPS
+            yield setting, PAIR_STEPS
             pairs.append(self._measured)
             seen = alternation(pairs, (), most_pairs=MOST_PAIRS)
             if seen.over or (len(pairs) >= FEW and seen.difference.estimate > math.log1p(HOPEFUL)):
