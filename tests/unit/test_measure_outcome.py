@@ -307,14 +307,14 @@ class Alone:
 
     rank, ranks = 0, 1
 
-    def gathered(self, value: object, kind: object) -> list[object]:
+    def gathered(self, value: Any, kind: object) -> list[Any] | None:
         return [value]
 
     def barrier(self) -> None: ...
     def broadcast(self, decide: Any, kind: object) -> Any:
         return decide()
 
-    def everywhere(self, value: object, kind: object) -> list[object]:
+    def everywhere(self, value: Any, kind: object) -> list[Any]:
         return [value]
 
 

@@ -17,7 +17,7 @@ from makeway.cli.main import main
 from makeway.decide.planning.carried import destinations, routes, unusable
 from makeway.model.presets import load_preset
 from makeway.values.control import CommBlocks, CommPriority, Control, CopyEngine, SmPartition
-from makeway.values.device import load_device
+from makeway.values.device import Device, load_device
 from makeway.values.errors import InputError, UnknownNameError, UnsupportedError
 from makeway.values.plan import Plan
 from makeway.values.support import CONTROL_NAMES, Platform, support_table
@@ -42,10 +42,9 @@ def test_an_export_carries_every_control_of_a_plan_made_for_it(target: str) -> N
 
 
 @pytest.mark.parametrize("device", [H100, MI300X], ids=lambda device: device.name)
-def test_run_applies_every_control_of_a_plan_made_for_it(device: object) -> None:
-    assert device in (H100, MI300X)
+def test_run_applies_every_control_of_a_plan_made_for_it(device: Device) -> None:
     platform: Literal["cuda", "rocm"] = "cuda" if device is H100 else "rocm"
-    plan = make_plan(load_preset("gemm-ar", device), device, destination="run")  # type: ignore[arg-type]
+    plan = make_plan(load_preset("gemm-ar", device), device, destination="run")
     needs = needs_of(plan, {}, platform=platform)
     assert not needs.refused
     carried = {variable.control for variable in needs.variables} | set(needs.launch_shim) | set(needs.tuner_plugin)

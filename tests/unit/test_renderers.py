@@ -61,7 +61,7 @@ from makeway.show.page import page
 from makeway.show.report import _SHOWN_BY
 from makeway.show.text import text
 from makeway.values.collective import Collective
-from makeway.values.control import CommPriority, SmPartition
+from makeway.values.control import CommPriority, CopyEngine, SmPartition
 from makeway.values.receipt import Receipt
 from makeway.values.timeline import Rank
 

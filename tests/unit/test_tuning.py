@@ -28,7 +28,8 @@ class Job:
     steps: int = 0
 
     def run(self, steps: int, slowness: Slowness, *, noise: float, seed: int, settle: float = 0.5) -> Job:
-        draw, blocks = random.Random(seed), []
+        draw = random.Random(seed)
+        blocks: list[Block] = []
         following = self.director.next(blocks)
         times: list[int] = []
         self.counted: list[int] = []

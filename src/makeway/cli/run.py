@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     if any(value not in (None, False) for value in (getattr(options, name) for name in _TUNING)):
         raise InputError(f"{', '.join('--' + name.replace('_', '-') for name in _TUNING)} need --tune")
     if options.plan is None:
-        raise InputError("give a plan with --plan FILE, or --tune to find one in the job itself")
+        raise InputError("--plan is needed: name a plan file, or find one in the job itself with --tune")
     plan = load_plan(Path(options.plan))
     options.json_to = options.out
     if options.dry_run:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Warn, run
-from makeway.act.launch.step_files import AtSteps, StepLog, StepSettings, words
+from makeway.act.launch.step_files import AtSteps, StepLog, StepSettings, control_words
 from makeway.act.launch.tuning import Event, Stage, Tuning, What
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.tuner.carry import gpu_platform
@@ -124,7 +124,7 @@ def tune_run(
             kind="tune",
             steps=job_steps or 0,
             warm_up=warm_up,
-            settings=tuple(map(words, sets)),
+            settings=tuple(map(control_words, sets)),
             seed=seed,
             marker=step_marker,
             options=options,

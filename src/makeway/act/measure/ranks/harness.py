@@ -45,7 +45,7 @@ class _Turn:
     end_ns: int
     wrong: str | None
     rate: float | None
-    cpu_ns: int  # of all threads of this rank
+    cpu_ns: int = 0  # of all threads of this rank
 
 
 @dataclass(slots=True)
