@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from makeway.act.launch.compare_run import RunComparison, compare_run
     from makeway.act.launch.record import Recording, record
     from makeway.act.launch.run import DryRun, Run, dry_run, run
+    from makeway.act.launch.tune_run import RunTuning, tune_run
     from makeway.act.measure.bench import bench
     from makeway.act.measure.demo import Demo, demo
     from makeway.act.measure.experiment import Experiments
@@ -75,6 +76,7 @@ _HOMES = {
     "RoomAnswer": "model.room",
     "Run": "act.launch.run",
     "RunComparison": "act.launch.compare_run",
+    "RunTuning": "act.launch.tune_run",
     "Search": "values.plan",
     "SmLimits": "values.device",
     "Sweep": "model.simulate.sweep",
@@ -115,6 +117,7 @@ _HOMES = {
     "run": "act.launch.run",
     "simulate": "model.simulate.predict",
     "sweep": "model.simulate.sweep",
+    "tune_run": "act.launch.tune_run",
     "validate": "model.validate.run",
     "verdict": "model.room",
 }
@@ -146,6 +149,7 @@ __all__ = [
     "RoomAnswer",
     "Run",
     "RunComparison",
+    "RunTuning",
     "Search",
     "SmLimits",
     "Sweep",
@@ -187,6 +191,7 @@ __all__ = [
     "run",
     "simulate",
     "sweep",
+    "tune_run",
     "validate",
     "verdict",
 ]

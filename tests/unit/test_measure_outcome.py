@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from makeway.act.measure.job import Job
 from makeway.act.measure.link import Rate
 from makeway.act.measure.names import family, workload_names, workload_summary
 from makeway.act.measure.outcome import Bench, VariantResult
+from makeway.act.measure.ranks.rounds import Samples, collected_bench
 from makeway.act.measure.variants import (
     COMM,
     COMPUTE,
@@ -28,6 +30,7 @@ from makeway.act.measure.variants import (
     controlled_variants,
     fair_threads,
     fixed_variants,
+    measured_as,
     parse_variant,
     rotated,
 )
@@ -231,7 +234,13 @@ def test_one_estimator_gives_the_gain_in_headline_table_and_json() -> None:
     assert (gain.faster, gain.n) == (2, 3)
     made = report_of(bench)
     assert "(-20.0\N{NO-BREAK SPACE}%, n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}3)" in made.headline.sentence
-    assert made.data["against_baseline"]["planned"] == {"relative": -0.2, "faster": 2, "n": 3}
+    assert made.data["against_baseline"]["planned"] == {
+        "relative": -0.2,
+        "low": None,
+        "high": None,
+        "faster": 2,
+        "n": 3,
+    }
     written = text(made)
     assert "-20.0" in next(line for line in written.splitlines() if line.startswith("planned"))
     assert "-40" not in written
@@ -264,3 +273,56 @@ def test_every_workload_has_a_summary_and_a_wrong_name_a_suggestion() -> None:
     assert all(workload_summary(name) and family(name) for name in workload_names())
     with pytest.raises(UnknownNameError, match="did you mean 'gemm-ar'"):
         family("gemm-arr")
+
+
+def test_variants_that_run_the_same_are_one_measurement() -> None:
+    variants = (*fixed_variants(2, 2), Variant(name=PLANNED, threads=1), Variant(name="other", threads=3))
+    original = measured_as(variants)
+    assert original[PLANNED] == TORCHRUN
+    assert original["other"] == "other"
+    assert all(original[name] == name for name in (COMPUTE, COMM, SEQUENTIAL, OVERLAP, TORCHRUN))
+
+
+def test_leave_as_is_shows_the_figures_of_the_default_itself() -> None:
+    samples = {name: Samples(times_ns=[time_ns], cpu_ns=[time_ns]) for name, time_ns in
+               ((COMPUTE, 10e6), (COMM, 8e6), (SEQUENTIAL, 18e6), (OVERLAP, 16e6), (TORCHRUN, 15e6))}  # fmt: skip
+    variants = (*fixed_variants(2, 2), Variant(name=PLANNED, threads=1))
+    bench = collected_bench(
+        Job(workload="gemm-ar", on="cpu"), Alone(), variants, samples,
+        exchange=None, exchanges=1, choice="leave as is", notes=(), cores=1,
+    )  # fmt: skip
+    assert bench is not None
+    assert bench.planned is not None
+    assert bench.planned.same_as == TORCHRUN
+    assert bench.planned.times_ns == bench.variant(TORCHRUN).times_ns
+    assert bench_data(bench)["variants"][PLANNED]["same_as"] == TORCHRUN
+    assert f"{PLANNED} = {TORCHRUN}" in text(report_of(bench), width=120)
+    assert bench.reachable_ns == 18e6  # processor time of both parts on one core, above the ideal of 10 ms
+    assert replace(bench, cores=4).reachable_ns == bench.ideal_ns
+    assert replace(bench, cores=None).reachable_ns is None
+
+
+class Alone:
+    """One rank without peers."""
+
+    rank, ranks = 0, 1
+
+    def gathered(self, value: Any, kind: object) -> list[Any] | None:
+        return [value]
+
+    def barrier(self) -> None: ...
+    def broadcast(self, decide: Any, kind: object) -> Any:
+        return decide()
+
+    def everywhere(self, value: Any, kind: object) -> list[Any]:
+        return [value]
+
+
+@pytest.mark.parametrize(
+    ("compute_ms", "busy"), [((10, 10, 10, 10), False), ((10, 13, 10, 13), True), ((10, 20), False)]
+)
+def test_a_busy_machine_is_called_busy(compute_ms: tuple[float, ...], busy: bool) -> None:
+    bench = replace(a_bench(sequential=20, overlap=16), compute_ns=tuple(1e6 * time for time in compute_ms))
+    assert bench_data(bench)["busy"] == busy
+    assert ("This machine is busy" in text(report_of(bench))) == busy
+    assert replace(bench, origin="predicted").busy is None

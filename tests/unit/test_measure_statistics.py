@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,3 +79,28 @@ def test_a_gain_in_half_of_the_rounds_is_noise() -> None:
 def test_times_of_different_rounds_cannot_be_paired() -> None:
     with pytest.raises(InputError, match="same rounds"):
         compared([1.0], [1.0, 2.0])
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=40))
+def test_the_interval_of_a_paired_difference_holds_its_median(ratios: list[float]) -> None:
+    result = compared([100.0 * ratio for ratio in ratios], [100.0] * len(ratios))
+    if len(ratios) < 6:
+        assert result.low is None
+        assert result.high is None
+    else:
+        assert result.low is not None
+        assert result.high is not None
+        assert result.low <= result.relative <= result.high
+
+
+def test_the_interval_covers_the_true_difference_as_often_as_it_says() -> None:
+    draw = random.Random(7)
+    covered = 0
+    for _ in range(1000):
+        noisy = [110.0 * draw.lognormvariate(0, 0.1) for _ in range(12)]
+        result = compared(noisy, [100.0] * 12)
+        assert result.low is not None
+        assert result.high is not None
+        covered += result.low <= 0.1 <= result.high
+    assert covered >= 0.95 * 1000 - 3 * (1000 * 0.95 * 0.05) ** 0.5
+    assert covered < 1000  # an interval that always covers says nothing

@@ -48,6 +48,7 @@ from makeway.act.launch.compare_run import RunComparison, StepBlock
 from makeway.act.launch.record import RankRecording
 from makeway.act.launch.record import Recording as JobRecording
 from makeway.act.launch.run import dry_run
+from makeway.act.launch.tune_run import RunTuning, Tried
 from makeway.act.measure.calibrate import Calibration
 from makeway.act.measure.demo import DeviceMap, Recording
 from makeway.act.measure.experiment import Cell as ExperimentCell
@@ -65,7 +66,7 @@ from makeway.show.page import page
 from makeway.show.report import _SHOWN_BY
 from makeway.show.text import text
 from makeway.values.collective import Collective
-from makeway.values.control import CommPriority, SmPartition
+from makeway.values.control import CommPriority, CopyEngine, SmPartition
 from makeway.values.receipt import Receipt
 from makeway.values.timeline import Rank
 
@@ -116,6 +117,7 @@ RESULTS: dict[str, Callable[[], object]] = {
     ),
     "Run": example_run,
     "RunComparison": lambda: compared_run(),  # noqa: PLW0108
+    "RunTuning": lambda: tuned_run(),  # noqa: PLW0108
     "ShardFile": lambda: ShardFile(
         shard=Shard(index=1, of=2), path=Path("s"), traces=1, all_traces=2, trace_bytes=9_000, summary_bytes=90
     ),
@@ -145,6 +147,32 @@ def recorded_job() -> JobRecording:
         killed_by=None,
         problem=None,
         notes=("the program ended early",),
+    )
+
+
+def tuned_run() -> RunTuning:
+    """A job that adopted a control, and what it tried before."""
+    dropped = Tried(step=70, stage="halving", controls=(CopyEngine(),), what="dropped", difference_pct=7.5)
+    adopted = Tried(
+        step=140, stage="confirming", controls=(CommPriority(),), what="adopted", difference_pct=-14.2,
+        interval_pct=(-17.3, -11.6),
+    )  # fmt: skip
+    return RunTuning(
+        program=("torchrun", "train.py"),
+        plan=(CommPriority(),),
+        difference_pct=-14.2,
+        interval_pct=(-17.3, -11.6),
+        tried=(dropped, adopted),
+        candidates=((CopyEngine(),), (CommPriority(),)),
+        steps=2000,
+        explored_steps=89,
+        explored_share=0.0445,
+        share_limit=0.05,
+        lost_share=0.006,
+        controls=example_run().controls,
+        exit_code=0,
+        killed_by=None,
+        notes=("small",),
     )
 
 

@@ -230,3 +230,22 @@ def test_wrong_input_gets_one_clear_message_and_exit_2(arguments: list[str], sai
     assert said in done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--plan is needed: name a plan file, or find one in the job itself with --tune"),
+        (("--tune", "--allow-lossy"), "makeway has no lossy control"),
+        (("--tune", "--tune-share", "0"), "--tune-share takes a share above 0"),
+        (("--tune", "--job-steps", "0"), "--job-steps takes 1 or more"),
+        (("--tune", "--compare"), "--compare does not go with --tune"),
+        (("--tune", "--strict"), "--strict does not go with --tune"),
+        (("--plan", "x.toml", "--log", "x.jsonl"), "need --tune"),
+    ],
+)
+def test_wrong_options_of_tuning_are_refused_before_the_program_starts(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *arguments, "--", "true"]) == 2
+    assert message in unwrapped(capsys.readouterr().err)

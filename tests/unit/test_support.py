@@ -36,7 +36,7 @@ CONTROLS = tuple({type(control): control for control in (*SAMPLES, CommBlocks(2)
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    rows = {name: {"supported": True, "how": "a setting"} for name in CONTROL_NAMES}
+    rows = {name: {"supported": True, "how": "a setting", "verified": "a count"} for name in CONTROL_NAMES}
     whole = {"name": "ours", "platforms": ["cuda"], "source": "here", "sources": {"here": "a page"}, "controls": rows}
     return whole | changes
 
@@ -51,7 +51,7 @@ def test_every_carrier_answers_for_every_control_with_a_source(carrier: str) -> 
     for name, row in rows.items():
         assert (row.control, row.carrier) == (name, carrier)
         assert len(row.source) > 10
-        assert bool(row.how) == row.supported
+        assert bool(row.how) == bool(row.verified) == row.supported
         assert bool(row.why_not) != row.supported
 
 
@@ -102,6 +102,8 @@ def test_a_version_before_the_first_one_is_refused_with_the_target_to_try() -> N
         ({"source": "there"}, "source 'there' is not listed"),
         ({"not_on": {"tpu": "no"}}, "unknown key 'tpu'"),
         ({"nmae": "x"}, "unknown key 'nmae'"),
+        ({"run": ["padd"]}, "run names padd"),
+        ({"controls": document()["controls"] | {"pad": {"supported": True, "how": "x"}}}, "by what it is verified"),
     ],
 )
 def test_a_file_with_a_gap_or_a_typing_error_is_refused(changes: dict[str, Any], message: str) -> None:

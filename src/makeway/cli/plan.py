@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from makeway.cli.output import add_output_options, show, show_reading, show_stage, write_file
 from makeway.cli.streams import write_out
 from makeway.cli.workload_input import add_preset_choices, workload_of
+from makeway.decide.planning.carried import destinations
 from makeway.decide.planning.difference import PlanDifference, compare_plans
 from makeway.decide.planning.heuristics import heuristic_names
 from makeway.decide.planning.planner import PLANNER, plan
@@ -25,6 +27,7 @@ examples:
   makeway plan conccl-04 --device MI300X --heuristic conccl-dma
   makeway plan my-step.toml --device A100-SXM4-80GB --control priority --json
   makeway plan gemm-ar --device H100-SXM5-80GB --html plan.html
+  makeway plan conccl-04 --device H100-SXM5-80GB --for run --exclude priority
   makeway plan traces/ --out plan.toml                    the step of the rank with most exposed communication
   makeway plan --compare old.toml new.toml gemm-ar --device H100-SXM5-80GB
 
@@ -42,6 +45,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_preset_choices(parser)
     parser.add_argument("--step", type=int, metavar="N", help="profiler step of a trace")
     parser.add_argument("--control", action="append", default=[], metavar="CONTROL", help="must be in the plan")
+    parser.add_argument(
+        "--for",
+        dest="destination",
+        metavar="CARRIER",
+        help=f"only controls that it can apply: {', '.join(destinations())}",
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="KIND", help="only this kind of control, or these"
+    )
+    parser.add_argument("--exclude", action="append", default=[], metavar="KIND", help="not this kind of control")
     parser.add_argument(
         "--heuristic",
         default=PLANNER,
@@ -77,6 +90,7 @@ def _plan(options: argparse.Namespace) -> Plan | NothingToPlan:
             controls=controls,
             heuristic=options.heuristic,
             dispatch=dispatch,
+            **_kinds(options),
             timelines=options.html is not None,
             progress=show_reading,
             stage=show_stage,
@@ -90,11 +104,16 @@ def _plan(options: argparse.Namespace) -> Plan | NothingToPlan:
         controls=controls,
         heuristic=options.heuristic,
         dispatch=dispatch,
+        **_kinds(options),
         timelines=options.html is not None,
         progress=show_stage,
     )
     show_stage("")
     return answer
+
+
+def _kinds(options: argparse.Namespace) -> dict[str, Any]:
+    return {"destination": options.destination, "only": options.only, "exclude": options.exclude}
 
 
 def _difference(options: argparse.Namespace) -> PlanDifference:

@@ -1,4 +1,4 @@
-"""Run an unmodified program under a plan, and check that each control took effect."""
+"""Run an unmodified program under a plan, and check that each control took effect; or find the plan as it runs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from pathlib import Path
 
 from makeway.act.launch.run import dry_run
 from makeway.act.launch.run import run as run_program
-from makeway.cli.output import show
+from makeway.cli.output import show, write_file
 from makeway.cli.program import add_program, ended, program_of, show_after, warn_as
 from makeway.cli.streams import say
-from makeway.read.plan_file import load_plan
-from makeway.values.errors import InputError
+from makeway.read.plan_file import dump_plan, load_plan
+from makeway.values.errors import InputError, MakewayError
 
 EXAMPLES = """\
 examples:
   makeway run --plan plan.toml -- torchrun --nproc-per-node 8 train.py
   makeway run --plan plan.toml --dry-run -- torchrun train.py
   makeway run --plan plan.toml --compare -- torchrun --nproc-per-node 2 train.py
+  makeway run --tune --plan-out plan.toml -- torchrun --nproc-per-node 2 train.py
   torchrun --nproc-per-node 8 --no-python makeway run --plan plan.toml -- python train.py
 
 The program keeps its standard output and its exit code; the table of controls goes to stderr. With --json the
@@ -30,8 +31,8 @@ applied or the limit holds; 2 if it was not started
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "makeway run --plan FILE [options] -- PROGRAM [ARGUMENT ...]"
-    parser.add_argument("--plan", required=True, metavar="FILE", help="a plan file (.toml); - for stdin")
+    parser.usage = "makeway run (--plan FILE | --tune) [options] -- PROGRAM [ARGUMENT ...]"
+    parser.add_argument("--plan", metavar="FILE", help="a plan file (.toml); - for stdin")
     parser.add_argument("--dry-run", action="store_true", help="show what would be set, and start nothing")
     parser.add_argument("--strict", action="store_true", help="exit 1 if a control was not applied on every rank")
     parser.add_argument("--force", action="store_true", help="replace variables that you have set to something else")
@@ -48,12 +49,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     comparing.add_argument("--seed", type=int, default=0, help="of the order of blocks or runs (default: 0)")
     comparing.add_argument("--fail-if", metavar="LIMIT", help="exit 1 if it holds: slower, faster, 'difference>5%%'")
+    tuning = parser.add_argument_group("the plan found in the job itself, on CPU ranks")
+    tuning.add_argument("--tune", action="store_true", help="try controls in blocks of steps, and keep what is faster")
+    tuning.add_argument(
+        "--tune-share", type=float, metavar="SHARE", help="of the job's steps for trials, at most (default: 0.05)"
+    )
+    tuning.add_argument("--job-steps", type=int, metavar="N", help="steps of the whole job (default: not known)")
+    tuning.add_argument("--plan-out", type=Path, metavar="FILE", help="write the plan that it ended with")
+    tuning.add_argument("--log", type=Path, metavar="FILE", help="write what was tried, as JSON lines")
+    tuning.add_argument("--allow-lossy", action="store_true", help="also controls that change results (none yet)")
     add_program(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    plan = load_plan(Path(options.plan))
     command = program_of(options)
+    if options.tune:
+        return _tune(command, options)
+    if any(value not in (None, False) for value in (getattr(options, name) for name in _TUNING)):
+        raise InputError(f"{', '.join('--' + name.replace('_', '-') for name in _TUNING)} need --tune")
+    if options.plan is None:
+        raise InputError("--plan is needed: name a plan file, or find one in the job itself with --tune")
+    plan = load_plan(Path(options.plan))
     options.json_to = options.out
     if options.dry_run:
         show(dry_run(command, plan, force=options.force), options, json_to=options.out)
@@ -87,3 +103,38 @@ def run(options: argparse.Namespace) -> int:
     show_after(ran, options, "run")
     code = ended(ran.exit_code, ran.killed_by)
     return 1 if options.strict and code == 0 and not ran.all_applied else code
+
+
+_TUNING = ("tune_share", "job_steps", "plan_out", "log", "allow_lossy")
+_NOT_WITH_TUNE = ("dry_run", "strict", "compare", "compare_steps", "compare_runs", "fail_if")
+
+
+def _tune(command: list[str], options: argparse.Namespace) -> int:
+    from makeway.act.launch.tune_run import SHARE, tune_run
+    from makeway.show.run_tuning import log_lines
+
+    if wrong := [name for name in _NOT_WITH_TUNE if getattr(options, name) not in (None, False)]:
+        raise InputError(f"--{wrong[0].replace('_', '-')} does not go with --tune")
+    options.json_to = options.out
+    tuned = tune_run(
+        command,
+        load_plan(Path(options.plan)) if options.plan is not None else None,
+        share=options.tune_share if options.tune_share is not None else SHARE,
+        job_steps=options.job_steps,
+        seed=options.seed,
+        warm_up=options.warm_up,
+        step_marker=options.step_marker,
+        allow_lossy=options.allow_lossy,
+        force=options.force,
+        receipts=options.receipts,
+        stdout=sys.stderr.fileno() if options.json and options.out is None else None,
+        warn=warn_as("run"),
+    )
+    for path, content in ((options.plan_out, dump_plan(tuned.as_plan)), (options.log, log_lines(tuned))):
+        if path is not None:
+            try:
+                write_file(path, content)
+            except MakewayError as error:  # the program's exit code is not lost
+                warn_as("run")(str(error))
+    show_after(tuned, options, "run")
+    return ended(tuned.exit_code, tuned.killed_by)

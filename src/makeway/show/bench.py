@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from makeway.act.measure.outcome import Bench, VariantResult
+from makeway.act.measure.statistics import LEVEL, Comparison
 from makeway.act.measure.variants import BASELINES, OVERLAP, PLANNED, SEQUENTIAL, TORCHRUN
 from makeway.show.blocks import (
     Bar,
@@ -29,6 +30,9 @@ from makeway.values.timeline import Span, Timeline
 
 _MS, _US, _GB = 1e6, 1e3, 1e9
 _FORMULA = "share of ideal = (t_seq / t - 1) / (t_seq / max(t_compute, t_comm) - 1), each part alone in the same rounds"
+
+
+_INTERVAL = f"of the paired difference, {100 * LEVEL:.0f} % interval from the order of the rounds' differences"
 
 
 def report(bench: Bench, *, arguments: str = "") -> Report:
@@ -69,8 +73,15 @@ def bench_headline(bench: Bench) -> Headline:
         bench,
         controlled,
         f"{time_text(controlled.median_ns)} {how} against {time_text(baseline.median_ns)} by {baseline_text(bench)} "
-        f"({percent(100 * gain.relative, '+.1f')}, n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{gain.n})",
+        f"({percent(100 * gain.relative, '+.1f')}{_interval(gain)}, "
+        f"n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{gain.n})",
     )
+
+
+def _interval(gain: Comparison) -> str:
+    if gain.low is None or gain.high is None:
+        return ""
+    return f", between {percent(100 * gain.low, '+.1f')} and {percent(100 * gain.high, '+.1f')}"
 
 
 def _verdict(bench: Bench, variant: VariantResult, sentence: str) -> Headline:
@@ -90,7 +101,9 @@ def baseline_text(bench: Bench) -> str:
 
 
 def planned_words(bench: Bench) -> tuple[Paragraph, ...]:
-    return (Paragraph(text=f"Planned: {bench.choice}.", origin=bench.origin),) if bench.choice else ()
+    """What planning chose, and a warning where the machine is busy."""
+    sentences = (f"Planned: {bench.choice}." if bench.choice else "", f"{bench.busy}." if bench.busy else "")
+    return tuple(Paragraph(text=sentence, origin=bench.origin) for sentence in sentences if sentence)
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -144,6 +157,8 @@ def _variant_table(bench: Bench) -> Table:
         Column("spread ms", "number", hint="interquartile range"),
         Column("n", "number"),
         Column("change %", "number"),
+        Column("from", "number", hint=_INTERVAL, brief=False),
+        Column("to", "number", hint=_INTERVAL, brief=False),
         Column("of ideal %", "number", hint=_FORMULA),
         Column("threads", "number", hint="compute threads of each rank", brief=False),
         Column("far out", "number", hint="rounds more than 3 interquartile ranges beyond a quartile", brief=False),
@@ -162,17 +177,18 @@ def _variant_table(bench: Bench) -> Table:
 
 def _variant_row(bench: Bench, variant: VariantResult, *, predicted: bool) -> tuple[Cell, ...]:
     share, rate = bench.share_of_ideal(variant.name), variant.overlap_rate
-    change = None
+    change = low = high = None
     if bench.baseline is not None and variant.name != bench.baseline.name:
-        change = bench.against(variant.name, bench.baseline.name).relative
+        comparison = bench.against(variant.name, bench.baseline.name)
+        change, low, high = comparison.relative, comparison.low, comparison.high
     right = "verified" if bench.origin == "measured" else "–"
     return (
-        Cell(variant.name),
+        Cell(variant.name if variant.same_as is None else f"{variant.name} = {variant.same_as}"),
         number(variant.median_ns, scale=_MS),
         *((number(variant.predicted_ns, scale=_MS),) if predicted else ()),
         number(variant.spread_ns, scale=_MS),
         number(variant.n, 0),
-        Cell("–") if change is None else Cell(f"{100 * change:+.1f}", 100 * change),
+        *(Cell("–") if part is None else Cell(f"{100 * part:+.1f}", 100 * part) for part in (change, low, high)),
         number(None if share is None else 100 * share, 0),
         number(variant.threads, 0),
         number(variant.outliers, 0),
@@ -185,8 +201,14 @@ def _parts(bench: Bench) -> Paragraph:
     verified = {None: "", True: " Every result is verified.", False: " RESULTS DIFFER: see the column `results`."}
     return Paragraph(
         text=f"Alone: compute {time_text(bench.compute.median_ns)}, communication {time_text(bench.comm.median_ns)}; "
-        f"ideal {time_text(bench.ideal_ns)}.{verified[bench.verified]}"
+        f"ideal {time_text(bench.ideal_ns)}{_reachable(bench)}.{verified[bench.verified]}"
     )
+
+
+def _reachable(bench: Bench) -> str:
+    if bench.reachable_ns is None:
+        return ""
+    return f", reachable {time_text(bench.reachable_ns)} with the processor time of communication through Gloo"
 
 
 def _receipts(bench: Bench) -> Table:
@@ -292,6 +314,8 @@ def bench_data(bench: Bench) -> dict[str, Any]:
             "n": bench.compute.n,
         },
         "ideal_ms": milliseconds(bench.ideal_ns),
+        "reachable_ms": milliseconds(bench.reachable_ns),
+        "busy": bench.busy is not None,
         "share_of_ideal": {
             variant.name: rounded(bench.share_of_ideal(variant.name))
             for variant in bench.variants
@@ -309,4 +333,10 @@ def bench_data(bench: Bench) -> dict[str, Any]:
 def _comparison(bench: Bench, name: str) -> dict[str, Any]:
     assert bench.baseline is not None
     comparison = bench.against(name, bench.baseline.name)
-    return {"relative": rounded(comparison.relative), "faster": comparison.faster, "n": comparison.n}
+    return {
+        "relative": rounded(comparison.relative),
+        "low": rounded(comparison.low),
+        "high": rounded(comparison.high),
+        "faster": comparison.faster,
+        "n": comparison.n,
+    }

@@ -14,9 +14,12 @@ from makeway.show.prediction import ideal_bars, room_section, share_text, time_b
 from makeway.show.provenance import provenance
 from makeway.values.control import Control, control_word, describe
 from makeway.values.plan import Forecast, MadeFor, Plan, Search
+from makeway.values.support import Support
 
 _MS = 1e6
-_NOT_SHOWN = ("workload", "device", "summary", "carriers", "notes", "timelines")  # elsewhere, or not data
+_NOT_SHOWN = ("workload", "device", "summary", "routes", "notes", "timelines")  # elsewhere, or not data
+_NO_CARRIER = "nothing that makeway knows"
+_OF_A_ROUTE = ("carrier", "how", "verified", "since", "limits")
 _NUMBERS = "predicted by simulation, not measured"
 _TIMES = ("t_naive_ms", "t_plan_ms", "t_ideal_ms", "t_sequential_ms", "share_of_ideal_naive", "share_of_ideal_plan")
 
@@ -74,8 +77,8 @@ def _how(search: Search) -> tuple[tuple[str, str], ...]:
 def _sections(plan: Plan, search: Search | None, forecast: Forecast | None) -> Iterator[Section]:
     reasons = zip(plan.controls, plan.reasons, strict=True)
     table = _controls("controls", "What to set, and why", reasons, nothing="Nothing to set.")
-    carriers = (_carriers(plan, search),) if search is not None and plan.controls else ()
-    yield Section(name="plan", title="Plan", blocks=(table, *carriers))
+    routes = (_routes(plan, search),) if search is not None and plan.controls else ()
+    yield Section(name="plan", title="Plan", blocks=(table, *routes))
     if search is not None and forecast is not None:
         rows = _rows(plan, search, forecast)
         yield Section(name="compared", title="Compared with published heuristics", blocks=(_heuristics(rows),))
@@ -106,15 +109,23 @@ def _controls(
     )
 
 
-def _carriers(plan: Plan, search: Search) -> Notes:
-    """What can apply each control."""
-    applied = zip(plan.controls, search.carriers, strict=True)
+def _routes(plan: Plan, search: Search) -> Notes:
+    """What can apply each control; for one destination also how, and what verifies it."""
+    applied = zip(plan.controls, search.routes, strict=True)
+    if search.destination is not None:
+        return Notes(sentences=tuple(_route(control, row) for control, rows in applied for row in rows))
     return Notes(
         sentences=tuple(
-            f"{control_word(control)} is applied by: {', '.join(carriers) or 'nothing that makeway knows'}"
-            for control, carriers in applied
+            f"{control_word(control)} is applied by: {', '.join(row.carrier for row in rows) or _NO_CARRIER}"
+            for control, rows in applied
         )
     )
+
+
+def _route(control: Control, row: Support) -> str:
+    conditions = (f"since {row.since}" if row.since else "", f"limits: {row.limits}" if row.limits else "")
+    more = "".join(f"; {condition}" for condition in conditions if condition)
+    return f"{control_word(control)} by {row.carrier}: {row.how}{more}. Verification: {row.verified}"
 
 
 _Row = tuple[str, int, float | None, tuple[Control, ...]]
@@ -163,14 +174,20 @@ def _bars(rows: list[_Row], forecast: Forecast) -> Bars:
 def _plan_data(plan: Plan, made_for: MadeFor) -> dict[str, Any]:
     search = plan.search
     searched = record(search, without=_NOT_SHOWN) if search else {}
-    carriers = search.carriers if search else ((),) * len(plan.controls)
+    routes = search.routes if search else ((),) * len(plan.controls)
     return {
         "workload": made_for.workload,
         "device": made_for.device,
         "origin": "predicted",
         "controls": [
-            {"control": control_word(control), "words": describe(control), "reason": reason, "carriers": list(names)}
-            for control, reason, names in zip(plan.controls, plan.reasons, carriers, strict=True)
+            {
+                "control": control_word(control),
+                "words": describe(control),
+                "reason": reason,
+                "carriers": [row.carrier for row in rows],
+                "routes": [{key: getattr(row, key) for key in _OF_A_ROUTE} for row in rows],
+            }
+            for control, reason, rows in zip(plan.controls, plan.reasons, routes, strict=True)
         ],
         **(record(plan.predicted) if plan.predicted else {}),
         "rejected": plain(plan.rejected),

@@ -30,6 +30,7 @@ _SHOWN_BY = {
     "RoomAnswer": "residency",
     "Run": "run",
     "RunComparison": "run_comparison",
+    "RunTuning": "run_tuning",
     "ShardFile": "job",
     "Sweep": "prediction",
     "Validation": "validation",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from makeway.values.control import Control, CopyEngine, SmemPad, SmPartition, TileChoice, parse_control
 from makeway.values.device import Device
 from makeway.values.errors import InputError
+from makeway.values.support import Support
 from makeway.values.timeline import Timeline
 from makeway.values.units import check_whole
 from makeway.values.workload import Workload
@@ -94,7 +95,8 @@ class Search:
     evaluations: int  # sets of controls that the search scored
     judged: int  # runs of the predictor that decided: a set under a dispatch policy each
     engine: str  # that predicted the times
-    carriers: tuple[tuple[str, ...], ...] = ()  # for each control of the plan, what can apply it on this device
+    destination: str | None = None  # the carrier that it was made for; None: any
+    routes: tuple[tuple[Support, ...], ...] = ()  # for each control of the plan, what can apply it on this device
     notes: tuple[str, ...] = ()
     timelines: tuple[tuple[str, Timeline], ...] = ()  # without and with the plan, where they were wanted
 

@@ -21,7 +21,8 @@ PLATFORMS: dict[str, Platform] = {"nvidia": "cuda", "amd": "rocm", "cpu": "cpu"}
 CONTROL_NAMES: tuple[str, ...] = tuple(kind.name for kind in get_args(Control))
 
 _REASONS = "reasons.toml"
-_ROW = ("supported", "how", "why_not", "since", "limits", "instead", "not_on", "source")
+_FILE = ("name", "platforms", "target", "run", "source", "verified", "not_on", "sources", "controls")
+_ROW = ("supported", "how", "verified", "why_not", "since", "limits", "instead", "not_on", "source")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class Support:
     supported: bool
     source: str
     how: str = ""  # the mechanism, where supported
+    verified: str = ""  # what shows that it took effect, where supported
     why_not: str = ""  # where not supported
     since: str = ""  # "NCCL 2.28"; "" where no first version is known
     limits: str = ""  # what else must hold
@@ -62,6 +64,7 @@ class Carrier:
     name: str
     platforms: tuple[Platform, ...]  # that it exists on
     target: str | None  # the word of `makeway export --to`; None: not an export
+    run: tuple[str, ...]  # controls that `makeway run` brings to an unmodified program through it
     rows: Mapping[str, Support]
 
 
@@ -102,24 +105,24 @@ def support_table() -> Mapping[str, Carrier]:
 
 def parse_carrier(document: Mapping[str, Any], reasons: Mapping[str, str], where: str) -> Carrier:
     """A carrier of its file; a missing, unknown or incomplete row is an error."""
-    refuse_unknown(document, ("name", "platforms", "target", "source", "not_on", "sources", "controls"), where=where)
+    refuse_unknown(document, _FILE, where=where)
     rows = document.get("controls", {})
     refuse_unknown(rows, CONTROL_NAMES, where=where)
     if missing := [name for name in CONTROL_NAMES if name not in rows]:
         raise DataFileError(f"{where}: no row for {', '.join(missing)}; every carrier answers for every control")
     shared = {"source": document.get("source"), "not_on": document.get("not_on", {})}
+    shared |= {"verified": document["verified"]} if "verified" in document else {}
     name, platforms = text(document, "name", where=where), tuple(document.get("platforms", ()))
     if not platforms or not set(platforms) <= set(get_args(Platform)):
         raise DataFileError(f"{where}: platforms must name some of {', '.join(get_args(Platform))}")
-    return Carrier(
-        name=name,
-        platforms=platforms,
-        target=document.get("target"),
-        rows={
-            control: _row(name, control, shared | rows[control], document, reasons.get(control, ""))
-            for control in CONTROL_NAMES
-        },
-    )
+    parsed = {
+        control: _row(name, control, shared | rows[control], document, reasons.get(control, ""))
+        for control in CONTROL_NAMES
+    }
+    run = tuple(document.get("run", ()))
+    if wrong := [control for control in run if control not in parsed or not parsed[control].supported]:
+        raise DataFileError(f"{where}: run names {', '.join(map(str, wrong))}, which it does not carry")
+    return Carrier(name=name, platforms=platforms, target=document.get("target"), run=run, rows=parsed)
 
 
 def _row(carrier: str, control: str, row: Mapping[str, Any], document: Mapping[str, Any], reason: str) -> Support:
@@ -135,12 +138,15 @@ def _row(carrier: str, control: str, row: Mapping[str, Any], document: Mapping[s
     why_not = "" if supported else row.get("why_not", reason)
     if not (row.get("how") if supported else why_not):
         raise DataFileError(f"{where}: say how it is carried, or why not")
+    if supported and not row.get("verified"):
+        raise DataFileError(f"{where}: say by what it is verified")
     return Support(
         control=control,
         carrier=carrier,
         supported=supported,
         source=sources[row["source"]],
         how=row.get("how", ""),
+        verified=row["verified"] if supported else "",
         why_not=why_not,
         since=row.get("since", ""),
         limits=row.get("limits", ""),

@@ -31,6 +31,7 @@ class Next(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
     tag: str = ""
     switches: bool = True  # undo and apply, also where the setting is the one in force; False: touch nothing
+    brief: bool = False  # only its median is kept
     last: bool = False  # the setting stays, and the trial is over
     refusal: str | None = None  # why there can be no trial
 
@@ -45,6 +46,12 @@ def director_of(settings: StepSettings) -> Director:
     match settings.kind:
         case "compare":
             return Comparing(steps=settings.steps, seed=settings.seed)
+        case "tune":
+            from makeway.act.launch.tuning import Tuning
+
+            options = settings.options
+            job_steps = int(options["job_steps"]) if "job_steps" in options else None
+            return Tuning(len(settings.settings), share=options["share"], job_steps=job_steps, seed=settings.seed)
         case _:
             raise InputError(f"no trial of kind {settings.kind!r}")
 

@@ -27,7 +27,7 @@ from makeway.values.errors import InputError, MakewayError
 from makeway.values.plan import Plan
 from makeway.values.support import Platform
 
-_RECEIPT_FILES = ("launch-*", "torch-*.json", "tuner-*", "steps-*.json")
+_RECEIPT_FILES = ("launch-*", "torch-*.json", "steps-*.json", "tuner-*")
 _VERSION_WAIT_S = 20.0
 Warn = Callable[[str], None]
 
@@ -79,10 +79,8 @@ def run(
 
     `force` replaces variables that the user has set to something else. Receipts are kept in the directory `receipts`,
     by default only as long as the program runs. `stdout` is a descriptor in place of the program's standard output.
-    `platform` is that of the GPUs, by default of those that this machine has.
-    `at_steps`: what processes do at the program's steps.
-
-    Call it from the main thread of a process without other children.
+    `platform` is that of the GPUs, by default of those that this machine has. `at_steps`: what processes do at the
+    program's steps. Call it from the main thread of a process without other children.
     """
     plan = plan_of(plan)
     _check_program(command, environ)

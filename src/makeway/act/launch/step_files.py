@@ -51,6 +51,12 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     times_ns: tuple[int, ...]
     dropped: int = 0  # of them, at the front: the program was still settling after the switch
     tag: str = ""  # the director's own word for it
+    steps: int | None = None  # where `times_ns` has only their median
+
+    @property
+    def count(self) -> int:
+        """Steps in it."""
+        return len(self.times_ns) if self.steps is None else self.steps
 
     @property
     def measured_ns(self) -> tuple[int, ...]:

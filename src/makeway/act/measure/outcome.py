@@ -15,6 +15,9 @@ from makeway.values.plan import MadeFor, Plan
 from makeway.values.receipt import Receipt
 from makeway.values.timeline import Origin, Timeline, share_of_ideal
 
+BUSY = 0.1  # spread of compute alone over its median; below 0.05 on an idle host
+LEAST_ROUNDS = 4  # that a spread is taken from
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantResult:
@@ -28,6 +31,7 @@ class VariantResult:
     threads: int | None = None  # of each rank
     overlap_rate: float | None = None
     wrong: str | None = None  # how its results differ; None: they are right
+    same_as: str | None = None  # the variant whose measurement this is, too; None: its own
     predicted_ns: float | None = None  # beside a measurement, where the machine was calibrated
     receipts: tuple[Receipt, ...] = ()
 
@@ -66,6 +70,9 @@ class Bench:
     variants: tuple[VariantResult, ...]
     compute_ns: tuple[float, ...]  # compute alone, measured like a variant
     comm_ns: tuple[float, ...]
+    compute_cpu_ns: tuple[float, ...] = ()  # processor time of compute alone, over all ranks; empty: not known
+    comm_cpu_ns: tuple[float, ...] = ()
+    cores: int | None = None  # that all ranks share; None: not known, or several hosts
     exchange: Collective | None = None  # the collective that one step repeats, where there is one kind
     exchanges: int = 1  # of them in one round
     link: str | None = None  # how ranks reach one another
@@ -96,6 +103,28 @@ class Bench:
     def ideal_ns(self) -> float:
         """The longer of compute and communication, each alone."""
         return max(self.compute.median_ns, self.comm.median_ns)
+
+    @property
+    def reachable_ns(self) -> float | None:
+        """The least that overlap can take where communication needs processors, too.
+
+        The ideal, or the processor time of both parts over all cores, if that is longer; None where it is not known.
+        """
+        if not (self.compute_cpu_ns and self.comm_cpu_ns and self.cores):
+            return None
+        busy_ns = summary(self.compute_cpu_ns).median_ns + summary(self.comm_cpu_ns).median_ns
+        return max(self.ideal_ns, busy_ns / self.cores)
+
+    @property
+    def busy(self) -> str | None:
+        """A warning where something else seems to use this machine; None: it looks quiet."""
+        spread = self.compute.spread_ns / self.compute.median_ns if self.compute.median_ns else 0.0
+        if self.origin != "measured" or self.compute.n < LEAST_ROUNDS or spread <= BUSY:
+            return None
+        return (
+            f"This machine is busy: compute alone, the same work every round, varies by {100 * spread:.0f} % of its "
+            "median (interquartile range); smaller differences may be noise"
+        )
 
     @property
     def verified(self) -> bool | None:

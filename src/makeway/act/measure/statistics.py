@@ -12,6 +12,7 @@ from makeway.values.errors import InputError
 OUTLIER_REACH = 3.0  # interquartile ranges beyond a quartile: Tukey's "far out" fence
 CLEAR_CHANCE = 0.1  # that equal variants differ as clearly by luck (sign test): 4 of 4 rounds, 7 of 8, 10 of 13
 SMALLEST_GAIN = 0.01  # of the time; less is not worth a change
+LEVEL = 0.95  # of the interval of a paired difference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,8 @@ class Comparison:
     """One variant against another, round by round, so that slow rounds hit both alike."""
 
     relative: float  # median of (time - other) / other; below 0 is faster
+    low: float | None = None  # interval of that median; None: too few rounds for one
+    high: float | None = None
     faster: int  # rounds
     n: int
 
@@ -76,8 +79,24 @@ def compared(times_ns: Sequence[float], other_ns: Sequence[float]) -> Comparison
     if not times_ns or len(times_ns) != len(other_ns):
         raise InputError(f"cannot pair {len(times_ns)} times with {len(other_ns)}; measure both in the same rounds")
     relative = [(time - other) / other for time, other in zip(times_ns, other_ns, strict=True)]
+    low, high = _interval(relative)
     return Comparison(
         relative=statistics.median(relative),
+        low=low,
+        high=high,
         faster=sum(value < 0 for value in relative),
         n=len(relative),
     )
+
+
+def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Two of the values between which the median lies with a chance of at least LEVEL, whatever their distribution.
+
+    They are as many ranks from either end as the sign test allows: the chance that a value lies below the median is
+    1/2. Fewer than 6 values are too few.
+    """
+    count, tail, cut = len(values), 0.0, 0
+    while (tail := tail + math.comb(count, cut) * math.ldexp(1.0, -count)) <= (1 - LEVEL) / 2:
+        cut += 1
+    ordered = sorted(values)
+    return (ordered[cut - 1], ordered[count - cut]) if cut else (None, None)

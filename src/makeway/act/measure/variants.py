@@ -85,6 +85,15 @@ def candidate_controls(cores: int, *, shared_memory: bool, wide: bool = False) -
     return singles + (pairs if wide else [])
 
 
+def measured_as(variants: Sequence[Variant]) -> dict[str, str]:
+    """For each variant the first one that runs the same: one measurement serves both, and they cannot differ."""
+    first: dict[tuple[Mode, Controls, int], str] = {}
+    return {
+        variant.name: first.setdefault((variant.mode, variant.controls, variant.threads), variant.name)
+        for variant in variants
+    }
+
+
 def rotated(variants: Sequence[Variant], turn: int) -> tuple[Variant, ...]:
     """The variants in the order of one round: each comes first, second, ... equally often."""
     start = turn % len(variants) if variants else 0

@@ -123,10 +123,17 @@ class LiveTrial:
             steps = min(len(rank.times_ns) for rank in ranks)
             times = tuple(int(median(rank.times_ns[step] for rank in ranks)) for step in range(steps))
             dropped = min(self._block.dropped, steps)
-            log.blocks.append(Block(setting=self._block.setting, times_ns=times, dropped=dropped, tag=self._block.tag))
+            block = Block(setting=self._block.setting, times_ns=times, dropped=dropped, tag=self._block.tag)
+            log.blocks.append(_brief(block) if self._block.brief and block.measured_ns else block)
         following = self._director.next(log.blocks)
         self._file.write()
         return msgspec.json.encode(following)
+
+
+def _brief(block: Block) -> Block:
+    """A block with the median in place of its times: a long job has many."""
+    typical_ns = int(median(block.measured_ns))
+    return Block(setting=block.setting, times_ns=(typical_ns,), tag=block.tag, steps=len(block.times_ns))
 
 
 class Stopwatch:

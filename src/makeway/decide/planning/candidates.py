@@ -6,7 +6,7 @@ helps. Every rejection keeps its reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from makeway.decide.planning.control_sets import INTRUSIVENESS, Candidates, Option, kernels_of, ordered
@@ -29,6 +29,7 @@ from makeway.values.control import (
     SmemPad,
     SmPartition,
     TileChoice,
+    control_word,
     describe,
 )
 from makeway.values.device import Device
@@ -58,22 +59,26 @@ def candidates(
     *,
     forced: Sequence[Control] = (),
     excluded: Sequence[Rejected] = (),
+    withheld: Sequence[Rejected] = (),
+    plain_copies: bool = False,
     tiles: Sequence[Tile] | None = None,
 ) -> Candidates:
     """What a planner may try; a forced control that cannot work is an error.
 
-    `excluded` are kinds that must not be tried, with the reason. `tiles` are those that the matrix products offer;
-    None: those of arXiv 2606.09200 for kernels of its shape.
+    `excluded` are kinds that must not be tried, with the reason; those in `withheld` must not even accompany another
+    control. `plain_copies`: copy engines only as the library uses them. `tiles` are those that the matrix products
+    offer; None: those of arXiv 2606.09200 for kernels of its shape.
     """
     check_forced(workload, device, forced)
     case = _Case(workload, device, None if tiles is None else tuple(tiles), tuple(_on_blocks(workload, device)))
     axes: list[tuple[Option, ...]] = []
-    rejected: list[Rejected] = list(excluded)
-    fixed = {type(control) for control in (*forced, *(item.control for item in excluded))}
+    rejected: list[Rejected] = [*excluded, *withheld]
+    absent = {type(item.control) for item in withheld}
+    fixed = absent | {type(control) for control in (*forced, *(item.control for item in excluded))}
     for kind in INTRUSIVENESS:
         if kind in fixed or not (workload.collectives and workload.kernels):
             continue
-        offers = list(dict.fromkeys(_OFFERS[kind](case)))
+        offers = [_allowed(offer, absent, plain_copies) for offer in dict.fromkeys(_OFFERS[kind](case))]
         options = [
             offer if isinstance(offer, tuple) else (offer,) for offer in offers if not isinstance(offer, Rejected)
         ]
@@ -87,6 +92,18 @@ def candidates(
         all_on_copy_engines=not any(op.collective.needs_arithmetic for op in workload.collectives),
         pad_room=_pad_room(case),
     )
+
+
+def _allowed(offer: Offer, absent: Set[type[Control]], plain_copies: bool) -> Offer:
+    """An offer, or why it cannot be had where some kinds, or some ways to copy, are not to be had."""
+    if isinstance(offer, Rejected):
+        return offer
+    option = offer if isinstance(offer, tuple) else (offer,)
+    if missing := [control for control in option[1:] if type(control) in absent]:
+        return Rejected(control=option[0], reason=f"needs {control_word(missing[0])}, which cannot be in this plan")
+    if plain_copies and isinstance(option[0], CopyEngine) and option[0] != CopyEngine():
+        return Rejected(control=option[0], reason="no carrier sets how copy engines copy")
+    return offer
 
 
 def _first_of_each(rejected: Sequence[Rejected]) -> list[Rejected]:
@@ -159,7 +176,8 @@ def _on_blocks(workload: Workload, device: Device) -> Iterator[OnBlocks]:
             yield op, footprint, footprint.block
 
 
-Offers = Iterator[Control | Option | Rejected]
+Offer = Control | Option | Rejected
+Offers = Iterator[Offer]
 _NO_BLOCKS = "every collective is on copy engines already: no block waits for an SM"
 
 

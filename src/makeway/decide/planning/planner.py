@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from makeway.decide.planning.candidates import Tile, candidates
+from makeway.decide.planning.carried import routes, unusable
 from makeway.decide.planning.control_sets import Candidates
 from makeway.decide.planning.error import error_of_difference
 from makeway.decide.planning.explain import not_carried, reason, rejections, summary
@@ -23,7 +24,7 @@ from makeway.values.control import CommBlocks, Control, CopyEngine, SmPartition,
 from makeway.values.device import Device
 from makeway.values.errors import InputError, suggestion
 from makeway.values.plan import Baseline, Forecast, MadeFor, Plan, PolicyTimes, Rejected, Search
-from makeway.values.support import PLATFORMS, carriers_of
+from makeway.values.support import PLATFORMS
 from makeway.values.timeline import Timeline
 from makeway.values.workload import Workload
 
@@ -39,6 +40,9 @@ def plan(
     heuristic: str = PLANNER,
     dispatch: Dispatch | None = None,
     excluded: Sequence[Rejected] = (),
+    destination: str | None = None,
+    only: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     tiles: Sequence[Tile] | None = None,
     timelines: bool = False,
     progress: Progress | None = None,
@@ -46,16 +50,30 @@ def plan(
 ) -> Plan:
     """The best controls for the workload on the device, with reasons; `Plan.search` records what was tried.
 
-    `controls` must be in the plan; the kinds in `excluded` are not tried. `heuristic` follows a published one
-    instead of searching. Times are those of `simulate`. A plan is made for the vendor's dispatch policy and is not
-    slower than nothing under any other that the device may follow, unless `dispatch` names one. `timelines` adds
-    simulated runs without and with the plan. `effort` widens the search, for tests.
+    `controls` must be in the plan; the kinds in `excluded` are not tried. `destination` ("run", or an export target)
+    leaves only controls that it can apply on the device's platform, `only` and `exclude` name kinds. `heuristic`
+    follows a published one instead of searching. Times are those of `simulate`. A plan is made for the vendor's
+    dispatch policy and is not slower than nothing under any other that the device may follow, unless `dispatch` names
+    one. `timelines` adds simulated runs without and with the plan. `effort` widens the search, for tests.
     """
     if heuristic not in (known := (PLANNER, *heuristic_names())):
         raise InputError(f"no heuristic {heuristic!r}{suggestion(heuristic, known)}; known: {', '.join(known)}")
-    offered = candidates(workload, device, forced=controls, excluded=excluded, tiles=tiles)
+    platform, libraries = PLATFORMS[device.vendor], sorted({op.library for op in workload.collectives})
+    withheld = unusable(
+        platform, destination=destination, only=only, exclude=exclude, libraries=libraries, required=controls
+    )
+    excluded = [item for item in excluded if type(item.control) not in {type(other.control) for other in withheld}]
+    offered = candidates(
+        workload,
+        device,
+        forced=controls,
+        excluded=excluded,
+        withheld=withheld,
+        plain_copies=destination is not None,
+        tiles=tiles,
+    )
     judge = Judge(workload, device, dispatch, progress)
-    contest = _contest(judge, offered, excluded, heuristic, effort)
+    contest = _contest(judge, offered, (*excluded, *withheld), heuristic, effort)
     error, top, base = error_of_difference(device), contest.top, judge.baseline
     nothing = judge.score(offered.point(()))
     least_ns = error.value * base.t_sequential_ns
@@ -83,7 +101,8 @@ def plan(
             evaluations=len(contest.quick),
             judged=judge.evaluations,
             engine=base.engine,
-            carriers=tuple(carriers_of(control, PLATFORMS[device.vendor]) for control in selected.controls),
+            destination=destination,
+            routes=tuple(tuple(routes(item, platform, destination, libraries)) for item in selected.controls),
             notes=tuple(_notes(judge, selected)),
             timelines=_timelines(judge, selected.controls) if timelines else (),
         ),

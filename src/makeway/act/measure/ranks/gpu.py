@@ -32,7 +32,7 @@ from makeway.act.measure.ranks.rounds import (
     span_overlap_rate,
 )
 from makeway.act.measure.ranks.world import World, meet
-from makeway.act.measure.variants import BASELINES, PLANNED, Variant, rotated
+from makeway.act.measure.variants import BASELINES, PLANNED, Variant, measured_as, rotated
 from makeway.act.rocm.backend import RocmBackend
 from makeway.act.triton.config import GemmConfig
 from makeway.values.control import Chunks, Control, LaunchOrder
@@ -249,7 +249,12 @@ def run_gpu_job(
             harness.ready[PLANNED] = replace(chosen, variant=replace(chosen.variant, name=PLANNED))
             harness.samples[PLANNED] = Samples(receipts=harness.samples[choice.name].receipts)
             names.append(PLANNED)
-        harness.rounds(names, job.repeats, lambda done: report(f"round {done + 1} of {job.repeats}"))
+        original = measured_as([harness.ready[name].variant for name in names])
+        harness.rounds(
+            [name for name in names if original[name] == name],
+            job.repeats,
+            lambda done: report(f"round {done + 1} of {job.repeats}"),
+        )
         return collected_bench(
             job,
             world,

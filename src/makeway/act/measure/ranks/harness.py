@@ -29,7 +29,7 @@ from makeway.act.measure.ranks.rounds import (
 )
 from makeway.act.measure.ranks.workload import RankWorkload
 from makeway.act.measure.ranks.world import World
-from makeway.act.measure.variants import BASELINES, PLANNED, Variant, rotated
+from makeway.act.measure.variants import BASELINES, PLANNED, Variant, measured_as, rotated
 from makeway.values.control import Chunks, Control, CopyEngine, LaunchOrder
 from makeway.values.errors import UnsupportedError
 from makeway.values.receipt import Receipt
@@ -45,6 +45,7 @@ class _Turn:
     end_ns: int
     wrong: str | None
     rate: float | None
+    cpu_ns: int = 0  # of all threads of this rank
 
 
 @dataclass(slots=True)
@@ -77,6 +78,7 @@ class Harness:
                     _round_ns(turns, one_clock=self.one_clock),
                     [turn.rate for turn in turns],
                     [turn.wrong for turn in turns],
+                    cpu_ns=sum(turn.cpu_ns for turn in turns),
                 )
 
     def refusal(self, variant: Variant) -> str | None:
@@ -106,14 +108,14 @@ class Harness:
             self.workload.prepare(schedule)
             recorder.spans.clear()
             self.world.barrier()
-            start = time.perf_counter_ns()
+            cpu_before, start = time.process_time_ns(), time.perf_counter_ns()
             self.workload.run(schedule)
-            end = time.perf_counter_ns()
+            end, cpu_ns = time.perf_counter_ns(), time.process_time_ns() - cpu_before
             recorder.settle()
             wrong = self.workload.wrong(schedule)
         samples.receipts = receipts
         samples.spans = [_since(self.epoch_ns, span) for span in recorder.spans]
-        return _Turn(start, end, wrong, span_overlap_rate(recorder.spans))
+        return _Turn(start, end, wrong, span_overlap_rate(recorder.spans), cpu_ns)
 
     @contextmanager
     def _in_force(self, variant: Variant) -> Iterator[tuple[tuple[Receipt, ...], Transport]]:
@@ -204,7 +206,9 @@ def run_job(job: Job, world: World, report: Report) -> Bench | None:
             choice = _choice(harness, job, variants, candidates, report)
             forget(harness.samples)
             variants = (*variants, replace(by_name[choice.name], name=PLANNED))
-        harness.rounds(variants, job.repeats, lambda done: report(f"round {done + 1} of {job.repeats}"))
+        original = measured_as(variants)
+        distinct = [variant for variant in variants if original[variant.name] == variant.name]
+        harness.rounds(distinct, job.repeats, lambda done: report(f"round {done + 1} of {job.repeats}"))
         if transport is not None and transport.no_shared_memory is not None:
             reason = transport.no_shared_memory
             notes.append(f"copy-engine copied twice, through a segment, for want of shared tensors: {reason}")
@@ -217,6 +221,7 @@ def run_job(job: Job, world: World, report: Report) -> Bench | None:
             exchanges=workload.exchanges,
             choice=None if choice is None else choice.reason,
             notes=notes,
+            cores=len(os.sched_getaffinity(0)) if harness.one_clock else None,
         )
 
 

@@ -11,7 +11,7 @@ from makeway.act.measure.job import Job
 from makeway.act.measure.outcome import Bench, VariantResult
 from makeway.act.measure.ranks.exchange import RawSpan
 from makeway.act.measure.statistics import summary
-from makeway.act.measure.variants import COMM, COMPUTE, Variant
+from makeway.act.measure.variants import COMM, COMPUTE, Variant, measured_as
 from makeway.values.collective import Collective
 from makeway.values.receipt import Receipt
 from makeway.values.timeline import Rank, Span, Step, Timeline, overlap_rate
@@ -40,17 +40,26 @@ class Samples:
 
     times_ns: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
+    cpu_ns: list[float] = field(default_factory=list)  # processor time of all ranks, where it is known
     wrong: str | None = None
     receipts: tuple[Receipt, ...] = ()
     spans: list[RawSpan] = field(default_factory=list)  # of the last round
 
-    def add(self, time_ns: float, rates: Sequence[float | None], wrongs: Sequence[str | None]) -> None:
-        """One round: its time, and the overlap rate and fault of each rank."""
+    def add(
+        self,
+        time_ns: float,
+        rates: Sequence[float | None],
+        wrongs: Sequence[str | None],
+        *,
+        cpu_ns: float | None = None,
+    ) -> None:
+        """One round: its time, the overlap rate and fault of each rank, and the processor time of all."""
         self.times_ns.append(time_ns)
+        self.cpu_ns += [] if cpu_ns is None else [cpu_ns]
         self.rates += [rate for rate in rates if rate is not None]
         self.wrong = self.wrong or next((f"rank {rank}: {fault}" for rank, fault in enumerate(wrongs) if fault), None)
 
-    def result(self, variant: Variant, *, threads: int | None) -> VariantResult:
+    def result(self, variant: Variant, *, threads: int | None, same_as: str | None) -> VariantResult:
         return VariantResult(
             name=variant.name,
             times_ns=tuple(float(time_ns) for time_ns in self.times_ns),
@@ -58,6 +67,7 @@ class Samples:
             threads=threads,
             overlap_rate=summary(self.rates).median_ns if self.rates else None,
             wrong=self.wrong,
+            same_as=same_as,
             receipts=self.receipts,
         )
 
@@ -70,6 +80,7 @@ def forget(samples: SamplesBy) -> None:
     for each in samples.values():
         each.times_ns.clear()
         each.rates.clear()
+        each.cpu_ns.clear()
 
 
 def times(samples: SamplesBy, names: Sequence[str]) -> dict[str, list[float]]:
@@ -139,14 +150,20 @@ def collected_bench(
     exchanges: int,
     choice: str | None,
     notes: Sequence[str],
+    cores: int | None = None,
 ) -> Bench | None:
-    """The bench of all ranks on rank 0, None elsewhere."""
-    mine = {variant.name: samples[variant.name].spans for variant in variants}
+    """The bench of all ranks on rank 0, None elsewhere; of variants that run the same only the first has samples."""
+    original = measured_as(variants)
+    mine = {variant.name: samples[original[variant.name]].spans for variant in variants}
     spans = peers.gathered(mine, dict[str, list[RawSpan]])
     if spans is None:
         return None
     results = {
-        variant.name: samples[variant.name].result(variant, threads=variant.threads if job.on == "cpu" else None)
+        variant.name: samples[original[variant.name]].result(
+            variant,
+            threads=variant.threads if job.on == "cpu" else None,
+            same_as=None if original[variant.name] == variant.name else original[variant.name],
+        )
         for variant in variants
     }
     return Bench(
@@ -157,6 +174,9 @@ def collected_bench(
         variants=tuple(result for name, result in results.items() if name not in (COMPUTE, COMM)),
         compute_ns=results[COMPUTE].times_ns,
         comm_ns=results[COMM].times_ns,
+        compute_cpu_ns=tuple(map(float, samples[COMPUTE].cpu_ns)),
+        comm_cpu_ns=tuple(map(float, samples[COMM].cpu_ns)),
+        cores=cores,
         exchange=exchange,
         exchanges=exchanges,
         choice=choice,

@@ -1,0 +1,190 @@
+"""`makeway run --tune`: the fastest controls of a job, found by measuring inside the job itself; no plan is needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from makeway.act.launch.outcome import Outcome
+from makeway.act.launch.run import Warn, run
+from makeway.act.launch.step_files import AtSteps, StepLog, StepSettings, control_words
+from makeway.act.launch.tuning import Event, Stage, Tuning, What
+from makeway.act.plans import PlanLike, plan_of
+from makeway.act.tuner.carry import gpu_platform
+from makeway.decide.analysis.difference import percent
+from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, SmPartition
+from makeway.values.errors import InputError, UnsupportedError
+from makeway.values.plan import Plan
+from makeway.values.support import support_table
+
+SHARE = 0.05  # of the job's steps for exploration
+MOST_SHARE = 0.5
+WARM_UP = 5
+CARRIER = "torch on CPU"
+NO_STEPS = (
+    "nothing was tried: no process that called torch.distributed.init_process_group called the step of a torch "
+    "optimizer; name a function that ends a step with --step-marker MODULE:FUNCTION"
+)
+NO_GPUS = (
+    "run --tune switches the controls of CPU ranks only, and this machine has GPUs, whose controls are set at the "
+    "start: plan with `makeway plan --for run`, and measure it with `makeway run --plan FILE --compare-runs N`"
+)
+NO_LOSSY = "--allow-lossy has nothing to allow: makeway has no lossy control, such as compressed gradients, yet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What a set of controls showed at one stage, and what became of it."""
+
+    step: int  # of the job
+    stage: Stage
+    controls: tuple[Control, ...]  # none: the program as it is
+    what: What
+    difference_pct: float  # of the step time against the controls in force then; of a drift, against the time before
+    interval_pct: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTuning:
+    """A job that was tuned as it ran: the controls it ended with, and all that was tried."""
+
+    program: tuple[str, ...]
+    plan: tuple[Control, ...]
+    difference_pct: (
+        float | None
+    )  # of the step time when the controls were adopted, against those before; None: as it is
+    interval_pct: tuple[float, float] | None
+    tried: tuple[Tried, ...]
+    candidates: tuple[tuple[Control, ...], ...]
+    steps: int  # of the job, after the warm-up
+    explored_steps: int
+    explored_share: float | None  # of the steps
+    share_limit: float
+    lost_share: float | None  # of the job's time, that candidates took beyond the controls in force
+    controls: tuple[Outcome, ...]
+    exit_code: int | None
+    killed_by: int | None
+    problem: str | None = None  # why tuning ended early
+    notes: tuple[str, ...] = ()
+
+    @property
+    def as_plan(self) -> Plan:
+        """The plan to write: `makeway run --plan` applies it from the start."""
+        reason = "" if self.difference_pct is None else f"measured in the job: {self.difference_pct:+.1f} % per step"
+        return Plan(controls=self.plan, reasons=(reason,) * len(self.plan))
+
+
+def candidate_sets(cores: int, first: Sequence[Control] = ()) -> tuple[tuple[Control, ...], ...]:
+    """What tuning tries on CPU ranks, all of which the carrier brings to an unmodified program; `first` comes first."""
+    carried = support_table()[CARRIER].run
+    sets: list[tuple[Control, ...]] = [(CopyEngine(),), (CopyEngine(), CommPriority()), (CommPriority(),), (Chunks(4),)]
+    if cores > 1:
+        sets.append((SmPartition(1),))
+    own = [controls for controls in sets if all(control.name in carried for control in controls)]
+    return tuple(dict.fromkeys([tuple(first), *own] if first else own))
+
+
+def tune_run(
+    command: Sequence[str],
+    plan: PlanLike | None = None,
+    *,
+    share: float = SHARE,
+    job_steps: int | None = None,
+    seed: int = 0,
+    warm_up: int = WARM_UP,
+    step_marker: str | None = None,
+    allow_lossy: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    force: bool = False,
+    receipts: Path | None = None,
+    stdout: int | None = None,
+    warn: Warn = lambda message: None,
+) -> RunTuning:
+    """Run the command once, and try candidates in it; `plan`, if any, is one of them.
+
+    At most `share` of the job's steps go to candidates: of `job_steps`, or else of the steps so far. Call it from the
+    main thread of a process without other children.
+    """
+    if allow_lossy:
+        raise UnsupportedError(NO_LOSSY)
+    if not 0 < share <= MOST_SHARE:
+        raise InputError(f"--tune-share takes a share above 0 up to {MOST_SHARE:g}, got {share:g}")
+    if job_steps is not None and job_steps < 1:
+        raise InputError(f"--job-steps takes 1 or more, got {job_steps}")
+    if warm_up < 1:
+        raise InputError(f"--warm-up takes 1 or more steps, got {warm_up}")
+    if gpu_platform() is not None:
+        raise UnsupportedError(NO_GPUS)
+    sets = ((), *candidate_sets(len(os.sched_getaffinity(0)), plan_of(plan).controls if plan is not None else ()))
+    options = {"share": share} | ({"job_steps": float(job_steps)} if job_steps is not None else {})
+    at_steps = AtSteps(
+        StepSettings(
+            kind="tune",
+            steps=job_steps or 0,
+            warm_up=warm_up,
+            settings=tuple(map(control_words, sets)),
+            seed=seed,
+            marker=step_marker,
+            options=options,
+        )
+    )
+    every = Plan(
+        controls=tuple({type(control): control for controls in reversed(sets) for control in controls}.values())
+    )
+    ran = run(
+        command, every, environ=environ, force=force, receipts=receipts, stdout=stdout, warn=warn, at_steps=at_steps
+    )
+    leaders = [log for log in at_steps.logs if log.rank == 0]
+    log = next((log for log in reversed(leaders) if log.blocks), leaders[-1] if leaders else None)
+    director = _replayed(log, Tuning(len(sets), share=share, job_steps=job_steps, seed=seed))
+    final = sets[director.incumbent]
+    tried = tuple(_tried(director.events, sets))
+    adopted = next((item for item in reversed(tried) if item.what == "adopted"), None)
+    notes = list(ran.notes)
+    if len(leaders) > 1:
+        notes.append(
+            f"the job was restarted: tuning began anew in each of its {len(leaders)} attempts, the last counts"
+        )
+    return RunTuning(
+        program=ran.program,
+        plan=final,
+        difference_pct=adopted.difference_pct if adopted is not None and final else None,
+        interval_pct=adopted.interval_pct if adopted is not None and final else None,
+        tried=tried,
+        candidates=sets[1:],
+        steps=director.steps,
+        explored_steps=director.explored,
+        explored_share=round(director.explored / director.steps, 6) if director.steps else None,
+        share_limit=share,
+        lost_share=round(director.lost_ns / director.spent_ns, 6) if director.spent_ns else None,
+        controls=tuple(outcome for outcome in ran.controls if outcome.control in final),
+        exit_code=ran.exit_code,
+        killed_by=ran.killed_by,
+        problem=NO_STEPS if log is None or log.steps == 0 else log.error,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _replayed(log: StepLog | None, director: Tuning) -> Tuning:
+    """The director as it was in the job: the same blocks give the same decisions."""
+    blocks = log.blocks if log is not None else []
+    for count in range(len(blocks) + 1):
+        director.next(blocks[:count])
+    return director
+
+
+def _tried(events: Sequence[Event], sets: Sequence[tuple[Control, ...]]) -> Iterator[Tried]:
+    for event in events:
+        interval = None
+        if event.low is not None and event.high is not None:
+            interval = (percent(event.low), percent(event.high))
+        yield Tried(
+            step=event.step,
+            stage=event.stage,
+            controls=sets[event.setting],
+            what=event.what,
+            difference_pct=percent(event.difference),
+            interval_pct=interval,
+        )

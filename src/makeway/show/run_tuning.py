@@ -1,0 +1,121 @@
+"""A tuned job as a report: the plan it ended with, what was tried, and what exploration cost."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from makeway.act.launch.tune_run import RunTuning, Tried
+from makeway.show.blocks import Cell, Column, Headline, Paragraph, Report, Section, Table
+from makeway.show.data import plain, record
+from makeway.show.numbers import count, number, percent
+from makeway.show.provenance import provenance
+from makeway.show.run import end_text, outcome_data, outcome_table
+from makeway.values.control import Control, control_word
+
+AS_IS = "as it is"
+
+
+def report(result: RunTuning, *, arguments: str = "") -> Report:
+    """The plan with its gain, its receipts, and every decision."""
+    return Report(
+        result="run-tuning",
+        over="makeway run --tune",
+        headline=_headline(result),
+        lead=(_lead(result),),
+        sections=(
+            Section(name="controls", title="Controls", blocks=(outcome_table(result.controls),)),
+            Section(name="tried", title="Tried", blocks=(_table(result),)),
+            provenance(
+                arguments,
+                numbers="measured in the job itself",
+                facts=(("program", shlex.join(result.program)),),
+                notes=(*result.notes, "What each number means: makeway's docs/numbers.md."),
+            ),
+        ),
+        data=_data(result),
+        notes=result.notes,
+        arguments=arguments,
+    )
+
+
+def log_lines(result: RunTuning) -> str:
+    """What was tried as JSON lines, in the order of the job."""
+    return "".join(f"{json.dumps(_tried_data(item))}\n" for item in result.tried)
+
+
+def _headline(result: RunTuning) -> Headline:
+    end = end_text(result.exit_code, result.killed_by)
+    if result.plan and result.difference_pct is not None:
+        sentence = f"ended with {_set(result.plan)}, {percent(result.difference_pct, '+.1f')} per step when adopted"
+    else:
+        sentence = "left as it is: no candidate was shown to be faster"
+    return Headline(
+        sentence=f"makeway run: {end}; {sentence}", origin="measured", value=result.difference_pct, unit="%"
+    )
+
+
+def _lead(result: RunTuning) -> Paragraph:
+    parts = []
+    if result.problem is not None:
+        parts.append(f"{result.problem[:1].upper()}{result.problem[1:]}.")
+    if result.interval_pct is not None:
+        low, high = result.interval_pct
+        parts.append(f"The interval of that difference is {percent(low, '+.1f')} to {percent(high, '+.1f')}.")
+    if result.explored_share is not None:
+        parts.append(
+            f"Candidates got {count(result.explored_steps, 'step')} of {result.steps:,}, "
+            f"{percent(100 * result.explored_share, '.1f')} (limit {percent(100 * result.share_limit, '.1f')})"
+            + (
+                f", and cost {percent(100 * result.lost_share, '.1f')} of the time."
+                if result.lost_share is not None
+                else "."
+            )
+        )
+    return Paragraph(text=" ".join(parts) or "Nothing was measured.", origin="measured")
+
+
+def _table(result: RunTuning) -> Table:
+    columns = ("step", "number"), ("controls", "name"), ("stage", ""), ("result", ""), ("change %", "number")
+    return Table(
+        name="decisions",
+        caption="What was tried, against the controls in force at that step",
+        origin="measured",
+        columns=(
+            *(Column(title, style) for title, style in columns),  # type: ignore[arg-type]
+            Column("from", "number", hint="of the interval", brief=False),
+            Column("to", "number", brief=False),
+        ),
+        rows=tuple(_row(item) for item in result.tried),
+        nothing="Nothing was tried.",
+        brief_rows=20,
+    )
+
+
+def _row(item: Tried) -> tuple[Cell, ...]:
+    low, high = item.interval_pct or (None, None)
+    return (
+        number(item.step, 0),
+        Cell(_set(item.controls)),
+        Cell(item.stage),
+        Cell(item.what),
+        *(Cell("–") if part is None else Cell(f"{part:+.1f}", part) for part in (item.difference_pct, low, high)),
+    )
+
+
+def _set(controls: Sequence[Control]) -> str:
+    return "+".join(map(control_word, controls)) or AS_IS
+
+
+def _tried_data(item: Tried) -> dict[str, Any]:
+    return record(item)
+
+
+def _data(result: RunTuning) -> dict[str, Any]:
+    return record(result, without=("controls", "tried", "notes", "plan")) | {
+        "plan": plain(result.plan),
+        "tried": [_tried_data(item) for item in result.tried],
+        "receipts": outcome_data(result.controls),
+    }

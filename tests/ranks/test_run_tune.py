@@ -1,0 +1,44 @@
+"""`makeway run --tune` around a real data-parallel program: two ranks, Gloo, torchrun."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.ranks.test_run_ddp import ENDED_WITHIN_S, PROGRAM, TORCHRUN, losses, run
+
+from makeway.read.plan_file import load_plan
+
+pytestmark = pytest.mark.timeout(2 * ENDED_WITHIN_S)
+TUNE = (sys.executable, "-m", "makeway", "run", "--tune", "--tune-share", "0.4", "--job-steps", "400")
+STEPS = ("--steps", "400", "--width", "64")
+
+
+def test_controls_are_tried_in_the_job_and_its_losses_stay_the_same(tmp_path: Path) -> None:
+    code, out, said = run(*TORCHRUN, PROGRAM, *STEPS)
+    assert code == 0, said
+    plain = losses(out)
+    document, plan, log = tmp_path / "tuned.json", tmp_path / "plan.toml", tmp_path / "tried.jsonl"
+    outputs = ("--out", str(document), "--plan-out", str(plan), "--log", str(log))
+    code, out, said = run(*TUNE, *outputs, "--", *TORCHRUN, PROGRAM, *STEPS, "--last-rank-ends", "0")
+    assert code == 0, said
+    assert losses(out) == plain
+    tuned = json.loads(document.read_text())
+    assert tuned["problem"] is None
+    assert 0 < tuned["explored_share"] <= 0.4
+    assert {control for item in tuned["tried"] for control in item["controls"]} >= {"copy-engine", "priority"}
+    assert [json.loads(line) for line in log.read_text().splitlines()] == tuned["tried"]
+    adopted = [item["controls"] for item in tuned["tried"] if item["what"] == "adopted"]
+    assert tuned["plan"] == (adopted[-1] if adopted else [])
+    assert len(load_plan(plan).controls) == len(tuned["plan"])
+    assert {control["control"] for control in tuned["receipts"]} == set(tuned["plan"])
+
+
+def test_a_tuned_job_keeps_its_exit_code_and_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "tried.jsonl"
+    few = ("--steps", "60", "--width", "64", "--last-rank-ends", "3")
+    code, _, said = run(*TUNE, "--log", str(log), "--", *TORCHRUN, PROGRAM, *few)
+    assert code == run(*TORCHRUN, PROGRAM, *few)[0] != 0, said
+    assert log.exists()
