@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -25,6 +26,8 @@ class Agreement:
     def __init__(self, store: Store, rank: int, ranks: int, *, patience: timedelta = PATIENCE) -> None:
         self.rank, self.ranks = rank, ranks
         self._store, self._patience = store, patience
+        # torchrun may keep its store when it restarts the ranks.
+        self._keys = f"makeway/steps/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         self._number = 0
 
     @property
@@ -34,7 +37,7 @@ class Agreement:
     def meet(self, own: bytes, decide: Callable[[Sequence[bytes]], bytes]) -> bytes | None:
         """What rank 0 decides from the reports of all ranks; None, on every rank, when the meeting is called off."""
         self._number += 1
-        key = f"makeway/steps/{self._number}"
+        key = f"{self._keys}/{self._number}"
         self._store.set(f"{key}/report/{self.rank}", own.decode())
         if not all_present(self._store, self.ranks, key, self._patience):
             return None
@@ -58,4 +61,4 @@ class Agreement:
         """Free the keys of an earlier meeting, which every rank has left; some stores cannot."""
         with suppress(RuntimeError, dist.DistStoreError, NotImplementedError):
             for name in ("present", "verdict", "decision", *(f"report/{rank}" for rank in range(self.ranks))):
-                self._store.delete_key(f"makeway/steps/{number}/{name}")
+                self._store.delete_key(f"{self._keys}/{number}/{name}")
