@@ -28,7 +28,7 @@ LOST = 0.16  # of the share of steps: the share of the time that trials may lose
 ASSUMED = 1.3  # a candidate not yet tried is taken to need so many times the step in force
 LEAST_WATCHED, WATCHED_SHARE = 40, 0.05  # steps of a watching block, and their part of the steps so far
 DRIFT = 0.10  # of the step time, in two watching blocks in a row, that starts a new trial
-HOPEFUL = 0.02  # a candidate slower by more than this is dropped
+ROUGH, HOPEFUL = 0.2, 0.02  # a candidate slower by more than this is dropped: after its first block, and later
 
 Stage = Literal["halving", "confirming"]
 What = Literal["dropped", "kept", "adopted", "not shown", "drift"]
@@ -178,8 +178,9 @@ class Tuning:
                 yield setting, counted
                 scores[setting] = self._last
             ordered = sorted(alive, key=lambda setting: scores[setting])
+            limit = ROUGH if counted == FIRST_STEPS else HOPEFUL
             best = ordered[: max(FEW, math.ceil(len(alive) / 3))]
-            kept = [setting for setting in best if scores[setting] < math.log1p(HOPEFUL)]
+            kept = [setting for setting in best if scores[setting] < math.log1p(limit)]
             for setting in ordered:
                 self._note(setting, "halving", "kept" if setting in kept else "dropped", scores[setting])
             small = len(alive) <= FEW and counted == MORE_STEPS

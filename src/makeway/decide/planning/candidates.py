@@ -95,7 +95,7 @@ def candidates(
 
 
 def _allowed(offer: Offer, absent: Set[type[Control]], plain_copies: bool) -> Offer:
-    """An offer, or why it cannot be had where some kinds, or some ways to copy, are not to be had."""
+    """An offer, or why it is rejected where some kinds, or some ways to copy, are ruled out."""
     if isinstance(offer, Rejected):
         return offer
     option = offer if isinstance(offer, tuple) else (offer,)
