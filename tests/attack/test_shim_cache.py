@@ -158,7 +158,7 @@ def test_a_library_that_another_user_could_replace_is_not_loaded(
     ended = place.run()
     assert ended.code == 0, ended
     assert not place.owned.exists(), "the other user's code ran"
-    assert "the cache of compiled launch shims is not used" in ended.err
+    assert "the cache of compiled libraries is not used" in ended.err
 
 
 def test_the_same_library_in_a_place_of_our_own_is_loaded(evil: Path, place: Place, library_name: str) -> None:

@@ -22,6 +22,7 @@ from makeway.values.plan import Plan
 OPTIN_BYTES = 232_448  # compute capability 9.0
 GREATEST = -5
 SMS, SM_BYTES = 132, 233_472
+NO_PREFERENCE = b"\xff" * 4 + bytes(60)  # cuda.h, CU_SHAREDMEM_CARVEOUT_DEFAULT
 SMS_TO_SPARE = 4  # where clusters may be placed: a deep pad leaves no room for one of eight blocks
 GEMM, NORM, REDUCE = "_Z4gemmPKfS0_Pf", "layer_norm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
@@ -230,13 +231,15 @@ class FakeDriver:
     def cuGraphKernelNodeGetAttribute(self, handle: int, attribute: Attribute) -> Any:  # noqa: N802
         if attribute == Attribute.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
             return Answer.CUDA_ERROR_INVALID_VALUE, None  # documented as valid for launches only
-        return Answer(0), Value(self.nodes[handle].attributes.get(attribute, bytes(64)))
+        carve = attribute == Attribute.CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        unset = NO_PREFERENCE if carve else bytes(64)
+        return Answer(0), Value(self.nodes[handle].attributes.get(attribute, unset))
 
     def cuGraphKernelNodeSetAttribute(self, handle: int, attribute: Attribute, value: Value) -> Any:  # noqa: N802
         if self._refused("cuGraphKernelNodeSetAttribute", handle, value.priority):
             return (Answer.CUDA_ERROR_INVALID_VALUE,)
         self.nodes[handle].attributes[attribute] = value.pad
-        if attribute == Attribute.CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT and not any(value.pad):
+        if attribute == Attribute.CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT and value.pad == NO_PREFERENCE:
             del self.nodes[handle].attributes[attribute]  # as if it had never been set
         return (Answer(0),)
 
@@ -459,7 +462,7 @@ def test_a_preference_of_the_programs_own_is_kept() -> None:
     graph, func = gemm_node(driver)
     driver.functions[func].carve_out = 50
     (node,) = shape_graph(graph, Plan(controls=(SmemPad(40_000, "*gemm*"),)), driver=driver).nodes
-    assert (node.status, node.after.carve_out) == ("applied", 0)
+    assert (node.status, node.after.carve_out) == ("applied", -1)
 
 
 @given(graphs, plans, st.booleans())

@@ -174,6 +174,8 @@ CUresult cuGraphKernelNodeGetAttribute(CUgraphNode handle, CUkernelNodeAttrID id
     if (result != CUDA_SUCCESS || id <= 0 || id >= CU_LAUNCH_ATTRIBUTE_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     memset(out, 0, sizeof *out);
+    if (id == CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
+        out->sharedMemCarveout = (unsigned)CU_SHAREDMEM_CARVEOUT_DEFAULT;  // cuda.h: no preference; 0 prefers L1
     if (node->kernel.attributes.given >> id & 1)
         *out = node->kernel.attributes.values[id];
     return CUDA_SUCCESS;
@@ -189,6 +191,9 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID id
     struct attribute_set before = node->kernel.attributes;
     if (!refused) {
         attributes_add(&node->kernel.attributes, id, value);
+        if (id == CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+            && value->sharedMemCarveout == (unsigned)CU_SHAREDMEM_CARVEOUT_DEFAULT)
+            node->kernel.attributes.given &= ~(1ull << id);
         struct launch launch = kernel_node_launch(&node->kernel, "check");
         result = launch_check(&launch);
     } else

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from makeway.act.cuda.graph_functions import Functions, LimitChange, lowered
 from makeway.act.cuda.graph_nodes import (
     MOST_SHARED,
-    NO_CARVE_OUTS,
+    NO_CARVE_OUT,
     GraphDriver,
     GraphNodes,
     KernelNode,
@@ -192,8 +192,8 @@ def _request(calls: GraphDriver, functions: Functions, node: KernelNode, *, inst
                 request.wanted = replace(before, smem_bytes=before.smem_bytes + pad_bytes)
                 functions.permit(function, params, request.wanted.smem_bytes)
                 functions.stands(function, params, before, request.wanted.smem_bytes)
-                free = before.carve_out in NO_CARVE_OUTS and before.carve_out is not None
-                if free and not instantiated and functions.may_carve(function, params):
+                free = before.carve_out == NO_CARVE_OUT and not instantiated
+                if free and functions.may_carve(function, params):
                     request.wanted = replace(request.wanted, carve_out=MOST_SHARED)
             case CommPriority():
                 if instantiated:

@@ -30,7 +30,7 @@ ATTRIBUTES = (
 ATTRIBUTE_BYTES = 64  # cuda.h, CUlaunchAttributeValue
 LARGEST_SMEM_BYTES = 2**31 - 1  # function attributes are signed 32-bit numbers
 
-NO_CARVE_OUTS = (None, 0, -1)  # not reported, not set, and cuda.h's "no preference"
+NO_CARVE_OUT = -1  # cuda.h, CU_SHAREDMEM_CARVEOUT_DEFAULT: no preference; 0 prefers L1
 MOST_SHARED = 100  # cuda.h, CU_SHAREDMEM_CARVEOUT_MAX_SHARED
 
 # A node's priority and carve-out (None where the driver does not report it), and the bytes of the other ATTRIBUTES.
@@ -56,7 +56,7 @@ class NodeState:
 
     smem_bytes: int  # dynamic, per block
     priority: int | None = None  # lower goes first
-    carve_out: int | None = None  # percent of an SM's memory that is shared memory; 0 or -1: the driver's choice
+    carve_out: int | None = None  # percent of an SM's memory that is shared memory; -1: the driver's choice
     shape: tuple[int, ...] = field(repr=False)  # grid and block
     function: tuple[int, int] = field(repr=False)  # handles: (CUfunction, CUkernel), one of which may be 0
     attributes: bytes | None = field(default=None, repr=False)  # ATTRIBUTES after the carve-out, concatenated
@@ -228,7 +228,7 @@ class GraphDriver:
     def prefers_carve_out(self, func: int) -> bool:
         """Whether the program has a preference for the function; a driver that does not say has none."""
         try:
-            return int(self._ask("cuFuncGetAttribute", self._preferred, func)) not in NO_CARVE_OUTS
+            return int(self._ask("cuFuncGetAttribute", self._preferred, func)) != NO_CARVE_OUT
         except UnsupportedError:
             return False
 

@@ -58,7 +58,9 @@ static int number_or(const struct kernel *made, int attribute, int otherwise) {
 
 static void read_preferences(struct kernel *made) {
     atomic_store(&made->mode, (uint32_t)number_or(made, MW_FUNCTION_SMEM_MODE, 0));
-    atomic_store(&made->carves, number_or(made, MW_FUNCTION_CARVE_OUT, MW_NO_CARVE_OUT) == MW_NO_CARVE_OUT);
+    /* A tracer that passes on cuLaunchKernel alone must see each launch: it is not turned into another call. */
+    atomic_store(&made->carves, symbols_together(&cuda, LAUNCH, EX) &&
+                                    number_or(made, MW_FUNCTION_CARVE_OUT, MW_NO_CARVE_OUT) == MW_NO_CARVE_OUT);
 }
 
 static void measure(struct kernel *made) {

@@ -44,6 +44,9 @@ extern struct api cuda, hip;
 
 void *symbols_find(struct api *api, int symbol); /* finds the library if necessary */
 
+/* Whether one library holds both functions. A tracer between us and the driver may know only one of them. */
+bool symbols_together(struct api *api, int one, int other);
+
 static inline void *real_of(struct api *api, int symbol) {
     void *found = atomic_load_explicit(&api->real[symbol], memory_order_relaxed);
     return UNLIKELY(!found) ? symbols_find(api, symbol) : found;

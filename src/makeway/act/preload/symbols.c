@@ -142,6 +142,11 @@ void *symbols_find(struct api *api, int symbol) {
     return atomic_load_explicit(&api->real[symbol], memory_order_relaxed);
 }
 
+bool symbols_together(struct api *api, int one, int other) {
+    const void *first = real_of(api, one), *second = real_of(api, other);
+    return first && second && base_of(first) == base_of(second);
+}
+
 void *symbols_replace(struct api *api, int symbol, void *real) {
     void *known = atomic_load_explicit(&api->real[symbol], memory_order_relaxed);
     if (!known && atomic_load_explicit(&api->bound, memory_order_acquire))
