@@ -313,3 +313,22 @@ def test_one_that_ignores_the_request_is_killed_even_in_a_session_of_its_own() -
 
 def test_one_that_ends_by_itself_is_left_alone() -> None:
     assert leaving("sh", "-c", "sleep 0.05 >&- 2>&- & exit 0", settle_s=LIMIT_S / 2) == ("0", [])
+
+
+def test_an_end_whose_signal_another_thread_took_is_found() -> None:
+    beside_a_thread = """
+import os, signal, threading
+from makeway.act.launch import supervise as module
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+start = module.start_guarded
+def started_and_ended(*arguments, **options):
+    guard = start(*arguments, **options)
+    while os.path.exists(f"/proc/{guard.program}"):
+        pass
+    signal.sigtimedwait((signal.SIGCHLD,), 0.5)
+    return guard
+module.start_guarded = started_and_ended
+print(module.supervise(["sh", "-c", "exit 3"], os.environ).code)
+"""
+    ended = subprocess.run([sys.executable, "-c", beside_a_thread], capture_output=True, text=True, timeout=LIMIT_S)
+    assert ended.stdout == "3\n", ended.stderr

@@ -21,6 +21,8 @@ from makeway.act.launch.leftovers import Leftover, Patience, end_leftovers
 # Terminals send these to a whole group. Others go to the child alone.
 _TO_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
 _TO_CHILD = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+# If the caller has other threads, one that does not block SIGCHLD may take it before we wait, and it is lost.
+_LOOK_EVERY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +71,9 @@ def supervise(
 
 def _until_ended(guard: Guard, waited: set[signal.Signals], terminal: _Terminal) -> Ended:
     while True:
-        received = signal.sigwaitinfo(waited).si_signo
-        if received != signal.SIGCHLD:
-            _pass_on(received, guard.program, terminal)
+        received = signal.sigtimedwait(waited, _LOOK_EVERY_S)
+        if received is not None and received.si_signo != signal.SIGCHLD:
+            _pass_on(received.si_signo, guard.program, terminal)
             continue
         for status in guard.statuses():
             if os.WIFSTOPPED(status):
