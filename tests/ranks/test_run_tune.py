@@ -36,6 +36,7 @@ def test_controls_are_tried_in_the_job_and_its_losses_stay_the_same(tmp_path: Pa
     assert {control["control"] for control in tuned["receipts"]} == set(tuned["plan"])
 
 
+@pytest.mark.long
 def test_a_tuned_job_keeps_its_exit_code_and_its_log(tmp_path: Path) -> None:
     log = tmp_path / "tried.jsonl"
     few = ("--steps", "60", "--width", "64", "--last-rank-ends", "3")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.certificates import (
     A40,
@@ -278,6 +278,7 @@ def test_a_known_device_keeps_its_cited_peaks_and_takes_the_driver_s_limits(tmp_
 
 
 @given(name=st.text(min_size=1, max_size=30))
+@example(name=".toml")
 def test_an_unknown_device_is_built_from_its_certificate_whatever_its_name(
     name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -169,20 +169,25 @@ def load_device(name_or_path: str) -> Device:
     """The device of that name or alias, in any case, or of that TOML file (a path ending in .toml)."""
     if name_or_path.endswith(".toml"):
         return load_device_file(Path(name_or_path))
-    wanted = name_or_path.lower()
-    names = {name: device for device in known_devices().devices for name in (device.name, *device.aliases)}
-    for name, device in names.items():
-        if name.lower() == wanted:
+    return named_device(name_or_path)
+
+
+def named_device(name: str) -> Device:
+    """The device of that name or alias, in any case. What a driver or a trace calls its GPU is never a path."""
+    wanted = name.lower()
+    names = {known: device for device in known_devices().devices for known in (device.name, *device.aliases)}
+    for known, device in names.items():
+        if known.lower() == wanted:
             return device
-    matches = tuple({device.name: None for name, device in names.items() if name.lower().startswith(wanted)})
+    matches = tuple({device.name: None for known, device in names.items() if known.lower().startswith(wanted)})
     if len(matches) == 1:
         hint = f"; did you mean {matches[0]!r}?"
     elif wanted and matches:
         hint = f"; it could be {', '.join(matches)}: name one"
     else:
-        hint = suggestion(name_or_path, names)
+        hint = suggestion(name, names)
     raise UnknownNameError(
-        f"no limits known for device {name_or_path!r}{hint}\n"
+        f"no limits known for device {name!r}{hint}\n"
         "List devices with `makeway devices`, or pass your own with `--device FILE.toml`."
     )
 

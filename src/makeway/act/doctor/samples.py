@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from makeway.values.device import Device, load_device
+from makeway.values.device import Device, named_device
 from makeway.values.errors import UnknownNameError
 from makeway.values.kernel import KernelResources
 from makeway.values.recorded_device import RecordedLimits, device_from_recording
@@ -14,7 +14,7 @@ from makeway.values.recorded_device import RecordedLimits, device_from_recording
 def sampled_device(name: str, limits: RecordedLimits | None) -> Device:
     """The device of that name, or one built from its limits where makeway has no file of it."""
     try:
-        return load_device(name)
+        return named_device(name)
     except UnknownNameError:
         built = None if limits is None else device_from_recording(name, limits)
         if built is None:

@@ -30,7 +30,7 @@ from makeway.values.control import (
     SmPartition,
     TileChoice,
 )
-from makeway.values.device import load_device
+from makeway.values.device import named_device
 from makeway.values.errors import UnknownNameError
 from makeway.values.plan import Plan
 from makeway.values.support import Platform, support
@@ -244,7 +244,7 @@ def _gpu_machine(machine: Machine, platform: Platform) -> GpuMachine:
     gpus, built = (machine.nvidia, machine.torch.cuda) if platform == "cuda" else (machine.amd, machine.torch.hip)
     name = gpus.names[0]
     try:
-        device = load_device(name)
+        device = named_device(name)
     except UnknownNameError:
         device = None
     return GpuMachine(

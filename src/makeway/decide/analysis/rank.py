@@ -19,7 +19,7 @@ from makeway.decide.analysis.recorded import RecordedStep, recorded_step
 from makeway.decide.analysis.runs import RunStamp
 from makeway.decide.analysis.slowdown import slowdowns
 from makeway.read.traces.cpu_ranks import CPU_HOST
-from makeway.values.device import Device, load_device
+from makeway.values.device import Device, named_device
 from makeway.values.errors import MakewayError, TraceError, UnknownNameError
 from makeway.values.recorded_device import RecordedLimits, device_from_recording, with_recorded_sms
 from makeway.values.timeline import HostCall, Rank, Span, Step, Timeline, Wait
@@ -142,7 +142,7 @@ def _recorded_device(name: str | None, limits: RecordedLimits | None) -> tuple[D
     if name is None:
         return None, "the trace does not name its GPU: pass --device to learn about room, occupancy and controls"
     try:
-        device = load_device(name)
+        device = named_device(name)
     except UnknownNameError:
         if limits is not None and (built := device_from_recording(name, limits)) is not None:
             return built, built.notes[0]
