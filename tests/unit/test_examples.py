@@ -11,7 +11,9 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = sorted(EXAMPLES.glob("*.py"))
-ALONE = [path for path in PROGRAMS if "torchrun" not in path.read_text(encoding="utf-8")]  # tests/ranks starts the others
+ALONE = [
+    path for path in PROGRAMS if "torchrun" not in path.read_text(encoding="utf-8")
+]  # tests/ranks starts the others
 
 
 def test_there_are_examples() -> None:
