@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from makeway import load_device, load_preset, plan
 from makeway.act.measure.outcome import Bench, VariantResult
 from makeway.cli.main import main
 from makeway.show.bench import bench_headline
@@ -98,7 +99,10 @@ def test_the_quick_demo_needs_no_torch_and_no_place_of_its_own(tmp_path: Path) -
     assert [each["device"] for each in found["maps"]] == ["A40", "A100", "H100", "MI250X"]
     assert found["maps"][2]["mean_absolute_error"] is None  # the paper has no map of the H100
     assert len(found["ladder"]) == 5
-    assert found["plan"]
+    device = load_device("A100-SXM4-80GB")
+    assert plan(load_preset("tp-llama-70b", device), device).controls == ()  # nothing is faster than no controls
+    assert found["plan"] == []
+    assert any("Plan for it: leave as is (predicted)" in line for line in found["story"])
     made = (tmp_path / "demo.html").read_text()
     assert "tp-llama-70b on A100-SXM4-80GB" in made
     assert len(made.encode()) < 6_000_000

@@ -13,6 +13,7 @@ from makeway.cli.main import main
 from makeway.read.plan_file import load_plan
 
 TRACES = RECORDINGS
+OWN = Path(__file__).parents[2] / "examples" / "recordings" / "tp-llama-70b"
 PAIR = ["gemm-ar", "--device", "H100-SXM5-80GB"]
 
 
@@ -76,15 +77,27 @@ def test_a_forced_control_is_in_the_plan_or_names_what_is_short(capsys: pytest.C
     assert "shared memory" in message
 
 
-@needs_recordings
-def test_a_recorded_step_gets_a_plan_or_the_reason_why_none_helps(capsys: pytest.CaptureFixture[str]) -> None:
-    document = answer(capsys, TRACES / "torchrec" / "straggler_sleep_w4")
+@pytest.mark.parametrize(
+    ("path", "device"),
+    [
+        (OWN, "A100-SXM4-80GB"),
+        pytest.param(
+            TRACES / "torchrec" / "straggler_sleep_w4", "V100-SXM2-16GB", marks=[needs_recordings, pytest.mark.long]
+        ),
+    ],
+    ids=["own", "torchrec"],
+)
+def test_a_recorded_step_gets_a_plan_or_the_reason_why_none_helps(
+    path: Path, device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = answer(capsys, path)
     assert document["leave_as_is"]
     assert document["controls"] == []
     assert document["reasons"][0].startswith("Leave as is")
-    assert document["device"] == "V100-SXM2-16GB"
+    assert document["device"] == device
 
 
+@pytest.mark.long
 @needs_recordings
 def test_what_a_trace_does_not_show_is_not_planned(capsys: pytest.CaptureFixture[str]) -> None:
     document = answer(capsys, TRACES / "torchrec" / "straggler_sleep_w4")

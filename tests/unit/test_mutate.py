@@ -40,11 +40,18 @@ def test_every_fault_changes_one_place_of_the_sources_into_code(mutate: ModuleTy
         assert ast.dump(ast.parse(mutant.applied(source))) != ast.dump(ast.parse(source)), mutant
 
 
-def test_drawn_mutants_are_the_same_every_time_and_parse(mutate: ModuleType) -> None:
-    mutants = mutate.drawn(60, 1, "")
-    assert mutants == mutate.drawn(60, 1, "") != mutate.drawn(60, 2, "")
+@pytest.mark.parametrize(
+    ("only", "parts"),
+    [
+        ("decide/planning/", {"planning"}),
+        pytest.param("", {"simulate", "planning", "analysis"}, marks=pytest.mark.long),
+    ],
+)
+def test_drawn_mutants_are_the_same_every_time_and_parse(only: str, parts: set[str], mutate: ModuleType) -> None:
+    mutants = mutate.drawn(60, 1, only)
+    assert mutants == mutate.drawn(60, 1, only) != mutate.drawn(60, 2, only)
     assert len(set(mutants)) == 60
-    assert {mutant.path.split("/")[1] for mutant in mutants} >= {"simulate", "planning", "analysis"}
+    assert {mutant.path.split("/")[1] for mutant in mutants} >= parts
     for mutant in mutants:
         source = (PACKAGE / mutant.path).read_text()
         assert ast.dump(ast.parse(mutant.applied(source))) != ast.dump(ast.parse(source)), mutant

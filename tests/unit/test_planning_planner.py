@@ -319,6 +319,7 @@ def as_from_a_trace(operations: int) -> Workload:
     return Workload(name="trace", operations=tuple(ops), ranks=8)
 
 
+@pytest.mark.long
 def test_a_workload_of_hundreds_of_operations_is_searched_less_widely() -> None:
     plan = make_plan(as_from_a_trace(72), A100)
     assert record(plan).evaluations <= 120

@@ -22,7 +22,7 @@ from makeway.values.device import load_device
 from makeway.values.errors import InputError
 from makeway.values.kernel import KernelResources
 from makeway.values.timeline import share_of_ideal
-from makeway.values.workload import Gemm, Measured, Workload, WorkloadBuilder
+from makeway.values.workload import BlockWork, Gemm, Measured, Workload, WorkloadBuilder
 
 A100, H100, MI250X, MI300X = (load_device(name) for name in ("A100-SXM4-80GB", "H100-SXM5-80GB", "MI250X", "MI300X"))
 BLOCK = KernelResources(threads=256, registers_per_thread=64, smem_bytes=32 * 1024)  # four blocks per SM
@@ -40,11 +40,19 @@ def workload(*streams: str, comm: bool = True, blocks: int = 864, **options: Any
     return replace(builder.done(), host_launch_ns=0.0)
 
 
+def computed(*streams: str) -> Workload:
+    """The same with kernels whose time the model computes."""
+    measured, work = workload(*streams), BlockWork(blocks=864, flops_per_block=1e6)
+    kernels = [replace(kernel, work=work) for kernel in measured.kernels]
+    return replace(measured, operations=(*kernels, *measured.operations[len(kernels) :]))
+
+
 # --- which engine ------------------------------------------------------------------------------
 
 
 def test_the_engine_follows_from_the_size_of_a_workload_and_its_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = workload("s", "s"), workload("s", "t")
+    one, two = computed("s", "s"), computed("s", "t")
+    monkeypatch.setattr(predict, "MOST_RECORDED_BLOCKS", 0)  # of measured kernels only
     assert (resolved(one, Settings()).engine, resolved(one, Settings()).spread) == ("block", BLOCK_SPREAD)
     monkeypatch.setattr(predict, "MOST_BLOCKS", 2 * 864)
     assert resolved(one, Settings()).engine == "block"
@@ -53,6 +61,19 @@ def test_the_engine_follows_from_the_size_of_a_workload_and_its_streams(monkeypa
     assert (resolved(two, Settings()).engine, resolved(two, Settings()).spread) == ("class", 0.0)
     assert resolved(two, Settings(jitter=0.1)).engine == "fluid"
     assert resolved(one, Settings(engine="block", jitter=0.1)).spread == 0.1
+
+
+@pytest.mark.parametrize("streams", [("s", "s"), ("s", "t")])
+def test_measured_kernels_take_the_class_engine_from_a_smaller_size_on(
+    streams: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = workload(*streams)
+    assert predict.MOST_RECORDED_BLOCKS < predict.MOST_BLOCKS
+    monkeypatch.setattr(predict, "MOST_RECORDED_BLOCKS", 2 * 864)
+    assert (resolved(recorded, Settings()).engine, resolved(recorded, Settings()).spread) == ("block", BLOCK_SPREAD)
+    monkeypatch.setattr(predict, "MOST_RECORDED_BLOCKS", 2 * 864 - 1)
+    assert (resolved(recorded, Settings()).engine, resolved(recorded, Settings()).spread) == ("class", 0.0)
+    assert resolved(recorded, Settings(jitter=0.1)).engine == "fluid"
 
 
 def test_each_vendor_has_its_dispatch_policy() -> None:
