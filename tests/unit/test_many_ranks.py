@@ -36,6 +36,7 @@ from makeway.show.report import report_of
 from makeway.show.text import text
 from makeway.values.collective import CollectiveKind
 from makeway.values.errors import InputError, TraceError
+from makeway.values.own_files import cache_root
 from makeway.values.timeline import Exchange, Rank, Span, Timeline
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "recordings" / "tp-llama-70b"
@@ -243,7 +244,7 @@ def test_the_cache_is_private_and_follows_content(tmp_path: Path) -> None:
     trace = tmp_path / source.name
     trace.write_bytes(source.read_bytes())
     before = summaries_of(trace, MapOptions())
-    [kept] = summary_cache.default_directory().iterdir()
+    [kept] = (cache_root() / summary_cache.FOLDER).iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600
     assert kept.parent.stat().st_mode & 0o777 == 0o700
     assert summaries_of(trace, MapOptions()) == before
@@ -258,8 +259,8 @@ def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
     keys = [f"{number:040x}" for number in range(1, 5)]
     for age, key in enumerate(keys):
         store.write(key, bytes(1000))
-        os.utime(summary_cache.default_directory() / f"{key}.summary", (1000 + age, 1000 + age))
-    prune(summary_cache.default_directory(), most_bytes=2 * 1020)
+        os.utime((cache_root() / summary_cache.FOLDER) / f"{key}.summary", (1000 + age, 1000 + age))
+    prune((cache_root() / summary_cache.FOLDER), most_bytes=2 * 1020)
     assert [store.read(key) is not None for key in keys] == [False, False, True, True]
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from makeway.act.preload.prebuilt import PLACE, prebuilt_library, source_digest, source_files
 from makeway.act.private import TemporaryPlace, intruder, make_private
 from makeway.values.errors import UnsupportedError
+from makeway.values.own_files import cache_root
 
 SOURCES = PLACE.parent
 FLAGS = (
@@ -72,7 +73,7 @@ def library(
         if product is not SHIM:
             raise
         return _without_compiler(error)
-    where = default_cache() if cache is None else cache
+    where = cache_root() if cache is None else cache
     try:
         return _in(where, product, command)
     except _UntrustedError as reason:
@@ -123,12 +124,6 @@ def _in(place: Path, product: Product, command: tuple[str, ...]) -> Path:
     if not stat.S_ISREG(facts.st_mode) or facts.st_uid not in (os.getuid(), 0) or facts.st_mode & 0o022:
         raise _UntrustedError(f"{target} is not a file that only this user can write")
     return target
-
-
-def default_cache() -> Path:
-    """The directory of compiled libraries: `$XDG_CACHE_HOME/makeway`, by default ~/.cache/makeway."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "makeway"
 
 
 def compiler(product: Product = SHIM) -> tuple[str, ...]:

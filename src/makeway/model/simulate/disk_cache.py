@@ -11,14 +11,14 @@ import hashlib
 import json
 import math
 import os
-import stat
-import tempfile
 from collections import Counter
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from makeway.model import residency
+from makeway.values.own_files import own_bytes, own_folder, write_whole
 
 MOST_BYTES = 1 << 20  # of one file
 MOST_FOLDER_BYTES = 64 << 20
@@ -31,7 +31,7 @@ class DiskCache:
     """The runs that share a folder and a prefix: engine, policies and, for pairs, the device."""
 
     def __init__(self, folder: Folder, prefix: object) -> None:
-        self._directory = _own_directory(folder)
+        self._directory = own_folder(folder, closed=0o022)
         self._prefix = f"{_model_version()}\0{prefix!r}\0"
 
     def read(self, key: object) -> list[float] | None:
@@ -39,7 +39,8 @@ class DiskCache:
         if self._directory is None:
             return None
         try:
-            digest, _, text = _own_text(self._directory / self._name(key)).partition("\n")
+            content = own_bytes(self._directory / self._name(key), most_bytes=MOST_BYTES).decode("ascii")
+            digest, _, text = content.partition("\n")
             numbers = json.loads(text)
         except (OSError, ValueError):
             return None
@@ -56,26 +57,11 @@ class DiskCache:
         if _writes[self._directory] % _WRITES_PER_CHECK == 0:
             _drop_oldest(self._directory)
         _writes[self._directory] += 1
-        try:
-            handle, name = tempfile.mkstemp(dir=self._directory, prefix=".new-")
-            try:
-                with os.fdopen(handle, "w", encoding="ascii") as file:
-                    file.write(f"{_digest(text)}\n{text}")
-                os.replace(name, self._directory / self._name(key))
-            except BaseException:
-                os.unlink(name)
-                raise
-        except OSError:
-            return
+        with suppress(OSError):
+            write_whole(self._directory / self._name(key), f"{_digest(text)}\n{text}".encode("ascii"))
 
     def _name(self, key: object) -> str:
         return f"{_digest(f'{self._prefix}{key!r}')}.json"
-
-
-def default_directory(folder: Folder) -> Path:
-    """Where the runs of a folder are kept."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "makeway" / folder
 
 
 def _drop_oldest(directory: Path) -> None:
@@ -94,28 +80,6 @@ def _drop_oldest(directory: Path) -> None:
             size -= file_bytes
     except OSError:  # another process drops them too
         return
-
-
-def _own_directory(folder: Folder) -> Path | None:
-    """The directory, created where it is missing; None unless only its owner, this user, may write to it."""
-    try:
-        path = default_directory(folder)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)
-        facts = path.lstat()
-    except (OSError, RuntimeError):  # RuntimeError: no home directory
-        return None
-    own = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o022
-    return path if own else None
-
-
-def _own_text(path: Path) -> str:
-    """The text of a plain file of this user."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="ascii") as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_size > MOST_BYTES:
-            raise ValueError(f"{path} is not a file of this user")
-        return file.read()
 
 
 @cache
