@@ -17,7 +17,7 @@ from makeway.show.analysis_details import (
     what_if_sections,
 )
 from makeway.show.analysis_evidence import communication_data, communication_sections
-from makeway.show.analysis_ledger import headline, lead, ledger_data, ledger_sections, rank_ledger_sections
+from makeway.show.analysis_ledger import gate_data, headline, lead, ledger_data, ledger_sections, rank_ledger_sections
 from makeway.show.blocks import Bar, Bars, Block, Cell, Column, Go, Paragraph, Part, Report, Section, Table
 from makeway.show.data import milliseconds, record
 from makeway.show.numbers import count, number, time_text
@@ -287,10 +287,7 @@ def _data(analysis: Analysis) -> dict[str, Any]:
         "advice": [record(item) for item in analysis.advice],
         "what_if": _what_if_data(analysis),
     }
-    if analysis.gate is not None:
-        missed = [{"rank": rank, "value": value} for rank, value in analysis.gate.missed]
-        data["threshold"] = {"limit": str(analysis.gate.threshold), "missed": missed}
-    return data
+    return data | gate_data(analysis.gate)
 
 
 def _rank_data(rank: RankFindings) -> dict[str, Any]:

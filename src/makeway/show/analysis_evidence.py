@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from makeway.decide.analysis.analyze import Analysis
-from makeway.decide.analysis.many.job import JobAnalysis
 from makeway.show.blocks import Cell, Column, Section, Table
 from makeway.show.data import milliseconds
 from makeway.show.numbers import number
 from makeway.values.timeline import CommRule
+
+if TYPE_CHECKING:
+    from makeway.decide.analysis.many.job import JobAnalysis
 
 _MS = 1e6
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from makeway.decide.analysis.analyze import Analysis
 from makeway.decide.analysis.findings import RankFindings
 from makeway.decide.analysis.ledger import IDLE, Ledger, LedgerLine, LineKind
-from makeway.decide.analysis.many.job import JobAnalysis, JobRank
 from makeway.decide.analysis.names import short_name
+from makeway.decide.analysis.threshold import Gate
 from makeway.read.traces.cpu_ranks import CPU_HOST
 from makeway.show.blocks import Cell, Column, Headline, Paragraph, Section, Table
 from makeway.show.data import milliseconds, rounded
 from makeway.show.numbers import number, percent, time_text
+
+if TYPE_CHECKING:
+    from makeway.decide.analysis.many.job import JobAnalysis, JobRank
 
 _MS = 1e6
 _IDLE_REASONS: dict[LineKind, str] = {
@@ -193,6 +196,14 @@ def rank_ledger_sections(analysis: Analysis) -> tuple[Section, ...]:
         filtered=True,
     )
     return (Section(name="ledgers", title="Ledgers of the ranks", blocks=(table,), detail=True),)
+
+
+def gate_data(gate: Gate | None) -> dict[str, Any]:
+    """The limit of --fail-if and who misses it, where one was set."""
+    if gate is None:
+        return {}
+    missed = [{"rank": rank, "value": value} for rank, value in gate.missed]
+    return {"threshold": {"limit": str(gate.threshold), "missed": missed}}
 
 
 def ledger_data(ledger: Ledger) -> list[dict[str, Any]]:

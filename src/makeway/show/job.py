@@ -7,7 +7,7 @@ from typing import Any
 from makeway.decide.analysis.many.analyze_job import ShardFile
 from makeway.decide.analysis.many.job import JobAnalysis, JobRank
 from makeway.show.analysis_evidence import communication_data, communication_sections
-from makeway.show.analysis_ledger import headline, ledger_data, ledger_sections
+from makeway.show.analysis_ledger import gate_data, headline, ledger_data, ledger_sections
 from makeway.show.blocks import Cell, Column, Facts, Headline, Paragraph, Report, Section, Table
 from makeway.show.data import milliseconds, record, rounded
 from makeway.show.numbers import count, number, percent, time_text
@@ -286,10 +286,7 @@ def _data(job: JobAnalysis) -> dict[str, Any]:
         "causes": [record(cause) for cause in job.causes],
         "kernels": [record(item) for item in job.kernels],
     }
-    if job.gate is not None:
-        missed = [{"rank": rank, "value": value} for rank, value in job.gate.missed]
-        data["threshold"] = {"limit": str(job.gate.threshold), "missed": missed}
-    return data
+    return data | gate_data(job.gate)
 
 
 def _rank_data(rank: JobRank) -> dict[str, Any]:

@@ -69,6 +69,16 @@ def _run_report(run: Run, arguments: str) -> Report:
     )
 
 
+def measured_in_job(program: Sequence[str], notes: Sequence[str], arguments: str) -> Section:
+    """The provenance of figures that a job's own steps gave."""
+    return provenance(
+        arguments,
+        numbers="measured in the job itself",
+        facts=(("program", shlex.join(program)),),
+        notes=(*notes, "What each number means: makeway's docs/numbers.md."),
+    )
+
+
 def end_text(exit_code: int | None, killed_by: int | None) -> str:
     """How a program ended."""
     return f"exit code {exit_code}" if killed_by is None else f"killed by {signal.Signals(killed_by).name}"

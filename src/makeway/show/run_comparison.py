@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from makeway.act.launch.compare_run import RunComparison, StepBlock
 from makeway.show.blocks import Bar, Bars, Headline, Paragraph, Part, Report, Section
 from makeway.show.data import milliseconds, record
 from makeway.show.numbers import count, percent, time_text
-from makeway.show.provenance import provenance
-from makeway.show.run import end_text, outcome_data, outcome_table
+from makeway.show.run import end_text, measured_in_job, outcome_data, outcome_table
 
 _COLOURS = {"without": "other", "with": "compute"}
 
@@ -25,12 +23,7 @@ def report(result: RunComparison, *, arguments: str = "") -> Report:
         sections=(
             Section(name="controls", title="Controls", blocks=(outcome_table(result.controls),)),
             Section(name="series", title="Steps", blocks=(_series(result),), detail=True),
-            provenance(
-                arguments,
-                numbers="measured in the job itself",
-                facts=(("program", shlex.join(result.program)),),
-                notes=(*result.notes, "What each number means: makeway's docs/numbers.md."),
-            ),
+            measured_in_job(result.program, result.notes, arguments),
         ),
         data=_data(result),
         notes=result.notes,

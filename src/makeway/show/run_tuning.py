@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +10,7 @@ from makeway.act.launch.tune_run import RunTuning, Tried
 from makeway.show.blocks import Cell, Column, Headline, Paragraph, Report, Section, Table
 from makeway.show.data import plain, record
 from makeway.show.numbers import count, number, percent
-from makeway.show.provenance import provenance
-from makeway.show.run import end_text, outcome_data, outcome_table
+from makeway.show.run import end_text, measured_in_job, outcome_data, outcome_table
 from makeway.values.control import Control, control_word
 
 AS_IS = "as it is"
@@ -28,12 +26,7 @@ def report(result: RunTuning, *, arguments: str = "") -> Report:
         sections=(
             Section(name="controls", title="Controls", blocks=(outcome_table(result.controls),)),
             Section(name="tried", title="Tried", blocks=(_table(result),)),
-            provenance(
-                arguments,
-                numbers="measured in the job itself",
-                facts=(("program", shlex.join(result.program)),),
-                notes=(*result.notes, "What each number means: makeway's docs/numbers.md."),
-            ),
+            measured_in_job(result.program, result.notes, arguments),
         ),
         data=_data(result),
         notes=result.notes,

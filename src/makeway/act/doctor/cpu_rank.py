@@ -12,8 +12,6 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-import msgspec
-
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # makeway needs no numpy
     import torch
@@ -22,7 +20,7 @@ with warnings.catch_warnings():
 from makeway.act.cpu.controls import CpuBackend
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.threads import slice_ns
-from makeway.act.doctor.samples import ControlRun, DirectRun, Line, RankRun, ThreadState
+from makeway.act.doctor.samples import ControlRun, DirectRun, Line, RankRun, ThreadState, write_line
 from makeway.values.control import CommPriority, Control, CopyEngine, SmPartition, control_word
 from makeway.values.units import MIB
 
@@ -49,7 +47,7 @@ def main(rank: int, ranks: int, meeting: str) -> None:
             group.barrier()
     finally:
         dist.destroy_process_group()
-    sys.stdout.write(msgspec.json.encode(Line(check="ranks", rank=observed)).decode() + "\n")
+    write_line(Line(check="ranks", rank=observed))
 
 
 def measure_control(backend: CpuBackend, control: Control) -> ControlRun:

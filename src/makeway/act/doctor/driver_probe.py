@@ -12,17 +12,16 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from makeway.act.doctor.kernels import NAME, makeway_hold
-from makeway.act.doctor.samples import CostRun, DriverFacts, Line, OccupancyRow
+from makeway.act.doctor.samples import CostRun, DriverFacts, Line, OccupancyRow, write_checks
 from makeway.act.triton.gemm import tiled_gemm
 from makeway.read.binaries.cubin import cubin_kernels
 from makeway.read.binaries.elf import parse_elf
-from makeway.values.errors import MakewayError, UnsupportedError
+from makeway.values.errors import UnsupportedError
 from makeway.values.recorded_device import RecordedLimits
 
 HOLD_WARPS = (1, 2, 4, 8, 16, 32)
@@ -38,22 +37,14 @@ _MAX_DYNAMIC, _CARVE_OUT = 8, 9
 
 
 def main(checks: Sequence[str]) -> None:
-    for check in checks:
-        _write(Line(check=check))
-        try:
-            driver = Driver()
-            if check == "occupancy":
-                line = Line(check=check, driver=driver.facts())
-            else:
-                line = Line(check=check, cost=driver.cost())
-        except MakewayError as error:
-            line = Line(check=check, refused=" ".join(str(error).split()))
-        _write(line)
+    write_checks(checks, _measured)
 
 
-def _write(line: Line) -> None:
-    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
-    sys.stdout.flush()
+def _measured(check: str) -> Line:
+    driver = Driver()
+    if check == "occupancy":
+        return Line(check=check, driver=driver.facts())
+    return Line(check=check, cost=driver.cost())
 
 
 class Driver:

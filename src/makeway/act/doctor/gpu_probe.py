@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from statistics import median
 from typing import Any
 
-import msgspec
 import torch
 import triton
 
@@ -30,6 +29,7 @@ from makeway.act.doctor.samples import (
     PriorityRun,
     RatesRun,
     sampled_device,
+    write_checks,
 )
 from makeway.act.rocm.masks import check_split, hip_library, mask_words, masked_stream
 from makeway.act.triton.gemm import padded
@@ -39,7 +39,7 @@ from makeway.read.binaries.elf import parse_elf
 from makeway.read.binaries.hsaco import hsaco_kernels
 from makeway.values.control import SmemPad, SmPartition
 from makeway.values.device import Device
-from makeway.values.errors import MakewayError, UnsupportedError
+from makeway.values.errors import UnsupportedError
 from makeway.values.kernel import KernelResources
 from makeway.values.plan import Plan
 from makeway.values.recorded_device import RecordedLimits
@@ -69,18 +69,7 @@ def main(checks: Sequence[str]) -> None:
         "beside": lambda: Line(check="beside", beside=measure_beside()),
         "rates": lambda: Line(check="rates", rates=measure_rates()),
     }
-    for check in checks:
-        _write(Line(check=check))
-        try:
-            line = measures[check]()
-        except MakewayError as error:
-            line = Line(check=check, refused=" ".join(str(error).split()))
-        _write(line)
-
-
-def _write(line: Line) -> None:
-    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
-    sys.stdout.flush()
+    write_checks(checks, lambda check: measures[check]())
 
 
 def loaded_versions() -> dict[str, str]:

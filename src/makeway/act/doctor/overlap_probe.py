@@ -10,17 +10,17 @@ import sys
 
 import msgspec
 
-from makeway.act.doctor.samples import Line
+from makeway.act.doctor.samples import Line, write_line
 
 GRIDS = "4x4,8x8,16x16,32x32"
 REPEATS = 5
 
 
 def main(platform: str) -> None:
-    print(msgspec.json.encode(Line(check="overlap")).decode(), flush=True)
+    write_line(Line(check="overlap"))
     arguments = ("bench", "cb-ar", "--on", platform, "--grid", GRIDS, "--repeats", str(REPEATS), "--json")
     done = subprocess.run([sys.executable, "-m", "makeway", *arguments], capture_output=True, text=True, check=False)
-    print(msgspec.json.encode(outcome(done.returncode, done.stdout, done.stderr)).decode(), flush=True)
+    write_line(outcome(done.returncode, done.stdout, done.stderr))
 
 
 def outcome(code: int, out: str, errors: str) -> Line:

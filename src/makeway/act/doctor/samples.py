@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import msgspec
+
 from makeway.values.device import Device, named_device
-from makeway.values.errors import UnknownNameError
+from makeway.values.errors import MakewayError, UnknownNameError
 from makeway.values.kernel import KernelResources
 from makeway.values.recorded_device import RecordedLimits, device_from_recording
 
@@ -196,3 +200,20 @@ class Line:
     def begins(self) -> bool:
         """True where there is no result yet."""
         return all(getattr(self, field.name) is None for field in fields(self) if field.name != "check")
+
+
+def write_line(line: Line) -> None:
+    """Send a line to the process that judges it."""
+    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+    sys.stdout.flush()
+
+
+def write_checks(checks: Sequence[str], measure: Callable[[str], Line]) -> None:
+    """Measure one check after another: say which begins, then its result or why there is none."""
+    for check in checks:
+        write_line(Line(check=check))
+        try:
+            line = measure(check)
+        except MakewayError as error:
+            line = Line(check=check, refused=" ".join(str(error).split()))
+        write_line(line)

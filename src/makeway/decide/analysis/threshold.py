@@ -6,10 +6,13 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from makeway.decide.analysis.findings import RankFindings
-from makeway.decide.analysis.many.job import JobRank
 from makeway.values.errors import InputError, suggestion
+
+if TYPE_CHECKING:
+    from makeway.decide.analysis.many.job import JobRank
 
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
