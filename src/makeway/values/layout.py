@@ -1,0 +1,118 @@
+"""Layouts: how a model and its batch are divided over GPUs, and how a step is scheduled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from makeway.values.control import Control
+from makeway.values.errors import InputError
+from makeway.values.model import Model
+from makeway.values.units import MIB, check_whole
+
+Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
+Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-2p", "zbv", "dualpipe", "dualpipev"]
+Precision = Literal["fp16", "bf16", "fp8"]
+CompressionKind = Literal["fp16", "bf16", "fp8", "powersgd", "top-k", "1-bit"]
+
+TWO_CHUNK_SCHEDULES: tuple[Schedule, ...] = ("zbv", "dualpipe", "dualpipev")  # each stage holds two parts of the model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compression:
+    """How gradients are encoded before they are exchanged between replicas."""
+
+    kind: CompressionKind
+    rank: int = 4  # PowerSGD
+    share: float = 0.01  # top-k: of the gradient's elements that are sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One way to train; products and divisions are checked here, against a model in `check_for`."""
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1  # experts are spread over this many of the tp x cp x dp ranks of a stage
+    pp: int = 1
+    vp: int = 1  # model chunks per stage
+    dp: int = 1
+    sp: bool = False  # sequence parallelism: norms and dropout divided over tp
+    sharding: Sharding = "none"
+    shard_group: int | None = None  # hsdp: ranks that share one copy
+    micro_batch: int = 1
+    global_batch: int = 1
+    recompute: Recompute = "none"
+    schedule: Schedule = "1f1b"
+    precision: Precision = "bf16"
+    bucket_bytes: int = 40 * MIB
+    overlap_dp: bool = True  # gradients are reduced, and parameters gathered, beside compute
+    overlap_tp: bool = False  # tensor-parallel collectives in pieces beside their GEMMs
+    overlap_pp: bool = False  # pipeline hops beside compute
+    overlap_ep: bool = False  # all-to-alls of one micro batch beside compute of another
+    graphs: bool = False  # CUDA graphs or a compiled step: launches cost the host nothing
+    compression: Compression | None = None
+    controls: tuple[Control, ...] = ()
+    stage_layers: tuple[int, ...] = ()  # layers of each stage, where they are uneven
+
+    def __post_init__(self) -> None:
+        for what in ("tp", "cp", "ep", "pp", "vp", "dp", "micro_batch", "global_batch", "bucket_bytes"):
+            check_whole(what.replace("_", " "), getattr(self, what), 1)
+        for what, choices in (
+            ("sharding", Sharding),
+            ("recompute", Recompute),
+            ("schedule", Schedule),
+            ("precision", Precision),
+        ):
+            if getattr(self, what) not in get_args(choices):
+                raise InputError(f"{what} {getattr(self, what)!r}; it must be one of {', '.join(get_args(choices))}")
+        if self.global_batch % (self.dp * self.micro_batch):
+            raise InputError(
+                f"a global batch of {self.global_batch:,} does not divide into {self.dp:,} replicas with micro batches "
+                f"of {self.micro_batch}; it must be a multiple of {self.dp * self.micro_batch:,}"
+            )
+        if (self.tp * self.cp * self.dp) % self.ep:
+            raise InputError(f"ep {self.ep} does not divide tp x cp x dp = {self.tp * self.cp * self.dp:,}")
+        if self.vp > 1 and self.schedule not in ("interleaved", *TWO_CHUNK_SCHEDULES):
+            raise InputError(f"vp {self.vp} needs the interleaved schedule, not {self.schedule}")
+        if self.sharding == "hsdp" and (self.shard_group is None or self.dp % self.shard_group):
+            raise InputError(f"hsdp needs a shard group that divides dp {self.dp:,}, got {self.shard_group}")
+        if self.stage_layers and len(self.stage_layers) != self.pp:
+            raise InputError(f"stage_layers names {len(self.stage_layers)} stages; pp is {self.pp}")
+
+    @property
+    def gpus(self) -> int:
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def micro_batches(self) -> int:
+        return self.global_batch // (self.dp * self.micro_batch)
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the model that one stage holds."""
+        return max(2, self.vp) if self.schedule in TWO_CHUNK_SCHEDULES else self.vp
+
+    def layers_of(self, model: Model) -> tuple[int, ...]:
+        """Layers of each stage."""
+        return self.stage_layers or (model.layers // self.pp,) * self.pp
+
+    def check_for(self, model: Model) -> None:
+        """Refuse a division that this model does not allow."""
+        whole = [("heads", model.heads, "tp", self.tp), ("sequence", model.seq, "cp", self.cp)]
+        if model.ffn:
+            whole.append(("ffn", model.ffn, "tp", self.tp))
+        if not self.stage_layers:
+            whole.append(("layers", model.layers, "pp x chunks", self.pp * (self.chunks if self.vp > 1 else 1)))
+        if model.experts:
+            whole.append(("experts", model.experts.count, "ep", self.ep))
+        elif self.ep > 1:
+            raise InputError(f"ep {self.ep}: {model.name} has no experts")
+        for what, total, by, parts in whole:
+            if total % parts:
+                raise InputError(f"{model.name}: {total:,} {what} do not divide by {by} {parts:,}")
+        if self.stage_layers and sum(self.stage_layers) != model.layers:
+            raise InputError(
+                f"{model.name} has {model.layers} layers; stage_layers adds up to {sum(self.stage_layers)}"
+            )
