@@ -64,27 +64,26 @@ APART mw_result raise_ex(struct kernel *kernel, mw_launch_ex real, const struct 
 
 /* By default the driver need not configure all the shared memory that an SM has, so the room that a pad leaves may not
  * exist. A padded launch asks for all of it, unless the program has a preference. */
-APART mw_result launch_carved(struct kernel *kernel, mw_launch_ex real, const struct mw_config *padded, void *function,
-                              void **parameters, void **extra) {
-    static struct mw_attribute alone = {.id = MW_ATTRIBUTE_CARVE_OUT, .value.number = MW_MOST_SHARED};
-    struct mw_attribute attributes[MOST_ATTRIBUTES];
-    struct mw_config carved = *padded;
-    if (padded->attribute_count) {
-        extend(&carved, attributes, padded, MW_ATTRIBUTE_CARVE_OUT, MW_MOST_SHARED);
-    } else {
-        carved.attributes = &alone;
-        carved.attribute_count = 1;
-    }
-    mw_result result = real(&carved, function, parameters, extra);
-    if (!UNLIKELY(refused(result)))
-        return result;
-    mw_result without = real(padded, function, parameters, extra);
+static struct mw_attribute most_shared = {.id = MW_ATTRIBUTE_CARVE_OUT, .value.number = MW_MOST_SHARED};
+
+/* A launch was refused with a carve-out and repeated without: the refusal is the carve-out's only if the repeat
+ * succeeded. */
+static mw_result uncarved(struct kernel *kernel, mw_result refusal, mw_result without) {
     if (without == MW_SUCCESS) {
         atomic_store(&kernel->carves, false);
         receipts_note("the driver refused a carve-out (error %d): beside padded blocks there may be less room than planned",
-                      result);
+                      refusal);
     }
     return without;
+}
+
+static mw_result launch_carved(struct kernel *kernel, mw_launch_ex real, const struct mw_config *padded, void *function,
+                               void **parameters, void **extra) {
+    struct mw_attribute attributes[MOST_ATTRIBUTES];
+    struct mw_config carved;
+    extend(&carved, attributes, padded, MW_ATTRIBUTE_CARVE_OUT, MW_MOST_SHARED);
+    mw_result result = real(&carved, function, parameters, extra);
+    return UNLIKELY(refused(result)) ? uncarved(kernel, result, real(padded, function, parameters, extra)) : result;
 }
 
 APART mw_result pad_ex(struct kernel *kernel, mw_launch_ex real, const struct mw_config *config, void *function,
@@ -101,8 +100,7 @@ APART mw_result pad_ex(struct kernel *kernel, mw_launch_ex real, const struct mw
                              : real(&padded, function, parameters, extra);
     if (UNLIKELY(refused(result)))
         return settled(kernel, "a padded launch", epoch, result, real(config, function, parameters, extra));
-    receipts_bytes(kernel->slot, config->smem_bytes, padded.smem_bytes);
-    receipts_count(kernel->slot, PADDED);
+    receipts_padded(kernel->slot, config->smem_bytes, padded.smem_bytes);
     return result;
 }
 
@@ -159,25 +157,45 @@ mw_result cuLaunchKernelEx_ptsz(const struct mw_config *config, void *function, 
 
 #define AS_CONFIG {.grid = {gx, gy, gz}, .block = {bx, by, bz}, .smem_bytes = smem, .stream = stream}
 
+/* A padded launch that the driver did not take: once more without a carve-out, then as the program asked. */
+APART mw_result pad_less(struct kernel *kernel, mw_launch real, struct mw_config *config, mw_launch_ex ex, uint32_t asked,
+                         uint32_t epoch, mw_result result, void *function, void **parameters, void **extra) {
+    uint32_t given = config->smem_bytes;
+    const uint32_t *grid = config->grid, *block = config->block;
+#define WITH(bytes) \
+    real(function, grid[0], grid[1], grid[2], block[0], block[1], block[2], bytes, config->stream, parameters, extra)
+    if (refused(result) && ex) {
+        config->attribute_count = 0;
+        result = uncarved(kernel, result, ex(config, function, parameters, extra));
+    }
+    if (refused(result))
+        return settled(kernel, "a padded launch", epoch, result, WITH(asked));
+    receipts_padded(kernel->slot, asked, given);
+    return result;
+#undef WITH
+}
+
 /* A carve-out is an attribute, which only cuLaunchKernelEx takes. */
 HOT mw_result pad(struct kernel *kernel, mw_launch real, int ex_symbol, void *function, DIMENSIONS, uint32_t smem,
                   void *stream, void **parameters, void **extra) {
     struct mw_config config = AS_CONFIG;
     uint32_t epoch = atomic_load_explicit(&shim_epoch, memory_order_relaxed), given = smem;
-    if (!cuda_pad(kernel, &config, (struct wishes){0}, &given))
+    if (UNLIKELY(!cuda_pad_again(kernel, &config, 0, &given)) &&
+        !cuda_pad(kernel, &config, (struct wishes){0}, &given))
         return real(AS_ASKED);
-    mw_launch_ex ex = REAL(mw_launch_ex, ex_symbol);
+    mw_launch_ex ex = NULL;
     mw_result result;
-    if (ex && atomic_load_explicit(&kernel->carves, memory_order_relaxed)) {
-        config.smem_bytes = given;
-        result = launch_carved(kernel, ex, &config, function, parameters, extra);
+    config.smem_bytes = given;
+    if (atomic_load_explicit(&kernel->carves, memory_order_relaxed) && (ex = REAL(mw_launch_ex, ex_symbol))) {
+        config.attributes = &most_shared;
+        config.attribute_count = 1;
+        result = ex(&config, function, parameters, extra);
     } else {
         result = real(function, gx, gy, gz, bx, by, bz, given, stream, parameters, extra);
     }
-    if (UNLIKELY(refused(result)))
-        return settled(kernel, "a padded launch", epoch, result, real(AS_ASKED));
-    receipts_bytes(kernel->slot, smem, given);
-    receipts_count(kernel->slot, PADDED);
+    if (UNLIKELY(result != MW_SUCCESS))
+        return pad_less(kernel, real, &config, ex, smem, epoch, result, function, parameters, extra);
+    receipts_padded(kernel->slot, smem, given);
     return result;
 }
 

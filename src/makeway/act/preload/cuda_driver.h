@@ -90,6 +90,49 @@ static inline struct wishes wishes_of(const struct mw_config *config) {
     return wishes;
 }
 
+/* A cached answer to "what would a pad do to launches of this shape?": the shape, whether whole clusters still fit, and the
+ * grid that fills the device exactly without the pad (0: the pad takes no block off an SM). */
+enum { BYTES_BITS = 18, CLUSTER_BITS = 4, GRID_BITS = 24, MOST_THREADS = 2048 };
+#define SHAPE_KNOWN 1ull
+#define SHAPE_WHOLE 2ull
+#define SHAPE_ANSWER (((1ull << GRID_BITS) - 1) << 2 | SHAPE_WHOLE)
+
+static inline uint64_t shape_of(uint32_t threads, uint32_t asked, uint32_t cluster) {
+    uint64_t shape = (uint64_t)threads << BYTES_BITS | asked;
+    return (shape << CLUSTER_BITS | cluster) << (GRID_BITS + 2) | SHAPE_KNOWN;
+}
+
+static inline _Atomic uint64_t *shape_place(struct kernel *kernel, uint32_t threads, uint32_t asked, uint32_t cluster) {
+    return &kernel->shapes[(threads / 32 + asked / 128 + cluster) % SHAPES];
+}
+
+/* Whether a launch that asks for so many bytes may be padded without a look at any limit. */
+static inline bool cuda_is_easy(const struct kernel *kernel, uint32_t asked) {
+    uint64_t easy = atomic_load_explicit(&kernel->easy, memory_order_relaxed);
+    return easy >> 32 == atomic_load_explicit(&shim_epoch, memory_order_relaxed) && asked < (uint32_t)easy;
+}
+
+/* The common case of cuda_pad: a launch like one that was padded before. False: ask cuda_pad. */
+static inline bool cuda_pad_again(struct kernel *kernel, const struct mw_config *config, uint32_t cluster,
+                                  uint32_t *given) {
+    uint32_t threads = config->block[0] * config->block[1] * config->block[2], asked = config->smem_bytes;
+    uint64_t blocks = (uint64_t)config->grid[0] * config->grid[1] * config->grid[2];
+    if (!cluster)
+        cluster = kernel->cluster;
+    uint64_t known = atomic_load_explicit(shape_place(kernel, threads, asked, cluster), memory_order_relaxed);
+    if (UNLIKELY(!cuda_is_easy(kernel, asked) ||
+                 (known & ~(SHAPE_ANSWER ^ SHAPE_WHOLE)) != (shape_of(threads, asked, cluster) | SHAPE_WHOLE) ||
+                 (known & SHAPE_ANSWER) >> 2 == blocks))
+        return false;
+    *given = asked + kernel->value;
+    if (atomic_load_explicit(&kernel->action, memory_order_relaxed) == FIT) {
+        uint64_t fitted = atomic_load_explicit(&kernel->fitted, memory_order_relaxed);
+        *given = (uint32_t)fitted;
+        return fitted >> 32 == threads && *given > asked;
+    }
+    return true;
+}
+
 /* Whether to launch with `given` bytes of dynamic shared memory. If not, the launch is already counted. */
 bool cuda_pad(struct kernel *kernel, const struct mw_config *config, struct wishes wishes, uint32_t *given);
 

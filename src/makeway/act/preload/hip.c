@@ -157,8 +157,7 @@ static mw_result settled(struct kernel *kernel, mw_result refusal, mw_result rep
 }
 
 static mw_result counted(const struct kernel *kernel, size_t asked, size_t given, mw_result result) {
-    receipts_bytes(kernel->slot, (uint32_t)asked, (uint32_t)given);
-    receipts_count(kernel->slot, PADDED);
+    receipts_padded(kernel->slot, (uint32_t)asked, (uint32_t)given);
     return result;
 }
 
