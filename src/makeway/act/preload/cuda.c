@@ -12,8 +12,7 @@ enum { MOST_ATTRIBUTES = 32 };
 static const char SAYS_OWN_PRIORITY[] = "the program set a priority itself";
 static const char SAYS_ATTRIBUTES[] = "too many launch attributes to add one";
 
-/* A changed launch was refused and then repeated unchanged: the refusal is ours only if the repeat succeeded. */
-static mw_result settled(struct kernel *kernel, const char *what, uint32_t epoch, mw_result refusal, mw_result repeat) {
+mw_result cuda_settled(struct kernel *kernel, const char *what, uint32_t epoch, mw_result refusal, mw_result repeat) {
     if (repeat != MW_SUCCESS) {
         receipts_count(kernel->slot, PLAIN);
     } else if (epoch != atomic_load(&shim_epoch)) { /* the program changed the limit during this launch */
@@ -66,9 +65,7 @@ APART mw_result raise_ex(struct kernel *kernel, mw_launch_ex real, const struct 
  * exist. A padded launch asks for all of it, unless the program has a preference. */
 static struct mw_attribute most_shared = {.id = MW_ATTRIBUTE_CARVE_OUT, .value.number = MW_MOST_SHARED};
 
-/* A launch was refused with a carve-out and repeated without: the refusal is the carve-out's only if the repeat
- * succeeded. */
-static mw_result uncarved(struct kernel *kernel, mw_result refusal, mw_result without) {
+mw_result cuda_uncarved(struct kernel *kernel, mw_result refusal, mw_result without) {
     if (without == MW_SUCCESS) {
         atomic_store(&kernel->carves, false);
         receipts_note("the driver refused a carve-out (error %d): beside padded blocks there may be less room than planned",
@@ -83,7 +80,7 @@ static mw_result launch_carved(struct kernel *kernel, mw_launch_ex real, const s
     struct mw_config carved;
     extend(&carved, attributes, padded, MW_ATTRIBUTE_CARVE_OUT, MW_MOST_SHARED);
     mw_result result = real(&carved, function, parameters, extra);
-    return UNLIKELY(refused(result)) ? uncarved(kernel, result, real(padded, function, parameters, extra)) : result;
+    return UNLIKELY(refused(result)) ? cuda_uncarved(kernel, result, real(padded, function, parameters, extra)) : result;
 }
 
 APART mw_result pad_ex(struct kernel *kernel, mw_launch_ex real, const struct mw_config *config, void *function,
@@ -99,7 +96,7 @@ APART mw_result pad_ex(struct kernel *kernel, mw_launch_ex real, const struct mw
     mw_result result = carve ? launch_carved(kernel, real, &padded, function, parameters, extra)
                              : real(&padded, function, parameters, extra);
     if (UNLIKELY(refused(result)))
-        return settled(kernel, "a padded launch", epoch, result, real(config, function, parameters, extra));
+        return cuda_settled(kernel, "a padded launch", epoch, result, real(config, function, parameters, extra));
     receipts_padded(kernel->slot, config->smem_bytes, padded.smem_bytes);
     return result;
 }
@@ -132,7 +129,7 @@ HOT mw_result launch_ex(int symbol, const struct mw_config *config, void *functi
             mw_result result = raise_ex(kernel, real, config, function, parameters, extra, &refusal);
             if (!refused(result))
                 return result;
-            return settled(kernel, "a priority", epoch, refusal, real(config, function, parameters, extra));
+            return cuda_settled(kernel, "a priority", epoch, refusal, real(config, function, parameters, extra));
         }
         break;
     case SKIP:
@@ -166,10 +163,10 @@ APART mw_result pad_less(struct kernel *kernel, mw_launch real, struct mw_config
     real(function, grid[0], grid[1], grid[2], block[0], block[1], block[2], bytes, config->stream, parameters, extra)
     if (refused(result) && ex) {
         config->attribute_count = 0;
-        result = uncarved(kernel, result, ex(config, function, parameters, extra));
+        result = cuda_uncarved(kernel, result, ex(config, function, parameters, extra));
     }
     if (refused(result))
-        return settled(kernel, "a padded launch", epoch, result, WITH(asked));
+        return cuda_settled(kernel, "a padded launch", epoch, result, WITH(asked));
     receipts_padded(kernel->slot, asked, given);
     return result;
 #undef WITH
@@ -210,7 +207,7 @@ APART mw_result raise_plain(struct kernel *kernel, mw_launch real, int ex_symbol
         return real(AS_ASKED);
     }
     mw_result result = raise_ex(kernel, ex, &config, function, parameters, extra, &refusal);
-    return refused(result) ? settled(kernel, "a priority", epoch, refusal, real(AS_ASKED)) : result;
+    return refused(result) ? cuda_settled(kernel, "a priority", epoch, refusal, real(AS_ASKED)) : result;
 }
 
 HOT mw_result launch(int symbol, int ex_symbol, void *function, DIMENSIONS, uint32_t smem, void *stream,
@@ -264,7 +261,7 @@ static mw_result launch_cooperative(int symbol, int ex_symbol, void *function, D
         mw_result refusal, result = raise_ex(kernel, ex, &config, function, parameters, NULL, &refusal);
         if (!refused(result))
             return result;
-        return settled(kernel, "a priority", epoch, refusal,
+        return cuda_settled(kernel, "a priority", epoch, refusal,
                        real(function, gx, gy, gz, bx, by, bz, smem, stream, parameters));
     }
     if (kernel && action == LEAVE)

@@ -1,4 +1,4 @@
-/* The CUDA driver functions that the shim replaces (up to POTENTIAL_CLUSTER) or calls. */
+/* The CUDA driver functions that the shim replaces (up to NODE_DESTROY) or calls. */
 #ifndef MAKEWAY_CUDA_DRIVER_H
 #define MAKEWAY_CUDA_DRIVER_H
 
@@ -37,6 +37,23 @@ enum cuda_symbol {
     POTENTIAL_FLAGS,
     ACTIVE_CLUSTERS,
     POTENTIAL_CLUSTER,
+    ADD_KERNEL,
+    ADD_KERNEL_V2,
+    SET_KERNEL,
+    SET_KERNEL_V2,
+    SET_EXEC_KERNEL,
+    SET_EXEC_KERNEL_V2,
+    ADD_NODE,
+    ADD_NODE_V2,
+    ADD_NODE_V3,
+    SET_NODE,
+    SET_NODE_V2,
+    SET_EXEC_NODE,
+    NODE_SET_ATTRIBUTE,
+    GRAPH_DESTROY,
+    NODE_DESTROY,
+    NODE_GET,
+    NODE_GET_ATTRIBUTE,
     FUNCTION_NAME,
     KERNEL_NAME,
     FUNCTION_GET,
@@ -140,6 +157,12 @@ bool cuda_pad(struct kernel *kernel, const struct mw_config *config, struct wish
  * many as it asks for. Nothing is counted. */
 bool cuda_would_pad(struct kernel *kernel, uint32_t threads, uint32_t asked, uint32_t *given);
 
+/* A changed launch was refused and then repeated unchanged: the refusal is ours only if the repeat succeeded. */
+mw_result cuda_settled(struct kernel *kernel, const char *what, uint32_t epoch, mw_result refusal, mw_result repeat);
+
+/* The same of a carve-out, with the pad still there. */
+mw_result cuda_uncarved(struct kernel *kernel, mw_result refusal, mw_result without);
+
 /* --- what programs call ----------------------------------------------------------------------- */
 
 #define DIMENSIONS uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz
@@ -184,5 +207,23 @@ EXPORT mw_result cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block
                                                            size_t smem, int most, uint32_t flags);
 EXPORT mw_result cuOccupancyMaxActiveClusters(int *clusters, void *function, const struct mw_config *config);
 EXPORT mw_result cuOccupancyMaxPotentialClusterSize(int *blocks, void *function, const struct mw_config *config);
+
+EXPORT mw_result cuGraphAddKernelNode(void **node, void *graph, void *const *after, size_t count, const void *given);
+EXPORT mw_result cuGraphAddKernelNode_v2(void **node, void *graph, void *const *after, size_t count, const void *given);
+EXPORT mw_result cuGraphKernelNodeSetParams(void *node, const void *given);
+EXPORT mw_result cuGraphKernelNodeSetParams_v2(void *node, const void *given);
+EXPORT mw_result cuGraphExecKernelNodeSetParams(void *exec, void *node, const void *given);
+EXPORT mw_result cuGraphExecKernelNodeSetParams_v2(void *exec, void *node, const void *given);
+EXPORT mw_result cuGraphAddNode(void **node, void *graph, void *const *after, size_t count, struct mw_node *given);
+EXPORT mw_result cuGraphAddNode_v2(void **node, void *graph, void *const *after, const void *edges, size_t count,
+                                   struct mw_node *given);
+EXPORT mw_result cuGraphAddNode_v3(void **node, void *graph, void *const *after, const void *edges, size_t count,
+                                   struct mw_node *given);
+EXPORT mw_result cuGraphNodeSetParams(void *node, struct mw_node *given);
+EXPORT mw_result cuGraphNodeSetParams_v2(void *node, struct mw_node *given);
+EXPORT mw_result cuGraphExecNodeSetParams(void *exec, void *node, struct mw_node *given);
+EXPORT mw_result cuGraphKernelNodeSetAttribute(void *node, uint32_t id, const union mw_attribute_value *value);
+EXPORT mw_result cuGraphDestroy(void *graph);
+EXPORT mw_result cuGraphDestroyNode(void *node);
 
 #endif

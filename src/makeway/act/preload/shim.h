@@ -23,7 +23,7 @@ bool shim_on(void); /* there is a usable rules file */
 
 /* --- real functions (symbols.c) ------------------------------------------------------------ */
 
-enum { MOST_SYMBOLS = 64 };
+enum { MOST_SYMBOLS = 96 };
 
 struct symbol {
     const char *name;
@@ -150,6 +150,21 @@ static inline bool refused(mw_result result) {
 }
 
 void shim_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* --- nodes of hand-built graphs (nodes.c) --------------------------------------------------- */
+
+struct padded_node {
+    void *node, *function;
+    uint32_t asked, given;
+};
+
+void nodes_remember(struct padded_node padded);
+struct padded_node nodes_find(const void *node); /* all zero: not padded, or forgotten */
+
+/* Handles of a graph that is gone may soon name other nodes, and nobody says which were in it. */
+void nodes_forget(void);
+void nodes_before_fork(void);
+void nodes_after_fork(void);
 
 /* --- code objects (code.c) ----------------------------------------------------------------- */
 
