@@ -1,4 +1,4 @@
-"""Graphs that a program builds by hand, under the shim, on the stand-in drivers: real cuda-bindings and HIP by ctypes."""
+"""Graphs that a program builds by hand, under the shim, on the stand-in drivers: cuda-bindings, and HIP by ctypes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A program that builds a graph by hand with cuda-bindings: graph_program.py KERNELS STEP...
 
-The graph has one GEMM. Steps: add, add-any, add-handle (how the node is made), same (its parameters read and written back),
-set, set-any (the program's own parameters again, for another grid), instantiate, exec, exec-any (a third grid in the
-executable), cooperative, cluster (attributes of the node), launch, destroy. It knows nothing of makeway.
+The graph has one GEMM. Steps: add, add-any, add-handle (how the node is made), same (its parameters read and written
+back), set, set-any (the program's own parameters again, for another grid), instantiate, exec, exec-any (a third grid in
+the executable), cooperative, cluster (attributes of the node), launch, destroy. It knows nothing of makeway.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The HIP twin of graph_program.py, by ctypes: hip_graph_program.py KERNELS STEP..., with add-host for a host pointer."""
+"""The HIP twin of graph_program.py, by ctypes: hip_graph_program.py KERNELS STEP... add-host gives a host pointer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "checks")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "checks"))
 
 from amd import Dim3, registered  # type: ignore[import-not-found]
 from hip_program import INT, POINTER, SIZE, Hip  # type: ignore[import-not-found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from makeway.act.cuda.library_gemm import library_gemm
 from makeway.act.cuda.overlap import run_comm, run_compute, timed_ns
 from makeway.act.measure.job import Job
 from makeway.act.measure.names import family, pair_collective
@@ -22,14 +23,20 @@ _TRIALS = 4
 def gpu_pairs(torch: Any, job: Job, world: Peers, arch: str, multiply: Multiply) -> GpuPairs:
     """The pair of a job, at its published size unless `scale` says otherwise."""
 
+    own_type = gemm_type(job.workload, arch)
+
     def made(shape: PairShape, steps: int) -> GpuPairs:
+        library = None
+        if job.kernel == "torch":
+            library = library_gemm(torch, job.number_type or own_type, arch, n=shape.n, k=shape.k)
         return GpuPairs(
             torch=torch,
             peers=world,
             shape=shape,
             steps=steps,
-            config=GemmConfig(tile=job.tile or OPT1, grid=job.grid, dtype=gemm_type(job.workload, arch)),
-            multiply=multiply,
+            config=GemmConfig(tile=job.tile or OPT1, grid=job.grid, dtype=_own_type(job, own_type)),
+            multiply=library or multiply,
+            library=library,
             in_flight=job.in_flight or 1,
             dependent=not job.workload.startswith("conccl"),
             seed=job.seed,
@@ -42,6 +49,14 @@ def gpu_pairs(torch: Any, job: Job, world: Peers, arch: str, multiply: Multiply)
     if job.scale is None:
         depth = _balanced_depth(torch, world, lambda k: made(result_shape(kind, size, k, world.ranks), 2))
     return made(result_shape(kind, size, depth, world.ranks), job.round_steps)
+
+
+def _own_type(job: Job, usual: GemmType) -> GemmType:
+    match job.number_type:
+        case "fp32" | "tf32":
+            return job.number_type
+        case _:  # the type is the library's
+            return usual
 
 
 def gemm_type(workload: str, arch: str) -> GemmType:
