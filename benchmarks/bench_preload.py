@@ -1,8 +1,8 @@
 """What the launch shim costs: per launch, in instructions, at start-up; and whether 16 threads are counted exactly.
 
 Launches go to the stand-in driver of the tests, which does the documented checks and records nothing. Goals: at most
-25 ns and 230 instructions of the shim per padded launch (room, occupancy, clusters and carve-out looked at), at most 5 ms
-added to the start of a program. A carve-out needs cuLaunchKernelEx: what the stand-in takes longer for that call is
+25 ns and 230 instructions of the shim per padded launch (occupancy, clusters and carve-out looked at), at most 5 ms added
+to the start of a program. A carve-out needs cuLaunchKernelEx: what the stand-in takes longer for that call is
 counted apart, since a real driver's cost is not known. Not yet run on hardware.
 Run it from the root of the repository: `python benchmarks/bench_preload.py [--quick]`.
 """
@@ -103,7 +103,7 @@ class Bench:
 
 
 def costs(profile: str, library: str) -> tuple[int, int]:
-    """Instructions of a callgrind profile, in all and in one library; the cost of a call is that of the callee's lines."""
+    """Instructions of a callgrind profile, in all and in one library; a call costs what the callee's lines say."""
     names: dict[str, str] = {}
     inside, called, total, own = False, False, 0, 0
     for text in profile.splitlines():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from makeway.act.cuda.library_gemm import library_gemm
 from makeway.act.cuda.overlap import run_comm, run_compute, timed_ns
@@ -12,8 +12,10 @@ from makeway.act.measure.names import family, pair_collective
 from makeway.act.measure.ranks.gpu_pairs import GpuPairs, Multiply
 from makeway.act.measure.ranks.pairs import PairShape, published_shape, result_shape
 from makeway.act.measure.ranks.rounds import Peers
-from makeway.act.triton.config import OPT1, GemmConfig, GemmType
+from makeway.act.triton.config import OPT1, GemmConfig
 from makeway.values.units import MIB, ceil_to
+
+OwnType = Literal["fp32", "tf32"]  # of our own kernel in a bench
 
 DEFAULT_BYTES = 64 * MIB
 _TRIAL_DEPTH, _LEAST_DEPTH, _MOST_DEPTH, _DEPTH_STEP = 1024, 64, 1 << 16, 64
@@ -51,7 +53,7 @@ def gpu_pairs(torch: Any, job: Job, world: Peers, arch: str, multiply: Multiply)
     return made(result_shape(kind, size, depth, world.ranks), job.round_steps)
 
 
-def _own_type(job: Job, usual: GemmType) -> GemmType:
+def _own_type(job: Job, usual: OwnType) -> OwnType:
     match job.number_type:
         case "fp32" | "tf32":
             return job.number_type
@@ -59,7 +61,7 @@ def _own_type(job: Job, usual: GemmType) -> GemmType:
             return usual
 
 
-def gemm_type(workload: str, arch: str) -> GemmType:
+def gemm_type(workload: str, arch: str) -> OwnType:
     """fp32 for the loop of arXiv 2606.09200, as the preset has it; else tf32 where the tensor cores multiply it."""
     has_tf32 = arch == "gfx942" or (arch.startswith("sm_") and int(arch.removeprefix("sm_")) >= 80)
     return "tf32" if has_tf32 and not workload.startswith(("cb-", "mb-")) else "fp32"
