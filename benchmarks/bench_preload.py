@@ -1,9 +1,9 @@
 """What the launch shim costs: per launch, in instructions, at start-up; and whether 16 threads are counted exactly.
 
 Launches go to the stand-in driver of the tests, which does the documented checks and records nothing. Goals: at most
-25 ns and 230 instructions of the shim per padded launch (occupancy, clusters and carve-out looked at), at most 5 ms added
-to the start of a program. A carve-out needs cuLaunchKernelEx: what the stand-in takes longer for that call is
-counted apart, since a real driver's cost is not known. Not yet run on hardware.
+25 ns and 230 instructions of the shim per padded launch (with occupancy, clusters and carve-out), at most 5 ms added to
+the start of a program. A carve-out needs cuLaunchKernelEx: what the stand-in takes longer for that call is counted
+apart, since a real driver's cost is not known. Not yet run on hardware.
 Run it from the root of the repository: `python benchmarks/bench_preload.py [--quick]`.
 """
 

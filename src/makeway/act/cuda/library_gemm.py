@@ -29,7 +29,7 @@ class LibraryGemm:
     dtype: LibraryType
     operand: Any  # torch's type of the operands
     name: str  # of the library
-    one: Any  # the scale of both fp8 operands
+    scale: Any  # of both fp8 operands: 1
 
     @property
     def description(self) -> str:
@@ -50,7 +50,7 @@ class LibraryGemm:
             case "bf16":
                 return self.torch.mm(a, b, out_dtype=out.dtype, out=out)
             case "fp8":
-                return self.torch._scaled_mm(a, b, scale_a=self.one, scale_b=self.one, out_dtype=out.dtype, out=out)
+                return self.torch._scaled_mm(a, b, scale_a=self.scale, scale_b=self.scale, out_dtype=out.dtype, out=out)
 
 
 def library_gemm(torch: Any, dtype: LibraryType, arch: str, *, n: int, k: int) -> LibraryGemm:
@@ -59,18 +59,18 @@ def library_gemm(torch: Any, dtype: LibraryType, arch: str, *, n: int, k: int) -
     if reason := _refusals(amd=amd)[dtype](arch, n, k):
         raise UnsupportedError(f"no {dtype} GEMM by torch here: {reason}")
     operand = torch.float32
-    one = None
+    scale = None
     if dtype == "bf16":
         operand = torch.bfloat16
     elif dtype == "fp8":
         operand = torch.float8_e4m3fnuz if arch == _FNUZ else torch.float8_e4m3fn
-        one = torch.ones((), dtype=torch.float32, device="cuda")
+        scale = torch.ones((), dtype=torch.float32, device="cuda")
     else:
         torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     # Without a bias torch.mm may use either of the vendor's libraries; fp8 is in one of them only.
     either = "rocBLAS or hipBLASLt" if amd else "cuBLAS or cuBLASLt"
     name = either if dtype != "fp8" else "hipBLASLt" if amd else "cuBLASLt"
-    return LibraryGemm(torch=torch, dtype=dtype, operand=operand, name=name, one=one)
+    return LibraryGemm(torch=torch, dtype=dtype, operand=operand, name=name, scale=scale)
 
 
 _Refusal = Callable[[str, int, int], str | None]
