@@ -1,6 +1,7 @@
-// Graphs of kernel nodes. The rules are those of ROCm's clr: hipamd/src/hip_graph.cpp (ihipGraphAddKernelNode,
-// hipGraphKernelNodeSetParams, hipGraphExecKernelNodeSetParams, hipGraphAddNode) and hip_graph_internal.hpp
-// (GraphKernelNode: getFunc, copyParams, SetParams, SetAttrParams).
+// Graphs of kernel nodes. Read in ROCm's clr: hipamd/src/hip_graph.cpp (ihipGraphAddKernelNode, and
+// hipGraphExecKernelNodeSetParams of an older version) and hip_graph_internal.hpp (GraphKernelNode::getFunc).
+// Assumed, not read: that later parameters are checked as the first ones are, that arguments are copied, hipGraphAddNode
+// and hipGraph[Exec]NodeSetParams, attributes.
 #include "standin_hip.h"
 
 #include <stdlib.h>
@@ -46,7 +47,7 @@ static struct launch launch_of(const struct node *node, const hipKernelNodeParam
                            true};
 }
 
-// The runtime copies what the pointers point to (copyParams): the program may free it afterwards.
+// Assumed: the runtime copies what the pointers point to, so that the program may free it afterwards.
 static void **copied(const struct code *code, void **given)
 {
     void **copy = given ? calloc(code->parameter_count + 1, sizeof *copy) : NULL;
@@ -135,7 +136,7 @@ hipError_t hipGraphNodeSetParams(hipGraphNode_t handle, hipGraphNodeParams *para
                                                             : hip_result(hipErrorInvalidValue);
 }
 
-// Cooperative nodes must fit at once, as such launches must.
+// Assumed: cooperative nodes must fit at once, as such launches must.
 hipError_t hipGraphKernelNodeSetAttribute(hipGraphNode_t handle, hipKernelNodeAttrID id,
                                           const hipKernelNodeAttrValue *value)
 {

@@ -1,7 +1,8 @@
 """The vendor's GEMM as torch calls it: torch.mm, or torch._scaled_mm for fp8. Not yet run on hardware.
 
 Results are fp32 whatever the operands are, so that a collective moves and adds the same numbers beside every kernel.
-Small whole numbers are exact in all these types, and their sums here stay below 2**13, which fp8's accumulators hold.
+Small whole numbers are exact in all these types. Whether the tensor cores add fp8 products exactly is not known; if they
+do not, the bench says that results differ.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from makeway.values.errors import UnsupportedError
 
 LibraryType = Literal["fp32", "tf32", "bf16", "fp8"]
 
-# PyTorch, aten/src/ATen/native/cuda/ScaledBlas.cpp: _scaled_mm_allowed_device, _scaled_mm_is_fnuz
+# PyTorch, _scaled_mm_allowed_device and _scaled_mm_is_fnuz
 _FP8_AMD = ("gfx942", "gfx950", "gfx1200", "gfx1201")
 _FNUZ = "gfx942"
 _FP8_CAPABILITY, _BF16_CAPABILITY = 89, 80
@@ -89,7 +90,7 @@ def _refusals(*, amd: bool) -> dict[LibraryType, _Refusal]:
 
 def _no_bf16(arch: str, n: int, k: int) -> str | None:
     if arch.startswith("gfx"):
-        # PyTorch, aten/src/ATen/cuda/CUDABlas.cpp, gemm<at::BFloat16, float>
+        # Reported by users of torch 2.9 on ROCm 7.0: "output type float is not supported for ROCm"; not tried on 2.13
         return "torch on ROCm refuses bf16 operands with an fp32 result; name --type fp8 or fp32"
     if _capability(arch) < _BF16_CAPABILITY:
         return f"{arch} has no bf16, which came with sm_80; name --type fp32"
