@@ -1,8 +1,8 @@
 """The vendor's GEMM as torch calls it: torch.mm, or torch._scaled_mm for fp8. Not yet run on hardware.
 
 Results are fp32 whatever the operands are, so that a collective moves and adds the same numbers beside every kernel.
-Small whole numbers are exact in all these types. Whether the tensor cores add fp8 products exactly is not known; if they
-do not, the bench says that results differ.
+Small whole numbers are exact in all these types. Whether the tensor cores add fp8 products exactly is not known; if
+they do not, the bench says that results differ.
 """
 
 from __future__ import annotations
