@@ -57,6 +57,20 @@ SAME(MW_DEVICE_DEFAULT_BYTES == (int)CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_B
 SAME(MW_DEVICE_SMS == (int)CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 SAME(MW_DEVICE_OPT_IN_BYTES == (int)CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
 
+#define SAME_NODE(ours, theirs) SAME(offsetof(struct mw_kernel_node, ours) == offsetof(CUDA_KERNEL_NODE_PARAMS_v2, theirs))
+SAME_SIZE(struct mw_kernel_node, CUDA_KERNEL_NODE_PARAMS_v2);
+SAME_NODE(function, func);
+SAME_NODE(grid, gridDimX);
+SAME_NODE(block, blockDimX);
+SAME_NODE(smem_bytes, sharedMemBytes);
+SAME_NODE(kernel, kern);
+SAME_NODE(context, ctx);
+SAME(sizeof(CUDA_KERNEL_NODE_PARAMS_v1) == offsetof(struct mw_kernel_node, kernel));
+SAME_SIZE(struct mw_node, CUgraphNodeParams);
+SAME(offsetof(struct mw_node, kernel) == offsetof(CUgraphNodeParams, kernel));
+SAME_SIZE(union mw_attribute_value, CUkernelNodeAttrValue);
+SAME(MW_NODE_KERNEL == (int)CU_GRAPH_NODE_TYPE_KERNEL);
+
 /* Every function, called with our idea of its arguments. */
 #define P (void *)0
 void call_all(void) {
@@ -97,4 +111,16 @@ void call_all(void) {
     cuOccupancyMaxPotentialBlockSizeWithFlags((int *)P, (int *)P, (CUfunction)P, (CUoccupancyB2DSize)P, (size_t)1, 1, 1u);
     cuOccupancyMaxActiveClusters((int *)P, (CUfunction)P, (const CUlaunchConfig *)P);
     cuOccupancyMaxPotentialClusterSize((int *)P, (CUfunction)P, (const CUlaunchConfig *)P);
+    cuGraphAddKernelNode_v2((CUgraphNode *)P, (CUgraph)P, (const CUgraphNode *)P, (size_t)1, (const CUDA_KERNEL_NODE_PARAMS_v2 *)P);
+    cuGraphKernelNodeGetParams_v2((CUgraphNode)P, (CUDA_KERNEL_NODE_PARAMS_v2 *)P);
+    cuGraphKernelNodeSetParams_v2((CUgraphNode)P, (const CUDA_KERNEL_NODE_PARAMS_v2 *)P);
+    cuGraphExecKernelNodeSetParams_v2((CUgraphExec)P, (CUgraphNode)P, (const CUDA_KERNEL_NODE_PARAMS_v2 *)P);
+    cuGraphAddNode_v2((CUgraphNode *)P, (CUgraph)P, (const CUgraphNode *)P, (const CUgraphEdgeData *)P, (size_t)1,
+                      (CUgraphNodeParams *)P);
+    cuGraphNodeSetParams((CUgraphNode)P, (CUgraphNodeParams *)P);
+    cuGraphExecNodeSetParams((CUgraphExec)P, (CUgraphNode)P, (CUgraphNodeParams *)P);
+    cuGraphKernelNodeGetAttribute((CUgraphNode)P, (CUkernelNodeAttrID)2, (CUkernelNodeAttrValue *)P);
+    cuGraphKernelNodeSetAttribute((CUgraphNode)P, (CUkernelNodeAttrID)2, (const CUkernelNodeAttrValue *)P);
+    cuGraphDestroy((CUgraph)P);
+    cuGraphDestroyNode((CUgraphNode)P);
 }

@@ -28,3 +28,12 @@ SAME(MW_OUT_OF_MEMORY == (int)hipErrorOutOfMemory);
 SAME(MW_LAUNCH_OUT_OF_RESOURCES == (int)hipErrorLaunchOutOfResources);
 SAME(MW_NOT_SUPPORTED == (int)hipErrorNotSupported);
 SAME(MW_NOT_FOUND == (int)hipErrorNotFound);
+#define SAME_NODE(ours, theirs) SAME(offsetof(struct mw_hip_kernel_node, ours) == offsetof(hipKernelNodeParams, theirs))
+SAME(sizeof(struct mw_hip_kernel_node) == sizeof(hipKernelNodeParams));
+SAME_NODE(block, blockDim);
+SAME_NODE(function, func);
+SAME_NODE(smem_bytes, sharedMemBytes);
+SAME(sizeof(struct mw_hip_node) == sizeof(hipGraphNodeParams));
+SAME(offsetof(struct mw_hip_node, kernel) == offsetof(hipGraphNodeParams, kernel));
+SAME(sizeof(union mw_attribute_value) == sizeof(hipKernelNodeAttrValue));
+SAME(MW_NODE_KERNEL == (int)hipGraphNodeTypeKernel);

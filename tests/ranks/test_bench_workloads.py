@@ -39,6 +39,7 @@ def bench(*arguments: str) -> dict[str, Any]:
         ),
         pytest.param(
             ("gemm-a2a", "--size", "256KiB", "--scale", "0.5", "--control", "chunks=4", "--control", "copy-engine"),
+            ("gemm-rs", "--size", "256KiB", "--scale", "0.5", "--control", "chunks=4", "--control", "copy-engine"),
             marks=pytest.mark.long,  # all-to-all: also in ep and mb-a2a
         ),
         ("tp", "--scale", "0.25", "--steps", "2", "--control", "chunks=2", "--control", "priority"),

@@ -19,6 +19,7 @@ import pytest
 from tests.unit.test_gpu_overlap import Words
 
 from makeway.act.cuda.backend import CudaBackend
+from makeway.act.cuda.library_gemm import library_gemm
 from makeway.act.cuda.machine import GpuMachine, look
 from makeway.act.measure.bench import run_bench, with_variants
 from makeway.act.measure.gpus import gpu_ranks, planner_variants
@@ -87,15 +88,24 @@ class World:
 
 
 class Stream:
+    """What is called on a stream that takes part in a capture becomes part of the graph."""
+
     def __init__(self, device: int | None = None, priority: int = 0) -> None:
         self.priority, self.done, self.time_ms = max(priority, -5), set[int](), 0.0
+        self.capture: Graph | None = None
 
     def priority_range(self) -> tuple[int, int]:
         return 0, -5
 
+    def run(self, work: Callable[[], None]) -> None:
+        """Now, or at each replay of the graph that is being captured."""
+        if self.capture is None:
+            work()
+        else:
+            self.capture.add(self, work)
+
     def wait_stream(self, other: Stream) -> None:
-        self.done |= other.done
-        self.time_ms = max(self.time_ms, other.time_ms)
+        self.wait_event(other.record_event())
 
     def record_event(self) -> Event:
         event = Event(self)
@@ -103,17 +113,77 @@ class Stream:
         return event
 
     def wait_event(self, event: Event) -> None:
-        self.done |= event.done
-        self.time_ms = max(self.time_ms, event.time_ms)
+        if event.capture is not None:
+            event.capture.join(self, event)
+
+        def wait() -> None:
+            self.done |= event.done
+            self.time_ms = max(self.time_ms, event.time_ms)
+
+        self.run(wait)
+
+
+class Graph:
+    """torch.cuda.CUDAGraph: work in the order of its capture, on streams that fork from one and join it again.
+
+    CUDA C++ Programming Guide, "Cross-stream dependencies and events": an event of a captured stream takes the stream
+    that waits for it into the capture, and all of them must have joined the first one when the capture ends.
+    """
+
+    def __init__(self) -> None:
+        self.work: list[Callable[[], None]] = []
+        self.origin: Stream | None = None
+        self.unjoined: dict[Stream, set[Stream]] = {}  # by stream: those whose work it has not waited for
+        self.streams: set[Stream] = set()
+
+    def begin(self, stream: Stream) -> None:
+        assert stream.capture is None, "captures do not nest"
+        self.origin, stream.capture = stream, self
+        self.streams.add(stream)
+
+    def end(self) -> None:
+        assert self.origin is not None
+        missing = self.unjoined.get(self.origin, set())
+        for stream in self.streams:
+            stream.capture = None
+        assert not missing, "the capture ends with work that its first stream does not wait for"
+
+    def add(self, stream: Stream, work: Callable[[], None]) -> None:
+        self.work.append(work)
+        for other in self.streams - {stream}:
+            self.unjoined.setdefault(other, set()).add(stream)
+
+    def join(self, stream: Stream, event: Event) -> None:
+        assert isinstance(event.stream, Stream)
+        assert stream.capture in (None, self), "a stream of another capture"
+        if stream.capture is None:
+            stream.capture = self
+            self.streams.add(stream)
+            self.unjoined[stream] = set(self.streams - {stream})
+        self.unjoined.get(stream, set()).difference_update({event.stream} | event.joined)
+
+    def replay(self) -> None:
+        for work in self.work:
+            work()
 
 
 class Event:
     def __init__(self, stream: Stream | Callable[[], Stream]) -> None:
         self.stream, self.done, self.time_ms = stream, set[int](), -1.0
+        self.capture: Graph | None = None
+        self.joined: set[Stream] = set()
 
     def record(self) -> None:
         stream = self.stream if isinstance(self.stream, Stream) else self.stream()
-        self.done, self.time_ms = set(stream.done), stream.time_ms
+        assert stream.capture is None or stream is self.stream, "a time inside a graph cannot be read"
+        self.capture = stream.capture
+        if self.capture is not None:
+            self.joined = self.capture.streams - self.capture.unjoined.get(stream, set())
+
+        def record() -> None:
+            self.done, self.time_ms = set(stream.done), stream.time_ms
+
+        stream.run(record)
 
     def synchronize(self) -> None:
         assert self.time_ms >= 0, "an event that was never recorded"
@@ -146,7 +216,8 @@ class Peers:
 class StrictTorch:
     """One rank's torch: tensors of the CPU, streams and collectives of our own."""
 
-    float32 = real.float32
+    float32, bfloat16, float8_e4m3fn = real.float32, real.bfloat16, real.float8_e4m3fn
+    capability = (9, 0)
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank, self.launches, self.groups = meeting, rank, 0, list[str]()
@@ -154,10 +225,16 @@ class StrictTorch:
         self.current, self.nccl = [Stream()], dict[object, Stream]()
         self.__version__ = "2.13.0"
         self.version = SimpleNamespace(cuda="13.0", hip=None)
+        self.backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=False)))
+        self.multiplied: set[Any] = set()  # types that the library was given
         self._C = SimpleNamespace()
         self.device = lambda kind, index=None: (kind, index)
         facts = SimpleNamespace(
-            name="H100", multi_processor_count=132, major=9, minor=0, shared_memory_per_block_optin=232_448
+            name="H100",
+            multi_processor_count=132,
+            major=self.capability[0],
+            minor=self.capability[1],
+            shared_memory_per_block_optin=232_448,
         )
         green = SimpleNamespace(create=lambda **_: SimpleNamespace(Stream=Stream), Stream=Stream)
         self.handed = {0: 0, -5: 0}
@@ -167,7 +244,9 @@ class StrictTorch:
             Event=lambda enable_timing: Event(lambda: self.current[-1]),
             current_stream=lambda: self.current[-1],
             stream=self._stream,
-            synchronize=lambda *_: None,
+            synchronize=self._synchronize,
+            CUDAGraph=Graph,
+            graph=self._captured,
             device=lambda _: nullcontext(),
             device_count=lambda: 8,
             current_device=lambda: rank,
@@ -185,6 +264,7 @@ class StrictTorch:
             all_reduce=self._all_reduce,
             all_gather_into_tensor=self._all_gather,
             all_to_all_single=self._all_to_all,
+            reduce_scatter_tensor=self._reduce_scatter,
             _symmetric_memory=SimpleNamespace(
                 empty=lambda *sides, dtype, device: real.empty(*sides, dtype=dtype),
                 rendezvous=lambda buffer, group: Peers(meeting, rank, buffer),
@@ -210,8 +290,33 @@ class StrictTorch:
         assert device == "cpu", "CUDA's generator gives other numbers on another model of GPU"
         return real.Generator()
 
-    def mm(self, a: Any, b: Any) -> Any:
-        return real.mm(a, b)
+    def ones(self, sides: Any, *, dtype: Any, device: str) -> Any:
+        assert device == "cuda"
+        return real.ones(sides, dtype=dtype)
+
+    def mm(self, a: Any, b: Any, *, out_dtype: Any = None, out: Any = None) -> Any:
+        """Operands of one type; another type of result is fp32 and is named (PyTorch, Blas.cpp, _mm_dtype_out_cuda)."""
+        if out is None:
+            return real.mm(a, b)
+        assert a.dtype == b.dtype
+        assert (out_dtype or a.dtype) == out.dtype == real.float32
+        self._library(a, b, out)
+        return out
+
+    def _scaled_mm(self, a: Any, b: Any, *, scale_a: Any, scale_b: Any, out_dtype: Any, out: Any) -> Any:
+        """The rules of PyTorch, torch/_meta_registrations.py, _check_scaled_mm_sizes, for CUDA and one scale each."""
+        assert a.dtype == b.dtype == real.float8_e4m3fn
+        assert a.stride(0) > a.stride(1) == 1, "self must be row_major"
+        assert b.stride(1) > b.stride(0) == 1, "mat2 must be col_major"
+        assert a.shape[1] % 16 == b.shape[1] % 16 == 0
+        assert all(scale.numel() == 1 and scale.dtype == real.float32 for scale in (scale_a, scale_b))
+        assert out_dtype == out.dtype
+        self._library(a, b, out)
+        return out
+
+    def _library(self, a: Any, b: Any, out: Any) -> None:
+        self.multiplied.add(a.dtype)
+        self.multiply(a, b, GemmConfig(), out)
 
     def equal(self, result: Any, expected: Any) -> bool:
         self._check(self.current[-1], result, writes=False)
@@ -227,12 +332,40 @@ class StrictTorch:
 
     def launch(self, stream: Stream, time_ms: float, *, reads: Sequence[Any] = (), writes: Sequence[Any] = ()) -> None:
         uses = [*((one, False) for one in reads), *((one, True) for one in writes)]
-        for tensor, writing in uses:
-            self._check(stream, tensor, writes=writing)
-        self.touched += [(*_span(tensor), self.launches, writing) for tensor, writing in uses]
-        stream.done.add(self.launches)
-        stream.time_ms += time_ms
-        self.launches += 1
+
+        def launched() -> None:
+            for tensor, writing in uses:
+                self._check(stream, tensor, writes=writing)
+            self.touched.extend((*_span(tensor), self.launches, writing) for tensor, writing in uses)
+            stream.done.add(self.launches)
+            stream.time_ms += time_ms
+            self.launches += 1
+
+        stream.run(launched)
+
+    def _synchronize(self, *_: object) -> None:
+        assert self.current[-1].capture is None, "a capture cannot wait for the device"
+
+    @contextmanager
+    def _captured(self, graph: Graph, *, capture_error_mode: str) -> Iterator[None]:
+        """As torch.cuda.graph: on a stream of its own. NCCL's watchdog breaks captures in the global mode."""
+        assert capture_error_mode == "thread_local"
+        stream, caller = Stream(), self.current[-1]
+        with self._stream(stream):
+            graph.begin(stream)
+            yield
+            graph.end()
+        inside = list(graph.work)
+
+        def replay() -> None:
+            now = self.current[-1]
+            stream.wait_stream(now)
+            for work in inside:
+                work()
+            now.wait_stream(stream)
+
+        graph.work = [replay]
+        assert caller is self.current[-1]
 
     def _check(self, stream: Stream, tensor: Any, *, writes: bool) -> None:
         start, end = _span(tensor)
@@ -241,8 +374,13 @@ class StrictTorch:
                 assert launch in stream.done, "touches what an earlier launch, not waited for, uses"
 
     def multiply(self, a: Any, b: Any, config: GemmConfig, out: Any) -> None:
-        self.launch(self.current[-1], GEMM_MS * _whole_share(a), reads=(a, b), writes=(out,))
-        real.mm(a, b, out=out)
+        stream = self.current[-1]
+        self.launch(stream, GEMM_MS * _whole_share(a), reads=(a, b), writes=(out,))
+
+        def work() -> None:
+            real.mm(a.to(out.dtype), b.to(out.dtype), out=out)
+
+        stream.run(work)
 
     def _collective(self, group: object, sent: Any, received: Any) -> Any:
         """Runs on the stream of its group, after the current one."""
@@ -251,22 +389,34 @@ class StrictTorch:
         self.launch(stream, COMM_MS * _whole_share(sent), reads=(sent,), writes=(received,))
         return SimpleNamespace(wait=lambda: self.current[-1].wait_stream(stream))
 
+    def _exchange(self, group: object, sent: Any, received: Any, result: Callable[[list[Any]], Any]) -> Any:
+        handle = self._collective(group, sent, received)
+
+        def work() -> None:
+            received.copy_(result(self.meeting.everyone(self.rank, sent.clone())))
+
+        self.nccl[id(group)].run(work)
+        return handle
+
     def _all_reduce(self, tensor: Any, *, group: Any, async_op: bool) -> Any:
         assert async_op
-        handle = self._collective(group, tensor, tensor)
-        tensor.copy_(sum(self.meeting.everyone(self.rank, tensor.clone())))
-        return handle
+        return self._exchange(group, tensor, tensor, sum)
 
     def _all_gather(self, received: Any, sent: Any, *, group: Any, async_op: bool) -> Any:
-        handle = self._collective(group, sent, received)
-        received.copy_(real.cat(self.meeting.everyone(self.rank, sent.clone())))
-        return handle
+        return self._exchange(group, sent, received, real.cat)
 
     def _all_to_all(self, received: Any, sent: Any, *, group: Any, async_op: bool) -> Any:
-        handle = self._collective(group, sent, received)
-        everyone = self.meeting.everyone(self.rank, sent.clone())
-        received.copy_(real.cat([one.chunk(self.meeting.ranks)[self.rank] for one in everyone]))
-        return handle
+        def mine(everyone: list[Any]) -> Any:
+            return real.cat([one.chunk(self.meeting.ranks)[self.rank] for one in everyone])
+
+        return self._exchange(group, sent, received, mine)
+
+    def _reduce_scatter(self, received: Any, sent: Any, *, group: Any, async_op: bool) -> Any:
+        assert async_op
+        assert received.shape[0] * self.meeting.ranks == sent.shape[0]
+        return self._exchange(
+            group, sent, received, lambda everyone: sum(everyone).chunk(self.meeting.ranks)[self.rank]
+        )
 
     def _new_group(self, *, backend: str, pg_options: Options) -> Any:
         self.groups.append(backend)
@@ -280,7 +430,7 @@ def _whole_share(tensor: Any) -> float:
 
 
 def _span(tensor: Any) -> tuple[int, int]:
-    assert tensor.is_contiguous()
+    assert tensor.is_contiguous() or tensor.t().is_contiguous()
     return tensor.data_ptr(), tensor.data_ptr() + tensor.numel() * tensor.element_size()
 
 
@@ -334,7 +484,7 @@ def median_ms(found: Bench, name: str) -> float:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("workload", ["gemm-ar", "gemm-ag", "gemm-a2a", "cb-ar", "mb-a2a", "conccl-20"])
+@pytest.mark.parametrize("workload", ["gemm-ar", "gemm-ag", "gemm-a2a", "gemm-rs", "cb-ar", "mb-a2a", "conccl-20"])
 def test_every_pair_is_verified_and_timed_by_the_device(workload: str, ranks: int) -> None:
     found, _ = measured(make_job(workload, "priority", "chunks=2", scale=1 / 256), ranks=ranks)
     assert [variant.name for variant in found.variants] == [SEQUENTIAL, OVERLAP, "priority", "chunks=2"]
@@ -374,6 +524,7 @@ def test_controls_are_applied_once_read_back_and_given_back_at_the_end() -> None
     ("workload", "text", "words"),
     [
         ("gemm-ar", "copy-engine", "cannot add"),
+        ("gemm-rs", "copy-engine", "cannot add"),
         ("gemm-ag", "copy-engine+chunks=2", "not cut into pieces"),
         ("gemm-ar", "comm-threads=288", "start the program with NCCL_NTHREADS=256"),
         ("gemm-ar", "chunks=7", "rows cannot be cut into 7 pieces"),
@@ -467,6 +618,124 @@ def test_a_balanced_gemm_is_as_deep_as_the_collective_is_long() -> None:
     """The GEMM of this torch takes 3 ms whatever its depth, the collective 2: each look takes two thirds."""
     found, _ = measured(make_job("gemm-ar", scale=None))
     assert "x512 in tf32" in found.notes[0]  # 1024 x 2/3 is 683, in steps of 64 704; then 469, 512
+
+
+# --- the library's GEMM, and graphs ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number_type", "operand", "call"),
+    [
+        ("fp32", real.float32, "in fp32 by torch.mm (cuBLAS or cuBLASLt)"),
+        ("tf32", real.float32, "in tf32 by torch.mm (cuBLAS or cuBLASLt)"),
+        ("bf16", real.bfloat16, "in bf16 by torch.mm (cuBLAS or cuBLASLt)"),
+        ("fp8", real.float8_e4m3fn, "in fp8 by torch._scaled_mm (cuBLASLt)"),
+    ],
+)
+def test_the_librarys_gemm_gives_the_same_results_in_every_type(number_type: Any, operand: Any, call: str) -> None:
+    job = make_job("gemm-rs", "chunks=2", "pad=1024", kernel="torch", number_type=number_type)
+    found, torches = measured(job)
+    assert found.verified, [variant.wrong for variant in found.variants]
+    assert call in found.notes[0]
+    assert any("pad=1KiB was refused: pads and tiles are of makeway's own kernel" in note for note in found.notes), (
+        found.notes
+    )
+    for torch in torches:
+        assert torch.multiplied == {operand}
+        assert torch.backends.cuda.matmul.allow_tf32 == (number_type == "tf32")
+
+
+class A100(StrictTorch):
+    capability = (8, 0)
+
+
+class Turing(StrictTorch):
+    capability = (7, 5)
+
+
+@pytest.mark.parametrize(
+    ("torch", "fields", "words"),
+    [
+        (A100, {"number_type": "fp8"}, "sm_80 has no fp8, which came with sm_89; name --type bf16"),
+        (Turing, {"number_type": "bf16"}, "sm_75 has no bf16"),
+        (Turing, {"number_type": "tf32"}, "sm_75 has no tf32"),
+        (StrictTorch, {"number_type": "fp8", "scale": 0.02}, "must be multiples of 16, got 512 and 20"),
+    ],
+)
+def test_what_this_gpu_has_not_is_refused(torch: type[StrictTorch], fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(UnsupportedError, match=words):
+        measured(make_job("gemm-ar", kernel="torch", **fields), torch=torch)
+
+
+def test_amd_types_are_those_that_torch_takes() -> None:
+    torch = SimpleNamespace(float32="fp32", float8_e4m3fn="fn", float8_e4m3fnuz="fnuz", ones=lambda *_, **__: 1.0)
+    operands = {arch: library_gemm(torch, "fp8", arch, n=64, k=64).operand for arch in ("gfx942", "gfx950")}
+    assert operands == {"gfx942": "fnuz", "gfx950": "fn"}
+    with pytest.raises(UnsupportedError, match="not on gfx90a"):
+        library_gemm(torch, "fp8", "gfx90a", n=64, k=64)
+    with pytest.raises(UnsupportedError, match="refuses bf16 operands with an fp32 result"):
+        library_gemm(torch, "bf16", "gfx942", n=64, k=64)
+
+
+def test_torch_has_the_calls_that_the_librarys_gemm_makes() -> None:
+    out = {argument.name for argument in real.ops.aten._scaled_mm.out._schema.arguments}
+    assert {"scale_a", "scale_b", "out_dtype", "out"} <= out
+    assert [argument.name for argument in real.ops.aten.mm.dtype_out._schema.arguments][2:] == ["out_dtype", "out"]
+
+
+@pytest.mark.parametrize("workload", ["gemm-ar", "gemm-rs", "cb-ar", "conccl-20"])
+def test_graphs_replay_whole_rounds_with_the_same_results_and_times(workload: str) -> None:
+    texts = ("priority", "chunks=2", "comm-blocks=8")
+    plain, _ = measured(make_job(workload, *texts, scale=1 / 256, in_flight=2))
+    found, _ = measured(make_job(workload, *texts, scale=1 / 256, in_flight=2, cuda_graph=True))
+    assert found.verified, [variant.wrong for variant in found.variants]
+    assert [variant.name for variant in found.variants] == [variant.name for variant in plain.variants]
+    for variant in found.variants:
+        assert variant.times_ns == pytest.approx(plain.variant(variant.name).times_ns)
+        assert variant.overlap_rate is None
+    assert "each round is one CUDA graph" in found.notes[2]
+
+
+def test_planning_works_on_graphs_too() -> None:
+    found, _ = measured(make_job("gemm-ar", "chunks=2", plan=True, cuda_graph=True, repeats=3))
+    assert found.verified
+    assert found.variant(PLANNED).summary.n == 3
+
+
+@pytest.mark.parametrize(("text", "words"), [("copy-engine", "meet by counters"), ("partition=16", "green contexts")])
+def test_what_cannot_be_captured_is_left_out(text: str, words: str) -> None:
+    found, _ = measured(make_job("gemm-ag", text, cuda_graph=True))
+    assert [variant.name for variant in found.variants] == [SEQUENTIAL, OVERLAP]
+    assert any(words in note for note in found.notes)
+
+
+def test_work_that_does_not_join_its_graph_is_an_error_here() -> None:
+    """The stand-in itself: as cudaErrorStreamCaptureUnjoined."""
+    torch, left = StrictTorch(Meeting(1), 0), Stream()
+
+    def capture() -> None:
+        with torch._captured(Graph(), capture_error_mode="thread_local"):
+            left.wait_stream(torch.current[-1])
+            torch.launch(left, 1.0)
+
+    with pytest.raises(AssertionError, match="does not wait for"):
+        capture()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"on": "cpu", "cuda_graph": True}, "Gloo's collectives run on the host's cores"),
+        ({"on": "sim:A40", "cuda_graph": True}, "nothing is launched"),
+        ({"on": "cpu", "kernel": "torch"}, "--kernel and --type are of GEMMs on a GPU"),
+        ({"on": "sim:A40", "number_type": "bf16"}, "--kernel and --type are of GEMMs on a GPU"),
+        ({"on": "cuda", "number_type": "bf16"}, "add --kernel torch"),
+        ({"on": "cuda", "kernel": "torch", "tiles": ((64, 64, 32),)}, "the library chooses them"),
+    ],
+)
+def test_a_job_says_what_does_not_go_together(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Job(workload="gemm-ar", **fields)
 
 
 # --- what must be noticed -----------------------------------------------------------------------

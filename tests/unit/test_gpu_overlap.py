@@ -400,7 +400,7 @@ def test_times_are_those_of_events_around_the_work() -> None:
     assert log == ["quiet", "record", "run", "record", "wait"]
 
 
-@pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "all-to-all"])
+@pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "all-to-all", "reduce-scatter"])
 def test_a_collective_runs_in_the_sessions_group(kind: Any) -> None:
     calls: list[tuple[Any, ...]] = []
 
@@ -408,6 +408,7 @@ def test_a_collective_runs_in_the_sessions_group(kind: Any) -> None:
         return lambda *tensors, group, async_op: calls.append((name, tensors, group, async_op))
 
     names = {"all_reduce": "all-reduce", "all_gather_into_tensor": "all-gather", "all_to_all_single": "all-to-all"}
+    names["reduce_scatter_tensor"] = "reduce-scatter"
     torch = SimpleNamespace(distributed=SimpleNamespace(**{name: called(word) for name, word in names.items()}))
     collective(torch, session(), kind, "sent", "received")()
     tensors = ("received",) if kind == "all-reduce" else ("received", "sent")
@@ -434,8 +435,8 @@ def test_copies_do_not_add() -> None:
     torch = SimpleNamespace(distributed=SimpleNamespace(_symmetric_memory=symmetric), cuda=SideStreams())
     with pytest.raises(UnsupportedError, match="copy engines cannot add"):
         copied(torch, session(), "all-reduce", "sent", "received")
-    with pytest.raises(UnsupportedError, match="not reduce-scatter"):
-        collective(torch, None, "reduce-scatter", "sent", "received")
+    with pytest.raises(UnsupportedError, match="not send-recv"):
+        collective(torch, None, "send-recv", "sent", "received")
 
 
 def session() -> Session:

@@ -6,10 +6,11 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from makeway.act.measure.bench import bench
 from makeway.act.measure.experiment import CPU_SIDES, PAPER_SIDES, parse_grids, parse_tiles
-from makeway.act.measure.job import DEFAULT_TIMEOUT_S, Job
+from makeway.act.measure.job import DEFAULT_TIMEOUT_S, GemmKernel, Job, NumberType
 from makeway.act.measure.link import parse_rate
 from makeway.act.measure.names import workload_names, workload_summary
 from makeway.act.measure.outcome import Bench, measured_plan
@@ -29,6 +30,7 @@ examples:
   makeway bench gemm-ar --device host.toml
   makeway bench cb-ar --on sim:A40 --grid squares --tile 64x64x32,64x64x64
   makeway bench cb-ar --on cuda --grid 8x8
+  makeway bench gemm-rs --on cuda --kernel torch --type bf16 --cuda-graph
   torchrun --nproc-per-node 2 -m makeway bench gemm-ar
 
 The ranks are processes of this host, with torch's Gloo on its cores or NCCL on its GPUs (not yet run on hardware).
@@ -66,6 +68,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--grid", metavar="XxY,...", help="blocks of the GEMM, which loop over its tiles; several are compared"
     )
     parser.add_argument("--tile", metavar="MxNxK,...", help="tile of the GEMM; several are compared")
+    parser.add_argument(
+        "--kernel",
+        choices=get_args(GemmKernel),
+        default="triton",
+        help="GEMM on a GPU: our own or torch.mm's (cuda, rocm)",
+    )
+    parser.add_argument("--type", choices=get_args(NumberType), help="operands of that GEMM (default: tf32 or fp32)")
+    parser.add_argument("--cuda-graph", action="store_true", help="capture each round in a CUDA graph (cuda, rocm)")
     parser.add_argument(
         "--device", metavar="FILE", help="predict with it: a calibrated host (cpu), a device (cuda, rocm)"
     )
@@ -114,6 +124,9 @@ def _job(options: argparse.Namespace) -> Job:
         grids=parse_grids(options.grid, sides) if options.grid else (),
         tiles=parse_tiles(options.tile) if options.tile else (),
         library=options.library,
+        kernel=options.kernel,
+        number_type=options.type,
+        cuda_graph=options.cuda_graph,
         repeats=options.repeats,
         warmup=options.warmup,
         steps=options.steps,

@@ -18,6 +18,7 @@ from makeway.values.facts import Fact, data_files, parse_toml, read_facts, refus
 from makeway.values.kernel import KernelResources, parse_resources
 
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send-recv"]
+ADDING: tuple[CollectiveKind, ...] = ("all-reduce", "reduce-scatter")  # which copy engines cannot do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class Collective:
     @property
     def needs_arithmetic(self) -> bool:
         """Whether values are added on the way: copy engines cannot."""
-        return self.kind in ("all-reduce", "reduce-scatter")
+        return self.kind in ADDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

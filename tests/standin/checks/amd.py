@@ -64,14 +64,14 @@ def bundle(code: bytes) -> bytes:
     return b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", len(entries)) + table + bodies
 
 
-def registered(code: bytes) -> Any:
+def registered(code: bytes, name: str = COMM) -> Any:
     """The address of a host stub that stands for the kernel, as a compiled program registers it."""
     data = ctypes.create_string_buffer(bundle(code))
     wrapper = (ctypes.c_uint64 * 3)(0x1_4849_5046, ctypes.addressof(data), 0)
     handle = register_binary(wrapper)
     stub = ctypes.create_string_buffer(b"host stub")
     address: Any = POINTER(ctypes.addressof(stub))
-    register_function(POINTER(handle), address, COMM.encode(), COMM.encode(), -1, None, None, None, None, None)
+    register_function(POINTER(handle), address, name.encode(), name.encode(), -1, None, None, None, None, None)
     address.kept = (stub, data, wrapper)
     return address
 

@@ -6,16 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-struct launch {
-    const char *call;
-    const struct function *function;
-    unsigned grid[3], block[3];
-    size_t smem_bytes;
-    void **parameters, **extra;
-    bool cooperative;
-};
-
-static hipError_t check(const struct launch *launch)
+hipError_t launch_check(const struct launch *launch)
 {
     const unsigned *grid = launch->grid, *block = launch->block;
     if (!grid[0] || !grid[1] || !grid[2] || grid[0] > INT_MAX || grid[1] > 65536 || grid[2] > 65536)
@@ -56,7 +47,7 @@ static uint64_t digest_of(const struct launch *launch)
     return standin_digest(STANDIN_DIGEST_BEGIN, bytes, code->argument_bytes);
 }
 
-static void record(const struct launch *launch, const struct stream *stream, hipError_t result, bool refused)
+void launch_record(const struct launch *launch, const struct stream *stream, hipError_t result, bool refused)
 {
     if (!standin_recording())
         return;
@@ -65,8 +56,8 @@ static void record(const struct launch *launch, const struct stream *stream, hip
     text_begin(&text);
     text_add(&text, "{\"launch\": {\"kernel\": ");
     text_name(&text, launch->function->code->name);
-    text_add(&text, ", \"call\": \"%s\", \"via\": \"stream\", \"grid\": [%u, %u, %u], \"block\": [%u, %u, %u]",
-             launch->call, grid[0], grid[1], grid[2], block[0], block[1], block[2]);
+    text_add(&text, ", \"call\": \"%s\", \"via\": \"%s\", \"grid\": [%u, %u, %u], \"block\": [%u, %u, %u]",
+             launch->call, launch->node ? "graph" : "stream", grid[0], grid[1], grid[2], block[0], block[1], block[2]);
     text_add(&text, ", \"smem_bytes\": %zu, \"static_bytes\": %d, \"stream\": %u, \"priority\": %d", launch->smem_bytes,
              launch->function->code->static_bytes, stream->id, stream->priority);
     text_add(&text, ", \"attributes\": {%s}, \"parameters\": \"%016llx\"",
@@ -90,18 +81,18 @@ static hipError_t launch_on(struct launch *launch, const void *function, hipStre
     hipError_t result = stream_of(where, &stream);
     if (result != hipSuccess)
         return hip_result(result);
-    result = check(launch);
+    result = launch_check(launch);
     bool refused = result == hipSuccess && standin_refuses_launch((unsigned)launch->smem_bytes);
     if (refused)
         result = hipErrorLaunchOutOfResources;
-    record(launch, stream, result, refused);
+    launch_record(launch, stream, result, refused);
     return hip_result(result);
 }
 
 hipError_t hipModuleLaunchKernel(hipFunction_t f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                                  unsigned bz, unsigned smem, hipStream_t stream, void **parameters, void **extra)
 {
-    struct launch launch = {"hipModuleLaunchKernel", NULL, {gx, gy, gz}, {bx, by, bz}, smem, parameters, extra, false};
+    struct launch launch = {"hipModuleLaunchKernel", NULL, {gx, gy, gz}, {bx, by, bz}, smem, parameters, extra, false, false};
     return launch_on(&launch, f, stream);
 }
 
@@ -110,7 +101,7 @@ hipError_t hipModuleLaunchCooperativeKernel(hipFunction_t f, unsigned gx, unsign
                                             void **parameters)
 {
     struct launch launch = {
-        "hipModuleLaunchCooperativeKernel", NULL, {gx, gy, gz}, {bx, by, bz}, smem, parameters, NULL, true};
+        "hipModuleLaunchCooperativeKernel", NULL, {gx, gy, gz}, {bx, by, bz}, smem, parameters, NULL, true, false};
     return launch_on(&launch, f, stream);
 }
 
@@ -123,7 +114,7 @@ hipError_t hipExtModuleLaunchKernel(hipFunction_t f, uint32_t tx, uint32_t ty, u
     if (!bx || !by || !bz || tx % bx || ty % by || tz % bz)
         return hip_result(hipErrorInvalidValue);
     struct launch launch = {
-        "hipExtModuleLaunchKernel", NULL, {tx / bx, ty / by, tz / bz}, {bx, by, bz}, smem, parameters, extra, false};
+        "hipExtModuleLaunchKernel", NULL, {tx / bx, ty / by, tz / bz}, {bx, by, bz}, smem, parameters, extra, false, false};
     return launch_on(&launch, f, stream);
 }
 
@@ -132,7 +123,7 @@ static hipError_t launch_host(const char *call, const void *host, dim3 grid, dim
 {
     const struct function *function = registered_function(host);
     struct launch launch = {call, NULL, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z},
-                            smem, parameters, NULL, cooperative};
+                            smem, parameters, NULL, cooperative, false};
     return function ? launch_on(&launch, function, stream) : hip_result(hipErrorInvalidDeviceFunction);
 }
 
@@ -163,6 +154,7 @@ hipError_t hipDrvLaunchKernelEx(const HIP_LAUNCH_CONFIG *config, hipFunction_t f
                             config->sharedMemBytes,
                             parameters,
                             extra,
+                            false,
                             false};
     for (unsigned i = 0; i < config->numAttrs; i++)
         launch.cooperative |= config->attrs[i].id == hipLaunchAttributeCooperative && config->attrs[i].val.cooperative;

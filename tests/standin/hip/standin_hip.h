@@ -8,7 +8,7 @@
 
 #include "recorder.h"
 
-enum tag { TAG_MODULE = 0x6d778001, TAG_FUNCTION, TAG_STREAM, TAG_EVENT };
+enum tag { TAG_MODULE = 0x6d778001, TAG_FUNCTION, TAG_STREAM, TAG_EVENT, TAG_GRAPH, TAG_NODE, TAG_EXEC };
 
 struct parameter { unsigned offset, size; };
 
@@ -42,6 +42,16 @@ struct stream {
     int priority;
 };
 
+struct launch {
+    const char *call;
+    const struct function *function;
+    unsigned grid[3], block[3];
+    size_t smem_bytes;
+    void **parameters, **extra;
+    bool cooperative;
+    bool node;  // of a graph
+};
+
 hipError_t hip_result(hipError_t result);  // remembers an error for hipGetLastError
 bool hip_ready(void);
 const char *hip_arch(void);
@@ -53,6 +63,8 @@ hipError_t module_load(struct module **out, const void *data);
 struct function *module_find(const struct module *module, const char *name);
 struct function *registered_function(const void *host);  // null: not registered
 int occupancy_blocks(const struct function *function, int threads, size_t smem_bytes);
+hipError_t launch_check(const struct launch *launch);
+void launch_record(const struct launch *launch, const struct stream *stream, hipError_t result, bool refused);
 hipError_t stream_of(hipStream_t handle, const struct stream **out);
 
 #endif

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from makeway.act.cuda.backend import Session
 from makeway.act.cuda.copies import HeldStreams
@@ -112,6 +112,18 @@ def _join(main: Any, streams: Sequence[Any]) -> None:
         main.wait_stream(stream)
 
 
+def captured(torch: Any, run: Callable[[], None]) -> Any:
+    """What `run` launches as a torch.cuda.CUDAGraph: everything joins the current stream, as a capture must.
+
+    Errors are those of this thread's calls: NCCL's watchdog queries events on another one meanwhile (PyTorch,
+    torch/cuda/graphs.py, `capture_error_mode`).
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        run()
+    return graph
+
+
 def timed_ns(torch: Any, run: Callable[[], None]) -> float:
     """Device time of what `run` launches, from events around it on the current stream."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -146,8 +158,12 @@ def collective(
             return lambda: dist.all_gather_into_tensor(received, sent, group=group, async_op=True)
         case "all-to-all":
             return lambda: dist.all_to_all_single(received, sent, group=group, async_op=True)
+        case "reduce-scatter":
+            return lambda: dist.reduce_scatter_tensor(received, sent, group=group, async_op=True)
+        case "send-recv":
+            raise UnsupportedError("a loop on a GPU runs collectives of all ranks, not send-recv")
         case _:
-            raise UnsupportedError(f"a loop on a GPU runs all-reduce, all-gather or all-to-all, not {kind}")
+            assert_never(kind)
 
 
 def copied(

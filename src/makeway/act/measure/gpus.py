@@ -11,6 +11,7 @@ from makeway.act.measure.simulated import simulated_workload
 from makeway.act.measure.variants import COMM, COMPUTE, OVERLAP, SEQUENTIAL, Controls, Variant, controlled_variants
 from makeway.decide.planning.planner import plan as make_plan
 from makeway.model.presets import PresetOptions
+from makeway.values.collective import ADDING
 from makeway.values.control import Chunks, CommBlocks, CommPriority, CopyEngine, LaunchOrder, SmPartition
 from makeway.values.device import Device
 from makeway.values.errors import InputError, UnsupportedError
@@ -51,7 +52,7 @@ def planner_variants(job: Job, device: Device, ranks: int) -> tuple[Variant, ...
 
 def candidate_variants(workload: str, *, wide: bool) -> tuple[Variant, ...]:
     """What planning tries by itself; `wide` adds pairs of controls. An error for workloads that are not a pair."""
-    copies = pair_collective(workload) != "all-reduce"  # copy engines cannot add
+    copies = pair_collective(workload) not in ADDING  # copy engines cannot add
     singles: list[Controls] = [(CommPriority(),), (CommBlocks(8),), (Chunks(2),)]
     if workload.startswith("conccl"):  # its collectives wait for no GEMM
         singles.insert(0, (LaunchOrder(),))

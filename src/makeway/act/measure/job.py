@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from makeway.act.measure.link import Rate
 from makeway.act.measure.names import family
@@ -17,6 +18,9 @@ Tile = tuple[int, int, int]  # M, N, K
 DEFAULT_TIMEOUT_S = 10.0
 GPUS = ("cuda", "rocm")  # that ranks run on
 _SIM = "sim:"
+GemmKernel = Literal["triton", "torch"]
+NumberType = Literal["fp32", "tf32", "bf16", "fp8"]
+
 _TRAINING_STEPS = 2  # a step is a whole training step
 _PUBLISHED_STEPS = 10  # as the preset of arXiv 2606.09200 has
 _CPU_STEPS = 4
@@ -41,6 +45,9 @@ class Job:
     grids: tuple[Grid, ...] = ()
     tiles: tuple[Tile, ...] = ()
     library: str | None = None  # of simulated collectives
+    kernel: GemmKernel = "triton"  # that multiplies on a GPU: our own, or what torch calls
+    number_type: NumberType | None = None  # of the GEMM's operands on a GPU
+    cuda_graph: bool = False  # each round on a GPU is one captured graph
     repeats: int = 10
     warmup: int = 2
     trial_rounds: int = 4
@@ -85,6 +92,19 @@ class Job:
             raise InputError(f"--device starts planning on real ranks; {self.on} names its device already")
         if self.ranks is not None:
             check_ranks(self.ranks)
+        self._check_gemm()
+
+    def _check_gemm(self) -> None:
+        if self.on not in GPUS:
+            if self.cuda_graph:
+                why = "nothing is launched" if self.simulated else "Gloo's collectives run on the host's cores"
+                raise InputError(f"--cuda-graph captures what GPUs run; on {self.on} {why}. Use --on cuda or rocm")
+            if self.kernel != "triton" or self.number_type is not None:
+                raise InputError(f"--kernel and --type are of GEMMs on a GPU, not on {self.on}; use --on cuda or rocm")
+        if self.kernel == "triton" and self.number_type in ("bf16", "fp8"):
+            raise InputError(f"our own kernel multiplies fp32 and tf32, not {self.number_type}; add --kernel torch")
+        if self.kernel == "torch" and (self.grids or self.tiles):
+            raise InputError("--grid and --tile are of our own kernel; with --kernel torch the library chooses them")
 
     def _check_numbers(self) -> None:
         limits = {"repeats": 1, "warmup": 0, "steps": 1, "in_flight": 1, "trial_rounds": 2}

@@ -16,6 +16,7 @@ _OWN: dict[str, tuple[Family, str]] = {
     "gemm-ar": ("pair", "GEMM beside the all-reduce of the one before, about equally long"),
     "gemm-ag": ("pair", "GEMM beside the all-gather of the one before, about equally long"),
     "gemm-a2a": ("pair", "GEMM beside the all-to-all of the one before, about equally long"),
+    "gemm-rs": ("pair", "GEMM beside the reduce-scatter of the one before, about equally long"),
     "ddp": ("training", "a small transformer under DistributedDataParallel"),
     "fsdp2": ("training", "a small transformer under fully_shard"),
     "tp": ("parallel", "tensor-parallel layers, two micro-batches in turn, all-reduce"),
@@ -25,6 +26,7 @@ _PAIR_COLLECTIVES: dict[str, CollectiveKind] = {
     "gemm-ar": "all-reduce",
     "gemm-ag": "all-gather",
     "gemm-a2a": "all-to-all",
+    "gemm-rs": "reduce-scatter",
 }
 _ANY_DEVICE = "A100-SXM4-80GB"  # shapes and sizes of a preset are the same for every device
 _PUBLISHED = tuple(name for name in preset_names() if name.startswith(("cb-", "mb-", "conccl-")))

@@ -37,7 +37,11 @@ _ONE_RUN = (
     "clocks and hosts do not vary in it"
 )
 # Pairs that `makeway bench` has and the presets do not: the example pair with another collective.
-_PAIRS: dict[str, CollectiveKind] = {"gemm-ag": "all-gather", "gemm-a2a": "all-to-all"}
+_PAIRS: dict[str, CollectiveKind] = {
+    "gemm-ag": "all-gather",
+    "gemm-a2a": "all-to-all",
+    "gemm-rs": "reduce-scatter",
+}
 _EXAMPLE_PAIR = "gemm-ar"
 # What a bench on real ranks trains small, simulated at the size of a real layer.
 _LAYERS = {"ddp": "ddp-llama-7b", "fsdp2": "fsdp-llama-7b", "tp": "tp-llama-70b", "ep": "ep-moe"}

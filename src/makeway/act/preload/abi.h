@@ -36,17 +36,20 @@ enum {
     MW_NO_CARVE_OUT = -1,
     MW_MOST_SHARED = 100,
     MW_HIP_MAX_DYNAMIC_BYTES = 8,
+    MW_NODE_KERNEL = 0, /* type of a graph node */
+};
+
+union mw_attribute_value { /* CUlaunchAttributeValue */
+    int32_t number;
+    uint32_t sides[3]; /* of a cluster */
+    char bytes[64];
+    uint64_t aligned;
 };
 
 struct mw_attribute { /* CUlaunchAttribute */
     uint32_t id;
     uint32_t gap;
-    union {
-        int32_t number;
-        uint32_t sides[3]; /* of a cluster */
-        char bytes[64];
-        uint64_t aligned;
-    } value;
+    union mw_attribute_value value;
 };
 
 struct mw_config { /* CUlaunchConfig */
@@ -58,6 +61,28 @@ struct mw_config { /* CUlaunchConfig */
     uint32_t attribute_count;
 };
 
+struct mw_kernel_node { /* CUDA_KERNEL_NODE_PARAMS_v2; version 1 ends before `kernel` */
+    void *function;
+    uint32_t grid[3];
+    uint32_t block[3];
+    uint32_t smem_bytes;
+    void **parameters;
+    void **extra;
+    void *kernel; /* where there is no function */
+    void *context;
+};
+
+struct mw_node { /* CUgraphNodeParams */
+    uint32_t type;
+    int32_t reserved[3];
+    union {
+        struct mw_kernel_node kernel;
+        int64_t others[29];
+    };
+    int64_t end;
+};
+
+_Static_assert(sizeof(struct mw_kernel_node) == 72 && sizeof(struct mw_node) == 256, "CUgraphNodeParams");
 _Static_assert(sizeof(struct mw_attribute) == 72, "CUlaunchAttribute is an id and 64 bytes of value");
 _Static_assert(sizeof(struct mw_config) == 56, "CUlaunchConfig");
 
@@ -91,6 +116,17 @@ typedef mw_result (*mw_load)(void **, const void *);
 typedef mw_result (*mw_load_ex)(void **, const void *, uint32_t, void *, void **);
 typedef mw_result (*mw_load_library)(void **, const void *, void *, void **, uint32_t, void *, void **, uint32_t);
 
+typedef mw_result (*mw_add_kernel_node)(void **, void *, void *const *, size_t, const void *);
+typedef mw_result (*mw_get_kernel_node)(void *, struct mw_kernel_node *);
+typedef mw_result (*mw_set_kernel_node)(void *, const void *);
+typedef mw_result (*mw_set_exec_kernel)(void *, void *, const void *);
+typedef mw_result (*mw_add_node)(void **, void *, void *const *, size_t, struct mw_node *);
+typedef mw_result (*mw_add_node_v2)(void **, void *, void *const *, const void *, size_t, struct mw_node *);
+typedef mw_result (*mw_set_node)(void *, struct mw_node *);
+typedef mw_result (*mw_set_exec_node)(void *, void *, struct mw_node *);
+typedef mw_result (*mw_get_node_attribute)(void *, uint32_t, union mw_attribute_value *);
+typedef mw_result (*mw_set_node_attribute)(void *, uint32_t, const union mw_attribute_value *);
+
 typedef mw_result (*mw_get_kernel)(void **, void *, const char *);
 typedef mw_result (*mw_get_kernels)(void **, uint32_t, void *);
 
@@ -120,6 +156,29 @@ struct mw_hip_config { /* hipLaunchConfig_t; HIP_LAUNCH_CONFIG is laid out as mw
     uint32_t attribute_count;
 };
 
+struct mw_hip_kernel_node { /* hipKernelNodeParams */
+    struct mw_dim3 block;
+    void **extra;
+    void *function;
+    struct mw_dim3 grid;
+    void **parameters;
+    uint32_t smem_bytes;
+};
+
+struct mw_hip_node { /* hipGraphNodeParams */
+    uint32_t type;
+    int32_t reserved[3];
+    union {
+        struct mw_hip_kernel_node kernel;
+        int64_t others[29];
+    };
+    int64_t end;
+};
+
+typedef mw_result (*mw_hip_get_kernel_node)(void *, struct mw_hip_kernel_node *);
+typedef mw_result (*mw_hip_add_node)(void **, void *, void *const *, size_t, struct mw_hip_node *);
+typedef mw_result (*mw_hip_set_node)(void *, struct mw_hip_node *);
+typedef mw_result (*mw_hip_set_exec_node)(void *, void *, struct mw_hip_node *);
 typedef mw_result (*mw_hip_host_launch_ex)(const struct mw_hip_config *, const void *, void **);
 typedef mw_result (*mw_hip_hcc_launch)(void *, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, size_t, void *,
                                        void **, void **, void *, void *);

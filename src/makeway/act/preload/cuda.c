@@ -12,8 +12,7 @@ enum { MOST_ATTRIBUTES = 32 };
 static const char SAYS_OWN_PRIORITY[] = "the program set a priority itself";
 static const char SAYS_ATTRIBUTES[] = "too many launch attributes to add one";
 
-/* A changed launch was refused and then repeated unchanged: the refusal is ours only if the repeat succeeded. */
-static mw_result settled(struct kernel *kernel, const char *what, uint32_t epoch, mw_result refusal, mw_result repeat) {
+mw_result cuda_settled(struct kernel *kernel, const char *what, uint32_t epoch, mw_result refusal, mw_result repeat) {
     if (repeat != MW_SUCCESS) {
         receipts_count(kernel->slot, PLAIN);
     } else if (epoch != atomic_load(&shim_epoch)) { /* the program changed the limit during this launch */
@@ -64,27 +63,24 @@ APART mw_result raise_ex(struct kernel *kernel, mw_launch_ex real, const struct 
 
 /* By default the driver need not configure all the shared memory that an SM has, so the room that a pad leaves may not
  * exist. A padded launch asks for all of it, unless the program has a preference. */
-APART mw_result launch_carved(struct kernel *kernel, mw_launch_ex real, const struct mw_config *padded, void *function,
-                              void **parameters, void **extra) {
-    static struct mw_attribute alone = {.id = MW_ATTRIBUTE_CARVE_OUT, .value.number = MW_MOST_SHARED};
-    struct mw_attribute attributes[MOST_ATTRIBUTES];
-    struct mw_config carved = *padded;
-    if (padded->attribute_count) {
-        extend(&carved, attributes, padded, MW_ATTRIBUTE_CARVE_OUT, MW_MOST_SHARED);
-    } else {
-        carved.attributes = &alone;
-        carved.attribute_count = 1;
-    }
-    mw_result result = real(&carved, function, parameters, extra);
-    if (!UNLIKELY(refused(result)))
-        return result;
-    mw_result without = real(padded, function, parameters, extra);
+static struct mw_attribute most_shared = {.id = MW_ATTRIBUTE_CARVE_OUT, .value.number = MW_MOST_SHARED};
+
+mw_result cuda_uncarved(struct kernel *kernel, mw_result refusal, mw_result without) {
     if (without == MW_SUCCESS) {
         atomic_store(&kernel->carves, false);
         receipts_note("the driver refused a carve-out (error %d): beside padded blocks there may be less room than planned",
-                      result);
+                      refusal);
     }
     return without;
+}
+
+static mw_result launch_carved(struct kernel *kernel, mw_launch_ex real, const struct mw_config *padded, void *function,
+                               void **parameters, void **extra) {
+    struct mw_attribute attributes[MOST_ATTRIBUTES];
+    struct mw_config carved;
+    extend(&carved, attributes, padded, MW_ATTRIBUTE_CARVE_OUT, MW_MOST_SHARED);
+    mw_result result = real(&carved, function, parameters, extra);
+    return UNLIKELY(refused(result)) ? cuda_uncarved(kernel, result, real(padded, function, parameters, extra)) : result;
 }
 
 APART mw_result pad_ex(struct kernel *kernel, mw_launch_ex real, const struct mw_config *config, void *function,
@@ -100,9 +96,8 @@ APART mw_result pad_ex(struct kernel *kernel, mw_launch_ex real, const struct mw
     mw_result result = carve ? launch_carved(kernel, real, &padded, function, parameters, extra)
                              : real(&padded, function, parameters, extra);
     if (UNLIKELY(refused(result)))
-        return settled(kernel, "a padded launch", epoch, result, real(config, function, parameters, extra));
-    receipts_bytes(kernel->slot, config->smem_bytes, padded.smem_bytes);
-    receipts_count(kernel->slot, PADDED);
+        return cuda_settled(kernel, "a padded launch", epoch, result, real(config, function, parameters, extra));
+    receipts_padded(kernel->slot, config->smem_bytes, padded.smem_bytes);
     return result;
 }
 
@@ -134,7 +129,7 @@ HOT mw_result launch_ex(int symbol, const struct mw_config *config, void *functi
             mw_result result = raise_ex(kernel, real, config, function, parameters, extra, &refusal);
             if (!refused(result))
                 return result;
-            return settled(kernel, "a priority", epoch, refusal, real(config, function, parameters, extra));
+            return cuda_settled(kernel, "a priority", epoch, refusal, real(config, function, parameters, extra));
         }
         break;
     case SKIP:
@@ -159,25 +154,45 @@ mw_result cuLaunchKernelEx_ptsz(const struct mw_config *config, void *function, 
 
 #define AS_CONFIG {.grid = {gx, gy, gz}, .block = {bx, by, bz}, .smem_bytes = smem, .stream = stream}
 
+/* A padded launch that the driver did not take: once more without a carve-out, then as the program asked. */
+APART mw_result pad_less(struct kernel *kernel, mw_launch real, struct mw_config *config, mw_launch_ex ex, uint32_t asked,
+                         uint32_t epoch, mw_result result, void *function, void **parameters, void **extra) {
+    uint32_t given = config->smem_bytes;
+    const uint32_t *grid = config->grid, *block = config->block;
+#define WITH(bytes) \
+    real(function, grid[0], grid[1], grid[2], block[0], block[1], block[2], bytes, config->stream, parameters, extra)
+    if (refused(result) && ex) {
+        config->attribute_count = 0;
+        result = cuda_uncarved(kernel, result, ex(config, function, parameters, extra));
+    }
+    if (refused(result))
+        return cuda_settled(kernel, "a padded launch", epoch, result, WITH(asked));
+    receipts_padded(kernel->slot, asked, given);
+    return result;
+#undef WITH
+}
+
 /* A carve-out is an attribute, which only cuLaunchKernelEx takes. */
 HOT mw_result pad(struct kernel *kernel, mw_launch real, int ex_symbol, void *function, DIMENSIONS, uint32_t smem,
                   void *stream, void **parameters, void **extra) {
     struct mw_config config = AS_CONFIG;
     uint32_t epoch = atomic_load_explicit(&shim_epoch, memory_order_relaxed), given = smem;
-    if (!cuda_pad(kernel, &config, (struct wishes){0}, &given))
+    if (UNLIKELY(!cuda_pad_again(kernel, &config, 0, &given)) &&
+        !cuda_pad(kernel, &config, (struct wishes){0}, &given))
         return real(AS_ASKED);
-    mw_launch_ex ex = REAL(mw_launch_ex, ex_symbol);
+    mw_launch_ex ex = NULL;
     mw_result result;
-    if (ex && atomic_load_explicit(&kernel->carves, memory_order_relaxed)) {
-        config.smem_bytes = given;
-        result = launch_carved(kernel, ex, &config, function, parameters, extra);
+    config.smem_bytes = given;
+    if (atomic_load_explicit(&kernel->carves, memory_order_relaxed) && (ex = REAL(mw_launch_ex, ex_symbol))) {
+        config.attributes = &most_shared;
+        config.attribute_count = 1;
+        result = ex(&config, function, parameters, extra);
     } else {
         result = real(function, gx, gy, gz, bx, by, bz, given, stream, parameters, extra);
     }
-    if (UNLIKELY(refused(result)))
-        return settled(kernel, "a padded launch", epoch, result, real(AS_ASKED));
-    receipts_bytes(kernel->slot, smem, given);
-    receipts_count(kernel->slot, PADDED);
+    if (UNLIKELY(result != MW_SUCCESS))
+        return pad_less(kernel, real, &config, ex, smem, epoch, result, function, parameters, extra);
+    receipts_padded(kernel->slot, smem, given);
     return result;
 }
 
@@ -192,7 +207,7 @@ APART mw_result raise_plain(struct kernel *kernel, mw_launch real, int ex_symbol
         return real(AS_ASKED);
     }
     mw_result result = raise_ex(kernel, ex, &config, function, parameters, extra, &refusal);
-    return refused(result) ? settled(kernel, "a priority", epoch, refusal, real(AS_ASKED)) : result;
+    return refused(result) ? cuda_settled(kernel, "a priority", epoch, refusal, real(AS_ASKED)) : result;
 }
 
 HOT mw_result launch(int symbol, int ex_symbol, void *function, DIMENSIONS, uint32_t smem, void *stream,
@@ -246,7 +261,7 @@ static mw_result launch_cooperative(int symbol, int ex_symbol, void *function, D
         mw_result refusal, result = raise_ex(kernel, ex, &config, function, parameters, NULL, &refusal);
         if (!refused(result))
             return result;
-        return settled(kernel, "a priority", epoch, refusal,
+        return cuda_settled(kernel, "a priority", epoch, refusal,
                        real(function, gx, gy, gz, bx, by, bz, smem, stream, parameters));
     }
     if (kernel && action == LEAVE)

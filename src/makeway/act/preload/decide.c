@@ -179,6 +179,7 @@ enum { ALLOWED = 0, OVER_ITS_OWN = -1 };
 
 static int set_limit(struct kernel *kernel, uint32_t bytes) {
     mw_result result = MW_NOT_FOUND;
+    atomic_store(&kernel->easy, 0);
     if (kernel->handle) {
         /* Not cuFuncSetAttribute: it would permanently override what the program sets on the CUkernel. */
         mw_kernel_set set = REAL(mw_kernel_set, KERNEL_SET);
@@ -255,6 +256,18 @@ static bool allowed(struct kernel *kernel, uint32_t mode, uint32_t asked, uint32
     return result == ALLOWED;
 }
 
+/* Remembers which launches need no look at any limit, until a limit changes. */
+static void ease(struct kernel *kernel, bool fits) {
+    pthread_mutex_lock(&shim_limits);
+    uint32_t limit = atomic_load(&kernel->limit), raised = atomic_load(&kernel->raised), own = atomic_load(&kernel->own);
+    uint32_t most = raised < limit ? raised : limit, value = fits ? 0 : kernel->value;
+    bool plain = current(kernel) && !atomic_load(&kernel->mode) && most >= value && (!fits || most == limit);
+    uint32_t below = most - value < own ? most - value + 1 : own + 1;
+    if (plain && below <= 1u << BYTES_BITS)
+        atomic_store(&kernel->easy, (uint64_t)atomic_load(&kernel->epoch) << 32 | below);
+    pthread_mutex_unlock(&shim_limits);
+}
+
 /* The most dynamic shared memory in a mode: with a mode the function's own limit does not count. */
 static uint32_t limit_in(const struct kernel *kernel, uint32_t mode) {
     if (mode == MW_SMEM_PORTABLE)
@@ -289,16 +302,6 @@ static uint32_t fitting(const struct kernel *kernel, uint32_t threads, uint32_t 
     return bytes > most ? most : (uint32_t)bytes;
 }
 
-/* A cached answer to "what would a pad do to launches of this shape?": the shape, whether whole clusters still fit, and the
- * grid that fills the device exactly without the pad (0: the pad takes no block off an SM). */
-enum { BYTES_BITS = 18, CLUSTER_BITS = 4, GRID_BITS = 24, MOST_THREADS = 2048 };
-static const uint64_t KNOWN = 1, WHOLE = 2;
-
-static uint64_t shape_of(uint32_t threads, uint32_t asked, uint32_t cluster) {
-    uint64_t shape = (uint64_t)threads << BYTES_BITS | asked;
-    return (shape << CLUSTER_BITS | cluster) << (GRID_BITS + 2) | KNOWN;
-}
-
 static uint64_t ask_shape(const struct kernel *kernel, const struct mw_config *config, uint32_t threads, uint32_t given,
                           uint32_t cluster) {
     mw_clusters clusters = REAL(mw_clusters, ACTIVE_CLUSTERS);
@@ -311,16 +314,15 @@ static uint64_t ask_shape(const struct kernel *kernel, const struct mw_config *c
     int plain = resident(function, threads, config->smem_bytes), crowd = 0;
     if (resident(function, threads, given) < plain)
         crowd = plain * (int)kernel->sms;
-    return shape_of(threads, config->smem_bytes, cluster) | (whole > 0 ? WHOLE : 0) | (uint64_t)crowd << 2;
+    return shape_of(threads, config->smem_bytes, cluster) | (whole > 0 ? SHAPE_WHOLE : 0) | (uint64_t)crowd << 2;
 }
 
 static uint64_t know_shape(struct kernel *kernel, const struct mw_config *config, uint32_t threads, uint32_t given,
                            uint32_t cluster) {
     uint64_t shape = shape_of(threads, config->smem_bytes, cluster);
-    uint64_t other = ~(((1ull << GRID_BITS) - 1) << 2 | WHOLE);
-    _Atomic uint64_t *place = &kernel->shapes[(threads / 32 + config->smem_bytes / 128 + cluster) % SHAPES];
+    _Atomic uint64_t *place = shape_place(kernel, threads, config->smem_bytes, cluster);
     uint64_t known = atomic_load_explicit(place, memory_order_relaxed);
-    if (UNLIKELY((known & other) != shape)) {
+    if (UNLIKELY((known & ~SHAPE_ANSWER) != shape)) {
         known = ask_shape(kernel, config, threads, given, cluster);
         atomic_store_explicit(place, known, memory_order_relaxed);
     }
@@ -339,7 +341,7 @@ static bool stands(struct kernel *kernel, const struct mw_config *config, struct
         return true; /* no driver takes such a launch */
     uint64_t known = know_shape(kernel, config, threads, given, cluster);
     uint64_t crowd = known >> 2 & ((1u << GRID_BITS) - 1);
-    if (UNLIKELY(!(known & WHOLE))) {
+    if (UNLIKELY(!(known & SHAPE_WHOLE))) {
         kernels_skip(kernel, SAID_CLUSTER, "with the pad no whole cluster would fit");
         return false;
     }
@@ -371,7 +373,7 @@ static bool fit(struct kernel *kernel, uint32_t mode, uint32_t threads, uint32_t
     return allowed(kernel, mode, asked, *given);
 }
 
-bool cuda_pad(struct kernel *kernel, const struct mw_config *config, struct wishes wishes, uint32_t *given) {
+static bool pad_carefully(struct kernel *kernel, const struct mw_config *config, struct wishes wishes, uint32_t *given) {
     uint32_t threads = config->block[0] * config->block[1] * config->block[2], asked = config->smem_bytes;
     if (UNLIKELY(wishes.cooperative)) {
         kernels_skip(kernel, SAID_COOPERATIVE, SAYS_COOPERATIVE);
@@ -393,6 +395,16 @@ bool cuda_pad(struct kernel *kernel, const struct mw_config *config, struct wish
     }
     *given = (uint32_t)wanted;
     return allowed(kernel, mode, asked, *given) && stands(kernel, config, wishes, threads, *given);
+}
+
+bool cuda_pad(struct kernel *kernel, const struct mw_config *config, struct wishes wishes, uint32_t *given) {
+    if (!wishes.mode && !wishes.cooperative && cuda_pad_again(kernel, config, wishes.cluster, given))
+        return true;
+    if (!pad_carefully(kernel, config, wishes, given))
+        return false;
+    if (UNLIKELY(!cuda_is_easy(kernel, config->smem_bytes)))
+        ease(kernel, atomic_load(&kernel->action) == FIT);
+    return true;
 }
 
 bool cuda_would_pad(struct kernel *kernel, uint32_t threads, uint32_t asked, uint32_t *given) {

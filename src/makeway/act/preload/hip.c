@@ -1,35 +1,8 @@
 /* The HIP counterpart: pads dynamic LDS. HIP launches take no priority; the stream decides. */
-#include "shim.h"
+#include "hip_driver.h"
 
 #include <stdio.h>
 #include <string.h>
-
-enum hip_symbol {
-    MODULE_LAUNCH,
-    EXT_MODULE_LAUNCH,
-    HOST_LAUNCH,
-    HOST_EXT_LAUNCH,
-    HOST_LAUNCH_SPT,
-    HCC_LAUNCH,
-    EX_LAUNCH,
-    HOST_EX_LAUNCH,
-    MODULE_COOPERATIVE,
-    HOST_COOPERATIVE,
-    MODULE_UNLOAD,
-    ADDRESS,
-    NAME,
-    HOST_NAME,
-    FUNCTION_GET,
-    HOST_GET,
-    ACTIVE,
-    HOST_ACTIVE,
-    HIP_SYMBOLS
-};
-
-#define REAL(type, symbol) ((type)real_of(&hip, symbol))
-#define DIMENSIONS uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz
-
-static const char SAYS_COOPERATIVE[] = "a cooperative launch: with a pad its blocks might not all fit at once";
 
 /* --- decisions ----------------------------------------------------------------------------- */
 
@@ -78,7 +51,7 @@ static struct kernel *learn(void *function, bool host) {
     return kernels_add(&made);
 }
 
-static struct kernel *kernel_of(const void *function, bool host) {
+struct kernel *hip_kernel(const void *function, bool host) {
     struct kernel *kernel = kernels_find((void *)function, NULL);
     if (kernel && atomic_load_explicit(&kernel->generation, memory_order_acquire) ==
                       atomic_load_explicit(&shim_generation, memory_order_relaxed))
@@ -132,8 +105,7 @@ static bool pad(struct kernel *kernel, uint32_t threads, size_t asked, size_t *g
     return false;
 }
 
-/* Whether to launch with `given` bytes; if not, the launch is already counted. */
-static bool padded(struct kernel *kernel, uint64_t threads, size_t asked, size_t *given) {
+bool hip_padded(struct kernel *kernel, uint64_t threads, size_t asked, size_t *given) {
     switch (kernel ? atomic_load_explicit(&kernel->action, memory_order_relaxed) : LEAVE) {
     case PAD:
     case FIT:
@@ -148,17 +120,16 @@ static bool padded(struct kernel *kernel, uint64_t threads, size_t asked, size_t
     }
 }
 
-static mw_result settled(struct kernel *kernel, mw_result refusal, mw_result repeat) {
+mw_result hip_settled(struct kernel *kernel, const char *what, mw_result refusal, mw_result repeat) {
     if (repeat == MW_SUCCESS)
-        kernels_drop(kernel, "a padded launch", refusal);
+        kernels_drop(kernel, what, refusal);
     else
         receipts_count(kernel->slot, PLAIN);
     return repeat;
 }
 
-static mw_result counted(const struct kernel *kernel, size_t asked, size_t given, mw_result result) {
-    receipts_bytes(kernel->slot, (uint32_t)asked, (uint32_t)given);
-    receipts_count(kernel->slot, PADDED);
+mw_result hip_counted(const struct kernel *kernel, size_t asked, size_t given, mw_result result) {
+    receipts_padded(kernel->slot, (uint32_t)asked, (uint32_t)given);
     return result;
 }
 
@@ -167,12 +138,13 @@ static mw_result counted(const struct kernel *kernel, size_t asked, size_t given
     type real = REAL(type, symbol);                                                    \
     if (!real)                                                                         \
         return MW_NOT_FOUND;                                                           \
-    struct kernel *kernel = kernel_of(function, host);                                 \
+    struct kernel *kernel = hip_kernel(function, host);                                \
     size_t given;                                                                      \
-    if (!padded(kernel, threads, smem, &given))                                        \
+    if (!hip_padded(kernel, threads, smem, &given))                                    \
         return CALL(smem);                                                             \
     mw_result result = CALL(given);                                                    \
-    return refused(result) ? settled(kernel, result, CALL(smem)) : counted(kernel, smem, given, result)
+    return refused(result) ? hip_settled(kernel, "a padded launch", result, CALL(smem)) \
+                           : hip_counted(kernel, smem, given, result)
 
 /* --- what programs call -------------------------------------------------------------------- */
 
@@ -220,7 +192,7 @@ EXPORT mw_result hipHccModuleLaunchKernel(void *function, DIMENSIONS, size_t sme
 #undef CALL
 }
 
-static void count_cooperative(struct kernel *kernel) {
+void hip_count_cooperative(struct kernel *kernel) {
     if (kernel && atomic_load(&kernel->action) == LEAVE)
         receipts_count(kernel->slot, PLAIN);
     else if (kernel)
@@ -232,7 +204,7 @@ EXPORT mw_result hipModuleLaunchCooperativeKernel(void *function, DIMENSIONS, ui
     mw_launch_cooperative real = REAL(mw_launch_cooperative, MODULE_COOPERATIVE);
     if (!real)
         return MW_NOT_FOUND;
-    count_cooperative(kernel_of(function, false));
+    hip_count_cooperative(hip_kernel(function, false));
     return real(function, gx, gy, gz, bx, by, bz, smem, stream, parameters);
 }
 
@@ -243,7 +215,7 @@ EXPORT mw_result hipLaunchCooperativeKernel(const void *function, struct mw_dim3
     mw_hip_host_cooperative real = REAL(mw_hip_host_cooperative, HOST_COOPERATIVE);
     if (!real)
         return MW_NOT_FOUND;
-    count_cooperative(kernel_of(function, true));
+    hip_count_cooperative(hip_kernel(function, true));
     return real(function, grid, block, arguments, smem, stream);
 }
 
@@ -259,7 +231,7 @@ EXPORT mw_result hipDrvLaunchKernelEx(const struct mw_config *config, void *func
     if (!plain || !config)
         return plain ? plain(config, function, parameters, extra) : MW_NOT_FOUND;
     if (together(config->attributes, config->attribute_count)) {
-        count_cooperative(kernel_of(function, false));
+        hip_count_cooperative(hip_kernel(function, false));
         return plain(config, function, parameters, extra);
     }
     struct mw_config changed = *config;
@@ -274,7 +246,7 @@ EXPORT mw_result hipLaunchKernelExC(const struct mw_hip_config *config, const vo
     if (!plain || !config)
         return plain ? plain(config, function, arguments) : MW_NOT_FOUND;
     if (together(config->attributes, config->attribute_count)) {
-        count_cooperative(kernel_of(function, true));
+        hip_count_cooperative(hip_kernel(function, true));
         return plain(config, function, arguments);
     }
     struct mw_hip_config changed = *config;
@@ -318,6 +290,17 @@ static const struct symbol symbols[HIP_SYMBOLS] = {
     REPLACED(HOST_COOPERATIVE, hipLaunchCooperativeKernel),
     REPLACED(MODULE_UNLOAD, hipModuleUnload),
     REPLACED(ADDRESS, hipGetProcAddress),
+    REPLACED(ADD_KERNEL, hipGraphAddKernelNode),
+    REPLACED(SET_KERNEL, hipGraphKernelNodeSetParams),
+    REPLACED(SET_EXEC_KERNEL, hipGraphExecKernelNodeSetParams),
+    REPLACED(ADD_NODE, hipGraphAddNode),
+    REPLACED(SET_NODE, hipGraphNodeSetParams),
+    REPLACED(SET_EXEC_NODE, hipGraphExecNodeSetParams),
+    REPLACED(NODE_SET_ATTRIBUTE, hipGraphKernelNodeSetAttribute),
+    REPLACED(GRAPH_DESTROY, hipGraphDestroy),
+    REPLACED(NODE_DESTROY, hipGraphDestroyNode),
+    CALLED(NODE_GET, "hipGraphKernelNodeGetParams"),
+    CALLED(NODE_GET_ATTRIBUTE, "hipGraphKernelNodeGetAttribute"),
     CALLED(NAME, "hipKernelNameRef"),
     CALLED(HOST_NAME, "hipKernelNameRefByPtr"),
     CALLED(FUNCTION_GET, "hipFuncGetAttribute"),

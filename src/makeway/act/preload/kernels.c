@@ -3,30 +3,17 @@
 
 #include <stdlib.h>
 
-enum { TABLE = 1 << 14, MOST = TABLE / 4 * 3, CHUNK = 256 };
+enum { MOST = KERNELS / 4 * 3, CHUNK = 256 };
 
 _Atomic uint32_t shim_generation, shim_epoch;
 /* Recursive: a tracer between us and the driver may launch kernels while it changes a limit. */
 pthread_mutex_t shim_limits = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-static _Atomic(struct kernel *) table[TABLE];
+_Atomic(struct kernel *) kernels_table[KERNELS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t used;
 static struct kernel *chunk;
 static uint32_t chunk_left;
-
-static uint32_t place_of(const void *function, const void *context) {
-    uint64_t key = (uint64_t)(uintptr_t)function ^ (uint64_t)(uintptr_t)context << 1;
-    return (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 40) & (TABLE - 1);
-}
-
-struct kernel *kernels_find(void *function, void *context) {
-    for (uint32_t at = place_of(function, context);; at = (at + 1) & (TABLE - 1)) {
-        struct kernel *kernel = atomic_load_explicit(&table[at], memory_order_acquire);
-        if (!kernel || (kernel->function == function && kernel->context == context))
-            return kernel;
-    }
-}
 
 static struct kernel *copy_of(const struct kernel *made) {
     if (!chunk_left) {
@@ -53,6 +40,7 @@ static bool renew(struct kernel *kernel, const struct kernel *made) {
     atomic_store(&kernel->limit, atomic_load(&made->limit));
     atomic_store(&kernel->epoch, atomic_load(&made->epoch));
     atomic_store(&kernel->mode, atomic_load(&made->mode));
+    atomic_store(&kernel->easy, 0);
     atomic_store(&kernel->fitted, 0);
     for (int at = 0; at < SHAPES; at++)
         atomic_store(&kernel->shapes[at], 0);
@@ -61,18 +49,18 @@ static bool renew(struct kernel *kernel, const struct kernel *made) {
 }
 
 static struct kernel *add_locked(const struct kernel *made) {
-    uint32_t at = place_of(made->function, made->context), stale = TABLE;
+    uint32_t at = kernels_place(made->function, made->context), stale = KERNELS;
     uint32_t generation = atomic_load(&made->generation);
     struct kernel *there;
-    while ((there = atomic_load_explicit(&table[at], memory_order_relaxed)) &&
+    while ((there = atomic_load_explicit(&kernels_table[at], memory_order_relaxed)) &&
            (there->function != made->function || there->context != made->context)) {
-        if (stale == TABLE && atomic_load(&there->generation) != generation)
+        if (stale == KERNELS && atomic_load(&there->generation) != generation)
             stale = at;
-        at = (at + 1) & (TABLE - 1);
+        at = (at + 1) & (KERNELS - 1);
     }
     if (there && (atomic_load(&there->generation) == generation || renew(there, made)))
         return there; /* another thread may have been faster */
-    if (!there && used >= MOST && stale == TABLE)
+    if (!there && used >= MOST && stale == KERNELS)
         return NULL;
     struct kernel *kernel = copy_of(made);
     if (!kernel)
@@ -81,7 +69,7 @@ static struct kernel *add_locked(const struct kernel *made) {
         at = stale; /* its kernel was unloaded, or will be met again */
     else
         used += !there;
-    atomic_store_explicit(&table[at], kernel, memory_order_release);
+    atomic_store_explicit(&kernels_table[at], kernel, memory_order_release);
     return kernel;
 }
 
@@ -96,12 +84,12 @@ struct kernel *kernels_add(const struct kernel *made) {
 
 /* --- CUkernel handles -------------------------------------------------------------------- */
 
-static _Atomic(void *) handles[TABLE];
+static _Atomic(void *) handles[KERNELS];
 static _Atomic uint32_t marked;
 
 static _Atomic(void *) *handle_place(void *handle) {
-    uint32_t at = place_of(handle, NULL);
-    for (int tries = 0; tries < TABLE / 2; tries++, at = (at + 1) & (TABLE - 1)) {
+    uint32_t at = kernels_place(handle, NULL);
+    for (int tries = 0; tries < KERNELS / 2; tries++, at = (at + 1) & (KERNELS - 1)) {
         void *there = atomic_load_explicit(&handles[at], memory_order_relaxed);
         if (!there || there == handle)
             return &handles[at];
@@ -120,9 +108,9 @@ void kernels_mark_handle(void *handle) {
 
 void kernels_unloaded(void) {
     atomic_fetch_add(&shim_generation, 1);
-    if (atomic_load(&marked) < TABLE / 2)
+    if (atomic_load(&marked) < KERNELS / 2)
         return;
-    for (int at = 0; at < TABLE; at++) /* a live handle without its mark is asked about in both ways */
+    for (int at = 0; at < KERNELS; at++) /* a live handle without its mark is asked about in both ways */
         atomic_store_explicit(&handles[at], NULL, memory_order_relaxed);
     atomic_store(&marked, 0);
 }

@@ -24,15 +24,6 @@ struct header {
     char reserved[32];
 };
 
-struct slot {
-    _Atomic uint64_t counts[OUTCOMES];
-    _Atomic uint64_t bytes; /* last padded launch: requested << 32 | given; comm: largest grid << 32 | last grid */
-    uint32_t name;          /* a text */
-    uint32_t comm;
-    _Atomic uint32_t reasons; /* list of texts */
-    uint32_t hash;
-};
-
 struct text {
     uint32_t next;
     uint32_t length;
@@ -50,6 +41,7 @@ _Static_assert(sizeof(struct file) == FILE_BYTES, "receipts.py");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct file *) current;
+_Atomic(struct slot *) receipts_slots;
 static struct file *parents; /* after fork: holds the names of the slots that the child inherited */
 static char directory[4096];
 static int32_t rank = NO_RANK;
@@ -101,17 +93,22 @@ static struct file *open_locked(void) {
         copy_names(file, parents);
     memcpy(file->header.magic, "MKWRCPTS", 8);
     atomic_store_explicit(&current, file, memory_order_release);
+    atomic_store_explicit(&receipts_slots, file->slot, memory_order_release);
     return file;
 }
 
 static struct file *opened(void) {
     struct file *file = atomic_load_explicit(&current, memory_order_acquire);
-    if (__builtin_expect(file != NULL, 1))
+    if (file)
         return file;
     pthread_mutex_lock(&lock);
     file = open_locked();
     pthread_mutex_unlock(&lock);
     return file;
+}
+
+struct slot *receipts_open(void) {
+    return opened()->slot;
 }
 
 void receipts_before_fork(void) {
@@ -123,6 +120,7 @@ void receipts_after_fork(bool child) {
     if (child && file) {
         parents = file; /* stays mapped: the parent's threads do not exist here */
         atomic_store(&current, NULL);
+        atomic_store(&receipts_slots, NULL);
     }
     pthread_mutex_unlock(&lock);
 }
@@ -219,21 +217,10 @@ uint32_t receipts_slot(const char *kernel, bool comm) {
     return slot;
 }
 
-void receipts_count(uint32_t slot, enum outcome outcome) {
-    atomic_fetch_add_explicit(&opened()->slot[slot].counts[outcome], 1, memory_order_relaxed);
-}
-
 void receipts_grid(uint32_t slot, uint32_t blocks) {
-    _Atomic uint64_t *grids = &opened()->slot[slot].bytes;
+    _Atomic uint64_t *grids = &receipts_at(slot)->bytes;
     uint64_t before = atomic_load_explicit(grids, memory_order_relaxed), most = before >> 32;
     uint64_t both = (most > blocks ? most : blocks) << 32 | blocks;
     if (before != both)
         atomic_store_explicit(grids, both, memory_order_relaxed);
-}
-
-void receipts_bytes(uint32_t slot, uint32_t asked, uint32_t given) {
-    _Atomic uint64_t *bytes = &opened()->slot[slot].bytes;
-    uint64_t both = (uint64_t)asked << 32 | given;
-    if (atomic_load_explicit(bytes, memory_order_relaxed) != both)
-        atomic_store_explicit(bytes, both, memory_order_relaxed);
 }

@@ -2,11 +2,23 @@
 #ifndef MAKEWAY_RECEIPTS_H
 #define MAKEWAY_RECEIPTS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum outcome { PLAIN, PADDED, REFUSED, SKIPPED, PRIORITISED, OUTCOMES };
 enum { NO_SLOT = 0 }; /* counts kernels that did not fit in the table, together */
+
+/* What is counted of one kernel; receipts.py reads this layout. */
+struct slot {
+    _Atomic uint64_t counts[OUTCOMES];
+    _Atomic uint64_t bytes; /* last padded launch: requested << 32 | given; comm: largest grid << 32 | last grid */
+    uint32_t name;          /* a text */
+    uint32_t comm;
+    _Atomic uint32_t reasons; /* list of texts */
+    uint32_t hash;
+};
 
 /* Remember where to write before the program can change its environment. */
 void receipts_capture(const char *directory, const char *rank);
@@ -14,8 +26,26 @@ void receipts_capture(const char *directory, const char *rank);
 /* The slot of a kernel, created on first use. */
 uint32_t receipts_slot(const char *kernel, bool comm);
 
-void receipts_count(uint32_t slot, enum outcome outcome);
-void receipts_bytes(uint32_t slot, uint32_t asked, uint32_t given);
+extern _Atomic(struct slot *) receipts_slots; /* NULL until the first count of this process */
+struct slot *receipts_open(void);
+
+static inline struct slot *receipts_at(uint32_t slot) {
+    struct slot *slots = atomic_load_explicit(&receipts_slots, memory_order_acquire);
+    return (__builtin_expect(slots != NULL, 1) ? slots : receipts_open()) + slot;
+}
+
+static inline void receipts_count(uint32_t slot, enum outcome outcome) {
+    atomic_fetch_add_explicit(&receipts_at(slot)->counts[outcome], 1, memory_order_relaxed);
+}
+
+static inline void receipts_padded(uint32_t slot, uint32_t asked, uint32_t given) {
+    struct slot *own = receipts_at(slot);
+    uint64_t both = (uint64_t)asked << 32 | given;
+    if (atomic_load_explicit(&own->bytes, memory_order_relaxed) != both)
+        atomic_store_explicit(&own->bytes, both, memory_order_relaxed);
+    atomic_fetch_add_explicit(&own->counts[PADDED], 1, memory_order_relaxed);
+}
+
 void receipts_grid(uint32_t slot, uint32_t blocks); /* of a communication kernel, which is never padded */
 
 /* Why a kernel was skipped or refused; equal texts are stored once. */

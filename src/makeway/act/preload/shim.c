@@ -62,6 +62,7 @@ bool shim_on(void) {
 static void before_fork(void) {
     symbols_before_fork();
     kernels_before_fork();
+    nodes_before_fork();
     code_before_fork();
     receipts_before_fork();
 }
@@ -69,6 +70,7 @@ static void before_fork(void) {
 static void after_fork_parent(void) {
     receipts_after_fork(false);
     code_after_fork();
+    nodes_after_fork();
     kernels_after_fork(false);
     symbols_after_fork();
 }
@@ -76,6 +78,7 @@ static void after_fork_parent(void) {
 static void after_fork_child(void) {
     receipts_after_fork(true);
     code_after_fork();
+    nodes_after_fork();
     kernels_after_fork(true);
     symbols_after_fork();
 }

@@ -23,7 +23,7 @@ bool shim_on(void); /* there is a usable rules file */
 
 /* --- real functions (symbols.c) ------------------------------------------------------------ */
 
-enum { MOST_SYMBOLS = 64 };
+enum { MOST_SYMBOLS = 96 };
 
 struct symbol {
     const char *name;
@@ -88,6 +88,7 @@ struct kernel {
     _Atomic uint32_t raised;     /* the current limit */
     _Atomic uint32_t mode;       /* of shared memory, as the program set it; 0: `raised` counts */
     _Atomic bool carves;         /* padded launches ask for the largest shared memory */
+    _Atomic uint64_t easy;       /* epoch << 32 | bytes: a launch that asks for fewer is within all limits (decide.c) */
     _Atomic uint64_t fitted;     /* threads << 32 | dynamic bytes that keep the wanted residency */
     _Atomic uint64_t shapes[SHAPES]; /* what a pad does to launches of these shapes (decide.c) */
 };
@@ -96,7 +97,21 @@ extern _Atomic uint32_t shim_generation; /* counts unloads: a handle may name an
 extern _Atomic uint32_t shim_epoch;      /* counts the program's own changes of limits */
 extern pthread_mutex_t shim_limits;      /* held while a kernel's limit is changed */
 
-struct kernel *kernels_find(void *function, void *context);
+enum { KERNELS = 1 << 14 }; /* places in the table */
+extern _Atomic(struct kernel *) kernels_table[KERNELS];
+
+static inline uint32_t kernels_place(const void *function, const void *context) {
+    uint64_t key = (uint64_t)(uintptr_t)function ^ (uint64_t)(uintptr_t)context << 1;
+    return (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 40) & (KERNELS - 1);
+}
+
+static inline struct kernel *kernels_find(void *function, void *context) {
+    for (uint32_t at = kernels_place(function, context);; at = (at + 1) & (KERNELS - 1)) {
+        struct kernel *kernel = atomic_load_explicit(&kernels_table[at], memory_order_acquire);
+        if (!kernel || (kernel->function == function && kernel->context == context))
+            return kernel;
+    }
+}
 
 /* Puts a copy of `made` in the table, replacing a stale entry for the same handle. NULL when the table is full. */
 struct kernel *kernels_add(const struct kernel *made);
@@ -135,6 +150,21 @@ static inline bool refused(mw_result result) {
 }
 
 void shim_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* --- nodes of hand-built graphs (nodes.c) --------------------------------------------------- */
+
+struct padded_node {
+    void *node, *function;
+    uint32_t asked, given;
+};
+
+void nodes_remember(struct padded_node padded);
+struct padded_node nodes_find(const void *node); /* all zero: not padded, or forgotten */
+
+/* Handles of a graph that is gone may soon name other nodes, and nobody says which were in it. */
+void nodes_forget(void);
+void nodes_before_fork(void);
+void nodes_after_fork(void);
 
 /* --- code objects (code.c) ----------------------------------------------------------------- */
 

@@ -16,7 +16,7 @@ from typing import Any, assert_never
 
 from makeway.act.cuda.backend import CudaBackend, Session
 from makeway.act.cuda.machine import require
-from makeway.act.cuda.overlap import Loop, run_comm, run_compute, run_overlapped, run_sequential, timed_ns
+from makeway.act.cuda.overlap import Loop, captured, run_comm, run_compute, run_overlapped, run_sequential, timed_ns
 from makeway.act.measure.job import Job
 from makeway.act.measure.outcome import Bench
 from makeway.act.measure.ranks.gpu_pairs import Buffers, GpuPairs, Multiply
@@ -35,13 +35,16 @@ from makeway.act.measure.ranks.world import World, meet
 from makeway.act.measure.variants import BASELINES, PLANNED, Variant, measured_as, rotated
 from makeway.act.rocm.backend import RocmBackend
 from makeway.act.triton.config import GemmConfig
-from makeway.values.control import Chunks, Control, LaunchOrder
+from makeway.values.control import Chunks, Control, CopyEngine, LaunchOrder, SmPartition
 from makeway.values.errors import UnsupportedError
 from makeway.values.receipt import Receipt
 
 MakeBackend = Callable[[GemmConfig], CudaBackend]
 
 NOT_PROVED = "the bench on GPUs has not yet been run on hardware by its authors: check its figures against a profiler's"
+GRAPHS_NOTE = (
+    "each round is one CUDA graph, captured once and replayed; no spans, since no event inside one can be read"
+)
 CARRIERS = {"cuda": "torch on CUDA", "rocm": "torch on ROCm"}
 
 
@@ -95,6 +98,7 @@ class _Ready:
     loop: Loop
     buffers: Buffers
     pieces: int
+    graph: Any | None = None  # one round, captured
 
     def run(self, torch: Any, loop: Loop) -> None:
         match self.variant.mode:
@@ -122,12 +126,17 @@ class GpuHarness:
     ready: dict[str, _Ready] = field(default_factory=dict)
     samples: dict[str, Samples] = field(default_factory=dict)
     turn: int = 0
+    graphs: bool = False  # rounds are captured
 
     def refusal(self, variant: Variant) -> str | None:
         """Why a variant cannot be run here, the same on every rank."""
         backend = self.make_backend(self.pairs.config)
         reasons = (backend.refusal(control) for control in _for_backend(variant.controls))
-        mine = self.pairs.refusal(variant.controls) or next((reason for reason in reasons if reason), None)
+        mine = (
+            (graph_refusal(variant.controls) if self.graphs else None)
+            or self.pairs.refusal(variant.controls)
+            or next((reason for reason in reasons if reason), None)
+        )
         return next((reason for reason in self.world.everywhere(mine, str | None) if reason), None)
 
     def enter(self, variant: Variant, stack: ExitStack) -> None:
@@ -178,7 +187,20 @@ class GpuHarness:
                     [turn.wrong for turn in turns],
                 )
 
+    def capture(self) -> None:
+        """Capture one round of every variant, after a round that was not: compilation and set-up cannot be captured.
+
+        A collective call, since communicators are set up by their first collective.
+        """
+        for name, ready in self.ready.items():
+            self.pairs.prepare(ready.buffers, ready.variant.mode)
+            self.world.barrier()
+            graph = captured(self.torch, lambda ready=ready: ready.run(self.torch, ready.loop))  # type: ignore[misc]
+            self.ready[name] = replace(ready, graph=graph)
+
     def _measured(self, ready: _Ready) -> _Turn:
+        if ready.graph is not None:
+            return self._replayed(ready, ready.graph)
         mode = ready.variant.mode
         copies = ready.session is not None and ready.session.copy_engine
         events = EventSpans(self.torch, "copy" if copies else "comm")
@@ -197,10 +219,30 @@ class GpuHarness:
         self.samples[ready.variant.name].spans = spans
         return _Turn(device_ns, self.pairs.wrong(ready.buffers, mode, ready.pieces), span_overlap_rate(spans))
 
+    def _replayed(self, ready: _Ready, graph: Any) -> _Turn:
+        """A round from its graph: events inside one cannot be read, so there are no spans."""
+        self.pairs.prepare(ready.buffers, ready.variant.mode)
+        self.torch.cuda.synchronize()
+        self.world.barrier()
+        device_ns = timed_ns(self.torch, graph.replay)
+        return _Turn(device_ns, self.pairs.wrong(ready.buffers, ready.variant.mode, ready.pieces), None)
+
 
 def _for_backend(controls: Sequence[Control]) -> list[Control]:
     """Controls of the device; pieces and order are the loop's own."""
     return [control for control in controls if not isinstance(control, Chunks | LaunchOrder)]
+
+
+def graph_refusal(controls: Sequence[Control]) -> str | None:
+    """Why a variant cannot be captured in a graph; None when it can."""
+    for control in controls:
+        if isinstance(control, CopyEngine):
+            return (
+                "copies between peers meet by counters that differ from round to round; a graph would repeat the first"
+            )
+        if isinstance(control, SmPartition):
+            return "whether a graph keeps the green contexts of the streams it was captured from is not documented"
+    return None
 
 
 def _by_variant(ranks: list[dict[str, _Turn]] | None) -> Iterator[tuple[str, list[_Turn]]]:
@@ -224,13 +266,16 @@ def run_gpu_job(
     make = make_backend or backend_of(job.on)
     arch = make(GemmConfig()).machine.arch or ""
     pairs = gpu_pairs(torch, job, world, arch, multiply or _triton_gemm())
-    harness = GpuHarness(torch, world, pairs, make, CARRIERS[job.on])
-    notes = [pairs.description, NOT_PROVED, SPANS_NOTE]
+    harness = GpuHarness(torch, world, pairs, make, CARRIERS[job.on], graphs=job.cuda_graph)
+    notes = [pairs.description, NOT_PROVED, GRAPHS_NOTE if job.cuda_graph else SPANS_NOTE]
     with ExitStack() as stack:
         names = _entered(harness, job.variants, stack, notes)
         candidates = _entered(harness, job.candidates, stack, notes)
         report("warming up")
         harness.rounds(list(harness.ready), max(job.warmup, 1))  # the first launch compiles the GEMM
+        if job.cuda_graph:
+            report("capturing graphs")
+            harness.capture()
         forget(harness.samples)
         reason = None
         if candidates:

@@ -2,8 +2,8 @@
 
 Collective i follows GEMM i and later GEMMs run beside it; of conccl-* the two are independent. A round thus has a first
 GEMM and a last collective that nothing runs beside, where the same workload on CPU ranks is one stretch of a longer
-pipeline. Elements have 4 bytes and hold small whole numbers: sums are exact in fp32, and products of such numbers are
-in tf32 too, so that results are compared bit by bit with torch.mm's.
+pipeline. Elements of results have 4 bytes and hold small whole numbers: sums are exact in fp32, and products of such
+numbers are in tf32, bf16 and fp8 too, so that results are compared bit by bit with torch.mm's in fp32.
 """
 
 from __future__ import annotations
@@ -16,14 +16,23 @@ from typing import Any
 
 from makeway.act.cuda.backend import Session
 from makeway.act.cuda.copies import HeldStreams
+from makeway.act.cuda.library_gemm import LibraryGemm
 from makeway.act.cuda.machine import symmetric_memory
 from makeway.act.cuda.overlap import Handle, Loop, collective, copied
-from makeway.act.measure.ranks.pairs import VERSIONS, PairShape, cut, exchanged, transfer_sides
+from makeway.act.measure.ranks.pairs import (
+    VERSIONS,
+    PairShape,
+    cut,
+    exchanged,
+    received_rows,
+    scattered,
+    transfer_sides,
+)
 from makeway.act.measure.ranks.rounds import Peers
 from makeway.act.measure.variants import Mode
 from makeway.act.triton.config import GemmConfig
-from makeway.values.collective import Collective
-from makeway.values.control import Chunks, Control, CopyEngine
+from makeway.values.collective import ADDING, Collective
+from makeway.values.control import Chunks, Control, CopyEngine, SmemPad, TileChoice
 from makeway.values.units import format_bytes
 
 Multiply = Callable[[Any, Any, GemmConfig, Any], object]  # a, b, how, out
@@ -52,6 +61,7 @@ class GpuPairs:
     steps: int
     config: GemmConfig  # without controls
     multiply: Multiply
+    library: LibraryGemm | None = None  # what multiplies where it is not our own kernel
     in_flight: int = 1
     dependent: bool = True  # collective i waits for GEMM i
     seed: int = 0
@@ -64,16 +74,22 @@ class GpuPairs:
 
     def __post_init__(self) -> None:
         self._held = HeldStreams(self.torch)
-        self._left, self._right = self._operands(self.peers.rank)
+        left, right = self._operands(self.peers.rank)
+        if self.library is not None:
+            left, right = [self.library.left(matrix) for matrix in left], self.library.right(right)
+        self._left, self._right = left, right
         self._plain = self._made(self._empty)
 
     @property
     def description(self) -> str:
         shape, tile = self.shape, "x".join(map(str, self.config.tile))
         blocks = "x".join(map(str, self.config.blocks(shape.m, shape.n)))
+        kernel = f"in {self.config.dtype} by our own kernel (tile {tile}, {blocks} blocks)"
+        if self.library is not None:
+            kernel = self.library.description
         return (
-            f"GEMM {shape.m}x{shape.n}x{shape.k} in {self.config.dtype} by our own kernel (tile {tile}, {blocks} "
-            f"blocks) beside {shape.kind} of {format_bytes(shape.size_bytes)} in fp32"
+            f"GEMM {shape.m}x{shape.n}x{shape.k} {kernel} beside {shape.kind} of {format_bytes(shape.size_bytes)} "
+            "in fp32"
         )
 
     @property
@@ -86,8 +102,10 @@ class GpuPairs:
         """Why these controls cannot be used with this pair; None when they can."""
         pieces = _pieces(controls)
         copies = any(isinstance(control, CopyEngine) for control in controls)
-        if copies and self.shape.kind == "all-reduce":
-            return "copy engines cannot add, which an all-reduce does"
+        if self.library is not None and any(isinstance(control, SmemPad | TileChoice) for control in controls):
+            return "pads and tiles are of makeway's own kernel; `makeway run` pads the library's"
+        if copies and self.shape.kind in ADDING:
+            return f"copy engines cannot add, which a collective of this kind ({self.shape.kind}) does"
         if copies and pieces > 1:
             return "copies between peers are not cut into pieces; drop one of the two"
         for rows in (self.shape.m, self._plain.sent[0].shape[0]):
@@ -175,7 +193,7 @@ class GpuPairs:
         return max((step for step in range(self.steps) if step % lanes == lane), default=None)
 
     def _product(self, version: int) -> Any:
-        return self._remembered(("product", version), lambda: self.torch.mm(self._left[version], self._right))
+        return self._remembered(("product", version), lambda: self._product_of(self.peers.rank, version))
 
     def _expected(self, step: int, lane: int, pieces: int) -> Any:
         if self.shape.carries_result:
@@ -191,10 +209,12 @@ class GpuPairs:
         return received * float(self.peers.ranks**again)
 
     def _exchanged(self, made_by: Callable[[int], Any], pieces: int) -> Any:
-        """What this rank must receive; an all-reduce holds two ranks' data at a time, not all of it."""
+        """What this rank must receive; a sum holds two ranks' data at a time, not all of it."""
         ranks = range(self.peers.ranks)
-        if self.shape.kind == "all-reduce":
-            return reduce(lambda total, rank: total + made_by(rank), ranks[1:], made_by(0))
+        if self.shape.kind in ADDING:
+            total = reduce(lambda total, rank: total + made_by(rank), ranks[1:], made_by(0))
+            scatters = self.shape.kind == "reduce-scatter"
+            return scattered(total, self.peers.rank, self.peers.ranks, pieces) if scatters else total
         return exchanged(self.shape.kind, [made_by(rank) for rank in ranks], self.peers.rank, pieces)
 
     def _product_of(self, rank: int, version: int) -> Any:
@@ -223,8 +243,10 @@ class GpuPairs:
             sent = [empty(transfer_sides(shape, self.peers.ranks)) for _ in range(lanes)]
         if shape.kind == "all-reduce":
             return Buffers(products=products, sent=sent, received=sent)
-        gathered = self.peers.ranks if shape.kind == "all-gather" else 1
-        received = [self._empty((gathered * buffer.shape[0], buffer.shape[1])) for buffer in sent]
+        received = [
+            self._empty((received_rows(shape.kind, buffer.shape[0], self.peers.ranks), buffer.shape[1]))
+            for buffer in sent
+        ]
         return Buffers(products=products, sent=sent, received=received)
 
     def _empty(self, sides: tuple[int, int]) -> Any:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
+from makeway.act.cuda.library_gemm import library_gemm
 from makeway.act.cuda.overlap import run_comm, run_compute, timed_ns
 from makeway.act.measure.job import Job
 from makeway.act.measure.names import family, pair_collective
 from makeway.act.measure.ranks.gpu_pairs import GpuPairs, Multiply
 from makeway.act.measure.ranks.pairs import PairShape, published_shape, result_shape
 from makeway.act.measure.ranks.rounds import Peers
-from makeway.act.triton.config import OPT1, GemmConfig, GemmType
+from makeway.act.triton.config import OPT1, GemmConfig
 from makeway.values.units import MIB, ceil_to
+
+OwnType = Literal["fp32", "tf32"]  # of our own kernel in a bench
 
 DEFAULT_BYTES = 64 * MIB
 _TRIAL_DEPTH, _LEAST_DEPTH, _MOST_DEPTH, _DEPTH_STEP = 1024, 64, 1 << 16, 64
@@ -22,14 +25,20 @@ _TRIALS = 4
 def gpu_pairs(torch: Any, job: Job, world: Peers, arch: str, multiply: Multiply) -> GpuPairs:
     """The pair of a job, at its published size unless `scale` says otherwise."""
 
+    own_type = gemm_type(job.workload, arch)
+
     def made(shape: PairShape, steps: int) -> GpuPairs:
+        library = None
+        if job.kernel == "torch":
+            library = library_gemm(torch, job.number_type or own_type, arch, n=shape.n, k=shape.k)
         return GpuPairs(
             torch=torch,
             peers=world,
             shape=shape,
             steps=steps,
-            config=GemmConfig(tile=job.tile or OPT1, grid=job.grid, dtype=gemm_type(job.workload, arch)),
-            multiply=multiply,
+            config=GemmConfig(tile=job.tile or OPT1, grid=job.grid, dtype=_own_type(job, own_type)),
+            multiply=library or multiply,
+            library=library,
             in_flight=job.in_flight or 1,
             dependent=not job.workload.startswith("conccl"),
             seed=job.seed,
@@ -44,7 +53,15 @@ def gpu_pairs(torch: Any, job: Job, world: Peers, arch: str, multiply: Multiply)
     return made(result_shape(kind, size, depth, world.ranks), job.round_steps)
 
 
-def gemm_type(workload: str, arch: str) -> GemmType:
+def _own_type(job: Job, usual: OwnType) -> OwnType:
+    match job.number_type:
+        case "fp32" | "tf32":
+            return job.number_type
+        case _:  # the type is the library's
+            return usual
+
+
+def gemm_type(workload: str, arch: str) -> OwnType:
     """fp32 for the loop of arXiv 2606.09200, as the preset has it; else tf32 where the tensor cores multiply it."""
     has_tf32 = arch == "gfx942" or (arch.startswith("sm_") and int(arch.removeprefix("sm_")) >= 80)
     return "tf32" if has_tf32 and not workload.startswith(("cb-", "mb-")) else "fp32"

@@ -83,6 +83,17 @@ def transfer_sides(shape: PairShape, ranks: int) -> tuple[int, int]:
     return shape.size_bytes // gathered // ELEMENT_BYTES // _WIDTH, _WIDTH
 
 
+def received_rows(kind: CollectiveKind, sent: int, ranks: int) -> int:
+    """Rows that a rank receives where it sends so many."""
+    match kind:
+        case "all-gather":
+            return sent * ranks
+        case "reduce-scatter":
+            return sent // ranks
+        case _:
+            return sent
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
     """A GEMM of X x Y blocks on a CPU: as many sequential calls, each for an equal part of the result.
@@ -144,13 +155,14 @@ class Pairs:
 
     def _lanes(self, transport: Transport) -> _Lanes:
         shape, lanes, ranks = self.shape, 2 if self.steady else self.steps, self.world.ranks
-        gathered = ranks if shape.kind == "all-gather" else 1
         products = [transport.buffer(shape.m, shape.n) for _ in range(lanes)]
         sent = products
         if not shape.carries_result:
             sent = [transport.buffer(*transfer_sides(shape, ranks)) for _ in range(lanes)]
         received = [
-            buffer if shape.kind == "all-reduce" else torch.empty(gathered * buffer.shape[0], buffer.shape[1])
+            buffer
+            if shape.kind == "all-reduce"
+            else torch.empty(received_rows(shape.kind, buffer.shape[0], ranks), buffer.shape[1])
             for buffer in sent
         ]
         left, right = self._operands
@@ -288,8 +300,15 @@ def exchanged(kind: CollectiveKind, inputs: list[torch.Tensor], rank: int, piece
     cuts = [[cut(tensor, piece, pieces) for tensor in inputs] for piece in range(pieces)]
     if kind == "all-reduce":
         return torch.stack(inputs).sum(0)
+    if kind == "reduce-scatter":
+        return scattered(torch.stack(inputs).sum(0), rank, len(inputs), pieces)
     if kind == "all-gather":
         return torch.cat([part for piece in cuts for part in piece])
     if kind == "all-to-all":
         return torch.cat([cut(part, rank, len(inputs)) for piece in cuts for part in piece])
     raise NotImplementedError(f"no pair exchanges by {kind}")
+
+
+def scattered(total: torch.Tensor, rank: int, ranks: int, pieces: int) -> torch.Tensor:
+    """The part of a sum that a reduce-scatter in `pieces` pieces leaves with `rank`: its share of each piece."""
+    return torch.cat([cut(cut(total, piece, pieces), rank, ranks) for piece in range(pieces)])
