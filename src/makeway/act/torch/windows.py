@@ -79,19 +79,23 @@ def zero_cta(torch: Any, group: Any, environ: Mapping[str, str]) -> tuple[str | 
 
 def first_window(torch: Any, sizes: tuple[int, ...], dtype: Any, device: Any, group: Any) -> Any:
     """A symmetric window of a group that may have none yet."""
-    module = symmetric_memory(torch)
-    if module is None:
-        raise RuntimeError("this torch has no symmetric memory")
-    module.set_backend("NCCL")  # an error once another kind of symmetric memory was used in this process
+    _symmetric(torch).set_backend("NCCL")  # an error once another kind of symmetric memory was used in this process
     torch.distributed.barrier(group=group)  # a window needs the communicator, which the first collective makes
     return window(torch, sizes, dtype, device, group)
 
 
 def window(torch: Any, sizes: tuple[int, ...], dtype: Any, device: Any, group: Any) -> Any:
     """A further symmetric window; every rank of the group asks for the same in the same order."""
-    module = symmetric_memory(torch)
+    module = _symmetric(torch)
     tensor = module.empty(*sizes, dtype=dtype, device=device)
     module.rendezvous(tensor, group)
     if module.get_backend(device) != "NCCL":
         raise RuntimeError(f"symmetric memory is {module.get_backend(device)}'s, not NCCL's")
     return tensor
+
+
+def _symmetric(torch: Any) -> Any:
+    module = symmetric_memory(torch)
+    if module is None:
+        raise RuntimeError("this torch has no symmetric memory")
+    return module
