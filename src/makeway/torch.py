@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from makeway.act.torch.groups import init_process_group, process_group_options
     from makeway.act.torch.in_force import InForce, overlap
     from makeway.act.torch.kernels import padded, tiled
+    from makeway.act.torch.split import split_all_reduce
     from makeway.act.torch.streams import comm_stream, compute_partition
     from makeway.act.torch.windows import copy_engine_buffer
 
@@ -34,6 +35,7 @@ __all__ = [
     "prepare_fsdp2",
     "process_group_options",
     "shaped_graph",
+    "split_all_reduce",
     "tiled",
 ]
 
@@ -49,6 +51,7 @@ _HOMES = {
     "prepare_fsdp2": "fsdp",
     "process_group_options": "groups",
     "shaped_graph": "graphs",
+    "split_all_reduce": "split",
     "tiled": "kernels",
 }
 

@@ -410,9 +410,43 @@ def test_a_copy_variant_that_no_target_takes_is_noted() -> None:
             assert ("variant and prelaunch are not carried" in entry.note) == noted
 
 
+CLUSTER_KEYS = {
+    "env": "NCCL_CGA_CLUSTER_SIZE",
+    "torch": "options.config.cga_cluster_size",
+    "megatron": "cga_cluster_size",
+    "transformer-engine": "cga_size",
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("made_for", [H100, MI300X])
+def test_a_cluster_is_carried_or_said_to_be_left_out(target: str, made_for: MadeFor) -> None:
+    """Keys: NCCL, src/init.cc; Megatron, get_nccl_options; Transformer Engine, initialize_ub."""
+    plain, clustered = (
+        export(plan_of(CommBlocks(16, cluster), made_for=made_for), target).entries[0] for cluster in (None, 2)
+    )
+    assert bool(plain.refusal) == bool(clustered.refusal)
+    if clustered.refusal:
+        return
+    more = {(key, str(value)) for key, value in clustered.settings if (key, value) not in plain.settings}
+    wanted = {(CLUSTER_KEYS[target], "2")} if target in CLUSTER_KEYS and made_for is H100 else set()
+    assert more == wanted
+    assert ("the cluster is not carried" in clustered.note) == (not wanted)
+    assert "not carried" not in plain.note
+
+
+def test_clusters_are_refused_for_libraries_that_have_none() -> None:
+    [entry] = export(plan_of(CommBlocks(16, 2)), "env", library="nccl-2.15").entries
+    assert "2.16" in entry.refusal
+
+
 def test_variables_are_known_to_the_real_library(libnccl: Path) -> None:
     content = libnccl.read_bytes()
-    plans = [plan_of(*ALL), plan_of(CommBlocks(8), made_for=MadeFor(library="nccl-2.32.3/sendrecv"))]
+    plans = [
+        plan_of(*ALL),
+        plan_of(CommBlocks(8, 2)),
+        plan_of(CommBlocks(8), made_for=MadeFor(library="nccl-2.32.3/sendrecv")),
+    ]
     names = {
         key
         for plan in plans

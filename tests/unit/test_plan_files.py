@@ -43,7 +43,7 @@ controls: dict[str, st.SearchStrategy[Control]] = {
     "tile": st.builds(TileChoice, counts, counts, counts, names),
     "priority": st.just(CommPriority()),
     "comm-first": st.just(LaunchOrder()),
-    "comm-blocks": st.builds(CommBlocks, counts),
+    "comm-blocks": st.builds(CommBlocks, counts, st.none() | st.integers(1, 8)),
     "comm-threads": st.builds(CommThreads, st.integers(32, 1024)),
     "partition": st.builds(SmPartition, counts),
     "copy-engine": st.builds(CopyEngine, st.sampled_from(get_args(DmaVariant)), st.booleans()),

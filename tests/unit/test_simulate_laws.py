@@ -17,8 +17,8 @@ from makeway.model.simulate.predict import Settings, simulate
 from makeway.model.simulate.program import EngineOp, Program, Site
 from makeway.model.simulate.spread import BLOCK_SPREAD, deviations
 from makeway.values.collective import load_footprint
-from makeway.values.control import CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition
-from makeway.values.device import load_device
+from makeway.values.control import CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition
+from makeway.values.device import Device, load_device
 from makeway.values.errors import InputError
 from makeway.values.kernel import KernelResources
 from makeway.values.workload import BlockWork, Measured, Workload, WorkloadBuilder
@@ -371,3 +371,33 @@ def test_collectives_that_starve_each_other_are_reported_as_a_deadlock() -> None
     program = Program(sm=A100.sm, sites=(Site(part=None, gpc=0, sms=10),), ranks=2, ops=ops)
     with pytest.raises(InputError, match="deadlock at"):
         run(program, engine="block")
+
+
+# --- clusters of a collective's blocks ----------------------------------------------------------
+
+
+def _with_cluster(cluster: int | None, device: Device) -> float:
+    """A collective of 16 blocks behind a GEMM whose blocks end at different times."""
+    gemm = KernelResources(threads=256, registers_per_thread=128, smem_bytes=98_304)
+    builder = WorkloadBuilder("pair", ranks=8)
+    builder.kernel("k", gemm, Measured(time_ns=1e6, blocks=1_000))
+    builder.collective("c", "all-reduce", 2**26, "nccl-2.27.5/ring-simple")
+    settings = Settings(engine="block", jitter=0.1, seed=1)
+    return simulate(builder.done(), device, (CommPriority(), CommBlocks(16, cluster)), settings).t_ns
+
+
+def test_a_plan_sets_the_cluster_that_the_library_would_choose_otherwise() -> None:
+    own, four, two, one = (_with_cluster(cluster, H100) for cluster in (None, 4, 2, 1))
+    assert load_footprint("nccl-2.27.5/ring-simple", H100.arch).block.cluster == 4  # type: ignore[union-attr]
+    assert own == four
+    assert len({four, two, one}) == 3
+
+
+def test_a_cluster_that_does_not_divide_the_blocks_is_none() -> None:
+    assert _with_cluster(3, H100) == _with_cluster(1, H100)
+
+
+def test_a_gpu_without_clusters_refuses_them() -> None:
+    assert _with_cluster(1, A100) == _with_cluster(None, A100)
+    with pytest.raises(InputError, match="clusters of 2"):
+        _with_cluster(2, A100)

@@ -13,6 +13,7 @@ from makeway.values.errors import InputError, suggestion
 from makeway.values.units import KIB, check_whole, format_bytes, parse_bytes
 
 DmaVariant = Literal["parallel-copy", "broadcast", "one-engine", "swap"]
+MOST_CLUSTER = 8  # NCCL, src/include/comm.h, NCCL_MAX_CGA_CLUSTER_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,21 @@ class LaunchOrder:
 
 @dataclass(frozen=True, slots=True)
 class CommBlocks:
-    """Blocks (channels, CTAs) of each collective."""
+    """Blocks (channels, CTAs) of each collective, and how many of them must start together.
+
+    A library that forms clusters does so only where `cluster` divides the blocks; 1 lets each block start by itself.
+    """
 
     name: ClassVar[str] = "comm-blocks"
     blocks: int
+    cluster: int | None = None  # None: the library's own
 
     def __post_init__(self) -> None:
         check_whole("blocks", self.blocks, 1)
+        if self.cluster is not None:
+            check_whole("cluster", self.cluster, 1)
+            if self.cluster > MOST_CLUSTER:
+                raise InputError(f"NCCL's clusters have at most {MOST_CLUSTER} blocks, not {self.cluster}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +140,8 @@ def describe(control: Control) -> str:
             return "communication at high priority"
         case LaunchOrder():
             return "communication launched first"
-        case CommBlocks(blocks):
-            return f"{blocks} communication blocks"
+        case CommBlocks(blocks, cluster):
+            return f"{blocks} communication blocks{_in_clusters(cluster)}"
         case CommThreads(threads):
             return f"{threads} threads per communication block"
         case SmPartition(sms):
@@ -145,6 +154,12 @@ def describe(control: Control) -> str:
             assert_never(control)
 
 
+def _in_clusters(cluster: int | None) -> str:
+    if cluster is None:
+        return ""
+    return ", each started by itself" if cluster == 1 else f" in clusters of {cluster}"
+
+
 def _kernels(pattern: str) -> str:
     return "every compute kernel" if pattern == "*" else f"kernels named {pattern}"
 
@@ -154,7 +169,7 @@ _EXAMPLES = {
     "tile": "tile=64x64x32",
     "priority": "priority",
     "comm-first": "comm-first",
-    "comm-blocks": "comm-blocks=16",
+    "comm-blocks": "comm-blocks=16 or comm-blocks=16,cluster=1",
     "comm-threads": "comm-threads=288",
     "partition": "partition=32",
     "copy-engine": "copy-engine or copy-engine=broadcast,prelaunch",
@@ -179,7 +194,8 @@ def parse_control(text: str) -> Control:
         case "comm-first" if not value:
             return LaunchOrder()
         case "comm-blocks":
-            return CommBlocks(_number(value, word))
+            count, comma, cluster = value.partition(",cluster=")
+            return CommBlocks(_number(count, word), _number(cluster, word) if comma else None)
         case "comm-threads":
             return CommThreads(_number(value, word))
         case "partition":
@@ -209,8 +225,8 @@ def control_word(control: Control) -> str:
             return "priority"
         case LaunchOrder():
             return "comm-first"
-        case CommBlocks(blocks):
-            return f"comm-blocks={blocks}"
+        case CommBlocks(blocks, cluster):
+            return f"comm-blocks={blocks}{'' if cluster is None else f',cluster={cluster}'}"
         case CommThreads(threads):
             return f"comm-threads={threads}"
         case SmPartition(sms):

@@ -96,6 +96,8 @@ class CpuBackend:
                 return self._no_priority()
             case CopyEngine():
                 return self._no_copies(control)
+            case CommBlocks(cluster=int(cluster)) if cluster > 1:
+                return "threads start one by one; clusters are for the blocks of a GPU"
             case CommBlocks(blocks):
                 return self._no_copiers(blocks)
             case CommThreads() | SmemPad() | TileChoice():

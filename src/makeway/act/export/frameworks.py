@@ -6,8 +6,9 @@ data/support/torch-module.toml and megatron.toml name the sources.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from makeway.act.export.nccl import too_many_blocks, zero_cta_note
+from makeway.act.export.nccl import AMD_HAS_NO_CLUSTERS, no_clusters, too_many_blocks, zero_cta_note
 from makeway.act.export.values import Entry, Request, SettingValue, Target, setting_word
 from makeway.values.control import CommBlocks, CommPriority, Control, CopyEngine, SmPartition
 
@@ -17,14 +18,20 @@ ZERO_CTA = "NCCL_CTA_POLICY_ZERO"
 def option_settings(control: Control) -> tuple[tuple[str, SettingValue], ...]:
     """The options of torch's NCCL process group that a control sets; none where there is no such option."""
     match control:
-        case CommBlocks(blocks):
-            return (("config.min_ctas", blocks), ("config.max_ctas", blocks))
+        case CommBlocks():
+            return tuple((f"config.{name}", value) for name, value in _communicator(control))
         case CommPriority():
             return (("is_high_priority_stream", True),)
         case CopyEngine():
             return (("config.cta_policy", ZERO_CTA),)
         case _:
             return ()
+
+
+def _communicator(control: CommBlocks) -> tuple[tuple[str, int], ...]:
+    """The blocks of a control as keys of a communicator's configuration, in the words of torch and Megatron."""
+    cluster = (("cga_cluster_size", control.cluster),) if control.cluster else ()
+    return (("min_ctas", control.blocks), ("max_ctas", control.blocks), *cluster)
 
 
 # --- process-group options ---------------------------------------------------------------------
@@ -44,7 +51,14 @@ def _options(control: Control, request: Request, limits: str) -> Entry:
     )
     if isinstance(control, CopyEngine):
         limits = zero_cta_note(control, request.library, limits)
-    return Entry(control=control, settings=settings, note=limits)
+    return _without_amds_clusters(Entry(control=control, settings=settings, note=limits), request)
+
+
+def _without_amds_clusters(entry: Entry, request: Request) -> Entry:
+    if request.library.name != "rccl":
+        return entry
+    settings = tuple(setting for setting in entry.settings if not setting[0].endswith("cga_cluster_size"))
+    return replace(entry, settings=settings, note=entry.note + no_clusters(entry.control, AMD_HAS_NO_CLUSTERS))
 
 
 def _module(carried: tuple[Entry, ...], _: Request) -> str:
@@ -100,7 +114,7 @@ def _group_settings(control: Control, request: Request, limits: str) -> Entry:
         case CommBlocks(blocks):
             if reason := too_many_blocks(blocks, request.library):
                 return Entry(control=control, refusal=reason)
-            return Entry(control=control, settings=(("min_ctas", blocks), ("max_ctas", blocks)), note=limits)
+            return _without_amds_clusters(Entry(control=control, settings=_communicator(control), note=limits), request)
         case CommPriority():
             flag = f"--high-priority-stream-groups {' '.join(request.groups)}"
             note = f"needs a Megatron that reads this key, or {flag}; {limits}"

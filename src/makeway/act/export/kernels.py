@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 
-from makeway.act.export.nccl import own_copies, too_many_blocks
+from makeway.act.export.nccl import no_clusters, own_copies, too_many_blocks
 from makeway.act.export.values import Entry, Request, SettingValue, Target, setting_word
 from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder, SmPartition
 
@@ -18,7 +18,13 @@ from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, Co
 PIPELINE = ("proj_fprop", "fc2_fprop")
 BULK = ("qkv_dgrad", "qkv_wgrad", "fc1_dgrad", "fc1_wgrad")
 RING = ("qkv_fprop", "fc1_fprop", "proj_dgrad", "fc2_dgrad")
-_LAYERS_OF = {"num_sm": PIPELINE + BULK, "set_sm_margin": PIPELINE + BULK, "num_splits": PIPELINE, "use_ce": RING}
+_LAYERS_OF = {
+    "num_sm": PIPELINE + BULK,
+    "cga_size": PIPELINE + BULK,
+    "set_sm_margin": PIPELINE + BULK,
+    "num_splits": PIPELINE,
+    "use_ce": RING,
+}
 MOST_SMS = 32  # NVTE_MAX_SMS of userbuffers.h: flags beyond it belong to something else, and nothing checks
 _METHOD_OF = dict.fromkeys(PIPELINE, "pipeline") | dict.fromkeys(BULK, "bulk") | dict.fromkeys(RING, "ring_exchange")
 
@@ -29,8 +35,8 @@ def _userbuffers(control: Control, request: Request, limits: str) -> Entry:
         case CommBlocks(sms) | SmPartition(sms) if sms > MOST_SMS:
             reason = f"its buffers have flags for {MOST_SMS} SMs (NVTE_MAX_SMS), the plan asks for {sms}"
             return Entry(control=control, refusal=reason)
-        case CommBlocks(blocks):
-            settings = (("num_sm", blocks),)
+        case CommBlocks(blocks, cluster):
+            settings = (("num_sm", blocks), *((("cga_size", cluster),) if cluster else ()))
             if not request.has(SmPartition):  # by default it would also keep these SMs free of GEMMs
                 settings = (*settings, ("set_sm_margin", False))
         case SmPartition(0):
@@ -92,7 +98,8 @@ def _calls(control: Control, request: Request, limits: str) -> Entry:
         case CommBlocks(blocks) if blocks % 2:
             return Entry(control=control, refusal=f"DeepEP takes an even number of SMs, not {blocks}")
         case CommBlocks(blocks):
-            return Entry(control=control, settings=((_COMM_SMS, blocks),), note=limits)
+            note = limits + no_clusters(control, "DeepEP has no setting for it")
+            return Entry(control=control, settings=((_COMM_SMS, blocks),), note=note)
         case SmPartition(comm_sms):
             return _partition_calls(control, comm_sms, request.blocks, limits)
         case CommPriority():
@@ -141,7 +148,8 @@ def _flags(control: Control, request: Request, limits: str) -> Entry:
             if reason := too_many_blocks(blocks, request.library):
                 return Entry(control=control, refusal=reason)
             flags = ("--xla_gpu_nccl_collective_max_nchannels", "--xla_gpu_nccl_p2p_max_nchannels")
-            return Entry(control=control, settings=tuple((flag, blocks) for flag in flags), note=limits)
+            note = limits + no_clusters(control, "XLA has no flag for it; try makeway export --to env")
+            return Entry(control=control, settings=tuple((flag, blocks) for flag in flags), note=note)
         case CommPriority():
             flag = "--xla_gpu_enable_highest_priority_async_stream"
         case LaunchOrder():

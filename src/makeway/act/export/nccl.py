@@ -12,6 +12,7 @@ from makeway.values.control import CommBlocks, CommPriority, CommThreads, Contro
 
 MAX_CTAS = 64
 MAX_CTAS_BEFORE_2_25 = 32
+AMD_HAS_NO_CLUSTERS = "AMD's GPUs have none"
 
 
 def too_many_blocks(blocks: int, library: Library) -> str | None:
@@ -20,6 +21,11 @@ def too_many_blocks(blocks: int, library: Library) -> str | None:
     if library.name == "nccl" and blocks > most:
         return f"this NCCL takes at most {most} blocks, the plan asks for {blocks}"
     return None
+
+
+def no_clusters(control: Control, reason: str) -> str:
+    """The end of a note where the target carries the blocks of a control and not their cluster."""
+    return f"; the cluster is not carried: {reason}" if isinstance(control, CommBlocks) and control.cluster else ""
 
 
 def zero_cta_note(control: CopyEngine, library: Library, limits: str) -> str:
@@ -45,8 +51,8 @@ def _shell(carried: tuple[Entry, ...], _: Request) -> str:
 def _variables(control: Control, request: Request, limits: str) -> Entry:
     library = request.library
     match control:
-        case CommBlocks(blocks):
-            return _block_variables(control, blocks, library, limits)
+        case CommBlocks():
+            return _block_variables(control, library, limits)
         case CommThreads(threads):
             return _thread_variable(control, threads, library, limits)
         case CommPriority():
@@ -61,12 +67,20 @@ def _variables(control: Control, request: Request, limits: str) -> Entry:
             raise AssertionError(f"the support table refuses {control}")
 
 
-def _block_variables(control: Control, blocks: int, library: Library, limits: str) -> Entry:
+def _block_variables(control: CommBlocks, library: Library, limits: str) -> Entry:
+    blocks, cluster = control.blocks, control.cluster
     if reason := too_many_blocks(blocks, library):
         return Entry(control=control, refusal=reason)
+    if cluster and library.before(2, 16):
+        return Entry(control=control, refusal="clusters need NCCL 2.16 or later")
     word = "NCHANNELS" if library.before(2, 17) else "CTAS"
     settings = [(f"NCCL_MIN_{word}", blocks), (f"NCCL_MAX_{word}", blocks)]
     note = limits
+    if library.name == "rccl":
+        note += no_clusters(control, AMD_HAS_NO_CLUSTERS)
+    elif cluster:
+        settings.append(("NCCL_CGA_CLUSTER_SIZE", cluster))
+        note += "; clusters exist from compute capability 9.0 on, and only where they divide the blocks of a launch"
     if library.path == "sendrecv":
         settings += [("NCCL_MIN_P2P_NCHANNELS", blocks), ("NCCL_MAX_P2P_NCHANNELS", blocks)]
         note += "; the two variables for send and receive are NCCL's own, but not in its guide"
@@ -103,6 +117,7 @@ _ANY = -1
 # NCCL itself gives a channel of the simple protocol at least 512 threads x 64 bytes (src/graph/tuning.cc), so
 # smaller calls never use all the channels of a plan.
 BYTES_PER_CHANNEL = 512 * 64
+NO_TUNED_CLUSTERS = "a tuner has no say in it"
 _ALGORITHMS = ("ring", "tree", "nvls", "pat")
 
 
@@ -143,7 +158,7 @@ def _channels(control: Control, request: Request, limits: str) -> Entry:
     smallest = control.blocks * BYTES_PER_CHANNEL // 1024
     note = (
         f"{_plugin_place(request.library)}; {limits}; calls below {smallest} KiB keep NCCL's algorithm and protocol, "
-        "but this plugin leaves them one channel"
+        f"but this plugin leaves them one channel{no_clusters(control, NO_TUNED_CLUSTERS)}"
     )
     return Entry(control=control, settings=(("channels", control.blocks),), note=note)
 

@@ -85,6 +85,15 @@ class Needs:
         """The variables to set."""
         return {variable.name: variable.wanted for variable in self.variables if variable.is_set}
 
+    @property
+    def read_by_nccl(self) -> dict[Control, dict[str, str]]:
+        """The variables that the library itself reads, by the control that sets them."""
+        wanted: dict[Control, dict[str, str]] = {}
+        for variable in self.variables:
+            if variable.is_set and variable.name.startswith("NCCL_"):
+                wanted.setdefault(variable.control, {})[variable.name] = variable.wanted
+        return wanted
+
 
 def needs_of(plan: Plan, environ: Mapping[str, str], *, force: bool = False, platform: Platform | None = None) -> Needs:
     """The variables of `makeway export --to env`, and the controls for launch shim and tuner plugin.

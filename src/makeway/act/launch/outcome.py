@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import get_args
 
 from makeway.act.launch.receipt_file import ProcessReceipts
 from makeway.act.preload.receipts import LaunchReceipts, shim_receipts
+from makeway.act.tuner.nccl_log import NcclLog, Wanted, log_receipts
 from makeway.act.tuner.tally import Tally, tuner_receipts
 from makeway.values.control import CommBlocks, Control, SmemPad
 from makeway.values.plan import Plan
@@ -51,10 +53,13 @@ def outcomes(
     tallies: Sequence[Tally] = (),
     *,
     tuned: Sequence[Control] = (),
+    logs: Sequence[NcclLog] = (),
+    wanted: Wanted = MappingProxyType({}),
 ) -> tuple[Outcome, ...]:
     """One outcome per control, in the plan's order; processes without a rank count only where no process has one.
 
-    `tuned` are the controls for which the program was given the tuner plugin.
+    `tuned` are the controls for which the program was given the tuner plugin; `logs` are NCCL's own, and `wanted` the
+    variables that it should have read.
     """
     rank_of_process = {process.pid: process.rank for process in processes}
     launches = [
@@ -64,6 +69,9 @@ def outcomes(
     tallies = [
         replace(tally, rank=rank_of_process.get(tally.pid)) if tally.rank is None else tally for tally in tallies
     ]
+    rank_of_process |= {process.pid: process.rank for process in launches if process.rank is not None}
+    rank_of_process |= {tally.pid: tally.rank for tally in tallies if tally.rank is not None}
+    logs = [replace(log, rank=rank_of_process.get(log.pid)) for log in logs]
     seen = [process.rank for process in launches]
     seen += [process.rank for process in processes] + [tally.rank for tally in tallies]
     ranks: list[int | None] = [*sorted({rank for rank in seen if rank is not None})] or [None]
@@ -71,6 +79,7 @@ def outcomes(
         (receipt.control, receipt.rank): receipt
         for receipt in (*shim_receipts(plan, launches), *tuner_receipts(plan, tallies, launches))
     }
+    logged = {(receipt.control, receipt.rank): receipt for receipt in log_receipts(wanted, logs)}
     return tuple(
         Outcome(
             control=start.control,
@@ -78,6 +87,7 @@ def outcomes(
                 _best(
                     replace(start, rank=rank),
                     counted.get((start.control, rank)),
+                    logged.get((start.control, rank)),
                     [process for process in processes if process.rank == rank],
                     tuned=start.control in tuned,
                 )
@@ -88,7 +98,14 @@ def outcomes(
     )
 
 
-def _best(start: Receipt, counted: Receipt | None, processes: Sequence[ProcessReceipts], *, tuned: bool) -> Receipt:
+def _best(
+    start: Receipt,
+    counted: Receipt | None,
+    logged: Receipt | None,
+    processes: Sequence[ProcessReceipts],
+    *,
+    tuned: bool,
+) -> Receipt:
     receipts = [] if counted is None else [counted]
     if counted is None or not counted.evidence or not isinstance(start.control, SmemPad | CommBlocks):
         # Where the shim has seen a pad's kernels, or NCCL has asked the plugin, their count stands.
@@ -98,9 +115,19 @@ def _best(start: Receipt, counted: Receipt | None, processes: Sequence[ProcessRe
             for receipt in process.receipts
             if receipt.control == start.control
         ]
+        receipts += [] if logged is None else [logged]
     errors = "; ".join(dict.fromkeys(process.error for process in processes if process.error))
     receipts.append(replace(start, detail=errors or start.detail))
-    return min(receipts, key=lambda receipt: _ORDER.index(receipt.status))
+    best = min(receipts, key=lambda receipt: _ORDER.index(receipt.status))
+    return best if logged is None or best is logged else _with_log(best, logged)
+
+
+def _with_log(receipt: Receipt, logged: Receipt) -> Receipt:
+    """A receipt that NCCL's log adds to; a complaint of NCCL's outweighs what was read back from options."""
+    if logged.status == "no effect" and receipt.carrier in _BY_OPTIONS:
+        return logged
+    detail = f"{receipt.detail}; {logged.detail}"
+    return replace(receipt, detail=detail, evidence=(*receipt.evidence, *logged.evidence))
 
 
 def _unconfirmed(receipt: Receipt) -> Receipt:

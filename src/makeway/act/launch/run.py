@@ -20,6 +20,7 @@ from makeway.act.plans import PlanLike, plan_of
 from makeway.act.preload.receipts import read_receipts
 from makeway.act.private import TemporaryPlace
 from makeway.act.tuner.carry import Tuner, gpu_platform, write_rules
+from makeway.act.tuner.nccl_log import log_variables, read_nccl_logs
 from makeway.act.tuner.tally import read_tallies
 from makeway.read.plan_file import dump_plan
 from makeway.values.control import Control, SmemPad, control_word
@@ -27,7 +28,7 @@ from makeway.values.errors import InputError, MakewayError
 from makeway.values.plan import Plan
 from makeway.values.support import Platform
 
-_RECEIPT_FILES = ("launch-*", "torch-*.json", "steps-*.json", "tuner-*")
+_RECEIPT_FILES = ("launch-*", "torch-*.json", "steps-*.json", "tuner-*", "nccl-*")
 _VERSION_WAIT_S = 20.0
 Warn = Callable[[str], None]
 
@@ -84,12 +85,15 @@ def run(
     """
     plan = plan_of(plan)
     _check_program(command, environ)
-    needs = needs_of(plan, environ, force=force, platform=platform or gpu_platform())
+    platform = platform or gpu_platform()
+    needs = needs_of(plan, environ, force=force, platform=platform)
     rank = rank_of(environ)
     with _receipt_directory(receipts, rank) as directory:
         route, no_shim = _route(plan, needs, directory, warn)
         route = replace(route, tuner=_tuner(plan, needs, directory, warn))
         settings = needs.settings | route.variables(environ)
+        if platform is not None and needs.read_by_nccl:
+            settings |= log_variables(directory, environ, command[0], temporary=receipts is None)
         if at_steps is not None:
             settings |= at_steps.variables(directory, environ)
         launched = with_exports(command, settings, environ, _version)
@@ -102,7 +106,16 @@ def run(
         at_start = receipts_at_start(plan, needs, no_shim=no_shim)
         tallies = read_tallies(directory)
         tuned = needs.tuner_plugin if route.tuner else ()
-        controls = outcomes(plan, at_start, launches, read_receipt_files(directory), tallies, tuned=tuned)
+        controls = outcomes(
+            plan,
+            at_start,
+            launches,
+            read_receipt_files(directory),
+            tallies,
+            tuned=tuned,
+            logs=read_nccl_logs(directory),
+            wanted=needs.read_by_nccl,
+        )
     notes = [note for process in launches for note in process.notes]
     notes += [note for tally in tallies for note in tally.notes]
     notes += [

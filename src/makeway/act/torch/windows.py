@@ -52,7 +52,7 @@ def copy_engine_buffer(
     reason, held = zero_cta(torch, group, environ)
     if reason is None:
         try:
-            return _window(torch, sizes, dtype, device, group), replace(
+            return first_window(torch, sizes, dtype, device, group), replace(
                 held,
                 detail=f"a symmetric window to receive into; {held.detail}; {SPLITS}; {NOT_SEEN}",
                 carrier=receipt.carrier,
@@ -77,14 +77,25 @@ def zero_cta(torch: Any, group: Any, environ: Mapping[str, str]) -> tuple[str | 
     return reason or overriding(control, environ, Library(name="nccl", version=version)), held
 
 
-def _window(torch: Any, sizes: tuple[int, ...], dtype: Any, device: Any, group: Any) -> Any:
-    module = symmetric_memory(torch)
-    if module is None:
-        raise RuntimeError("this torch has no symmetric memory")
-    module.set_backend("NCCL")  # an error once another kind of symmetric memory was used in this process
+def first_window(torch: Any, sizes: tuple[int, ...], dtype: Any, device: Any, group: Any) -> Any:
+    """A symmetric window of a group that may have none yet."""
+    _symmetric(torch).set_backend("NCCL")  # an error once another kind of symmetric memory was used in this process
     torch.distributed.barrier(group=group)  # a window needs the communicator, which the first collective makes
+    return window(torch, sizes, dtype, device, group)
+
+
+def window(torch: Any, sizes: tuple[int, ...], dtype: Any, device: Any, group: Any) -> Any:
+    """A further symmetric window; every rank of the group asks for the same in the same order."""
+    module = _symmetric(torch)
     tensor = module.empty(*sizes, dtype=dtype, device=device)
     module.rendezvous(tensor, group)
     if module.get_backend(device) != "NCCL":
         raise RuntimeError(f"symmetric memory is {module.get_backend(device)}'s, not NCCL's")
     return tensor
+
+
+def _symmetric(torch: Any) -> Any:
+    module = symmetric_memory(torch)
+    if module is None:
+        raise RuntimeError("this torch has no symmetric memory")
+    return module

@@ -325,6 +325,8 @@ class _Compiler:
         blocks = self.blocks.blocks if self.blocks else own_blocks
         if footprint.max_blocks is not None and blocks > footprint.max_blocks:
             raise InputError(f"{op.name}: {blocks} blocks; {footprint.name} has at most {footprint.max_blocks}")
+        if self.blocks and self.blocks.cluster:
+            block = replace(block, cluster=self.blocks.cluster)
         if blocks % block.cluster:
             block = replace(block, cluster=1)  # as NCCL does
         check_launch(self.device, block)
