@@ -4,14 +4,13 @@ torchrun --standalone --nproc-per-node 2 examples/jobs/accelerate_loop.py --step
 """
 
 import argparse
-import hashlib
 import itertools
-import statistics
 import time
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from step_times import report
 
 
 class Classifier(torch.nn.Module):
@@ -51,18 +50,8 @@ def main():
             schedule.step()
             optimizer.zero_grad()
         ended.append(time.perf_counter())
-    report(accelerator.process_index, model, ended)
+    report(accelerator.process_index, model.parameters(), ended)
     accelerator.end_training()
-
-
-def report(rank, model, ended):
-    """One line in one piece; equal weights mean that the same was computed, to the bit."""
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().numpy().tobytes())
-    steps = [after - before for before, after in zip(ended, ended[1:], strict=False)]
-    step_ms = statistics.median(steps[len(steps) // 2 :]) * 1e3
-    print(f"rank {rank}: weights {digest.hexdigest()[:16]}, {step_ms:.2f} ms per step\n", end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@ torchrun --standalone --nproc-per-node 2 examples/jobs/fsdp2_transformer.py --st
 """
 
 import argparse
-import hashlib
-import statistics
 import time
 
 import torch
 import torch.distributed as dist
+from step_times import report
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -54,18 +53,8 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
         ended.append(time.perf_counter())
-    report(dist.get_rank(), model, ended)
+    report(dist.get_rank(), [parameter.to_local() for parameter in model.parameters()], ended)
     dist.destroy_process_group()
-
-
-def report(rank, model, ended):
-    """One line in one piece; equal weights mean that the same was computed, to the bit."""
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.to_local().detach().numpy().tobytes())
-    steps = [after - before for before, after in zip(ended, ended[1:], strict=False)]
-    step_ms = statistics.median(steps[len(steps) // 2 :]) * 1e3
-    print(f"rank {rank}: weights {digest.hexdigest()[:16]}, {step_ms:.2f} ms per step\n", end="", flush=True)
 
 
 if __name__ == "__main__":

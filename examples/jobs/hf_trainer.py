@@ -4,12 +4,11 @@ torchrun --standalone --nproc-per-node 2 examples/jobs/hf_trainer.py --steps 50
 """
 
 import argparse
-import hashlib
-import statistics
 import tempfile
 import time
 
 import torch
+from step_times import report
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 
@@ -59,17 +58,7 @@ def main():
         data = RandomText(sequences=512, length=32, vocabulary=config.vocab_size)
         trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[clock])
         trainer.train()
-    report(arguments.process_index, model, clock.ended)
-
-
-def report(rank, model, ended):
-    """One line in one piece; equal weights mean that the same was computed, to the bit."""
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().numpy().tobytes())
-    steps = [after - before for before, after in zip(ended, ended[1:], strict=False)]
-    step_ms = statistics.median(steps[len(steps) // 2 :]) * 1e3
-    print(f"rank {rank}: weights {digest.hexdigest()[:16]}, {step_ms:.2f} ms per step\n", end="", flush=True)
+    report(arguments.process_index, model.parameters(), clock.ended)
 
 
 if __name__ == "__main__":

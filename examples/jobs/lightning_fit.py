@@ -4,14 +4,13 @@ torchrun --standalone --nproc-per-node 2 examples/jobs/lightning_fit.py --steps 
 """
 
 import argparse
-import hashlib
 import logging
-import statistics
 import time
 import warnings
 
 import lightning
 import torch
+from step_times import report
 
 
 class Classifier(lightning.LightningModule):
@@ -58,17 +57,7 @@ def main():
         enable_model_summary=False,
     )
     trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=64, shuffle=True))
-    report(trainer.global_rank, model, model.ended)
-
-
-def report(rank, model, ended):
-    """One line in one piece; equal weights mean that the same was computed, to the bit."""
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().numpy().tobytes())
-    steps = [after - before for before, after in zip(ended, ended[1:], strict=False)]
-    step_ms = statistics.median(steps[len(steps) // 2 :]) * 1e3
-    print(f"rank {rank}: weights {digest.hexdigest()[:16]}, {step_ms:.2f} ms per step\n", end="", flush=True)
+    report(trainer.global_rank, model.parameters(), model.ended)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@ torchrun --standalone --nproc-per-node 2 examples/jobs/resnet_ddp.py --steps 50
 """
 
 import argparse
-import hashlib
-import statistics
 import time
 
 import torch
 import torch.distributed as dist
+from step_times import report
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from transformers import ResNetConfig, ResNetForImageClassification
@@ -41,18 +40,8 @@ def main():
             ended.append(time.perf_counter())
             if len(ended) == options.steps:
                 break
-    report(dist.get_rank(), model, ended)
+    report(dist.get_rank(), model.parameters(), ended)
     dist.destroy_process_group()
-
-
-def report(rank, model, ended):
-    """One line in one piece; equal weights mean that the same was computed, to the bit."""
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().numpy().tobytes())
-    steps = [after - before for before, after in zip(ended, ended[1:], strict=False)]
-    step_ms = statistics.median(steps[len(steps) // 2 :]) * 1e3
-    print(f"rank {rank}: weights {digest.hexdigest()[:16]}, {step_ms:.2f} ms per step\n", end="", flush=True)
 
 
 if __name__ == "__main__":
