@@ -21,9 +21,8 @@ _MS = 1e6
 _NOT_SHOWN = ("workload", "device", "summary", "routes", "notes", "timelines")  # elsewhere, or not data
 _NO_CARRIER = "nothing that makeway knows"
 _OF_A_ROUTE = ("carrier", "how", "verified", "since", "limits")
-_MEASURE = (
-    "No gain is predicted for ranks of a host: `makeway run --plan FILE --compare -- PROGRAM` measures it in the job."
-)
+_MEASURE = "No gain is predicted for ranks of a host; the job itself shows it."
+_NEXT = "makeway run --plan FILE --compare -- PROGRAM"
 _NUMBERS = "predicted by simulation, not measured"
 _TIMES = ("t_naive_ms", "t_plan_ms", "t_ideal_ms", "t_sequential_ms", "share_of_ideal_naive", "share_of_ideal_plan")
 
@@ -238,9 +237,10 @@ def _host_report(result: HostPlan, arguments: str) -> Report:
         result="plan",
         over=f"makeway plan, {made_for.workload} on {made_for.device}",
         headline=Headline(sentence=verdict, origin="imported", value=result.exposed_ns / _MS, unit="ms"),
-        lead=(Paragraph(text=_MEASURE),),
+        lead=(Paragraph(text=_MEASURE, command=_NEXT),),
         sections=(
             Section(name="plan", title="Plan", blocks=(table, *applied)),
+            Section(name="times", title="Step", blocks=(_step(result),)),
             _rejections(plan, "imported"),
             provenance(arguments, numbers="from the recordings", notes=result.notes),
         ),
@@ -255,6 +255,17 @@ def _host_report(result: HostPlan, arguments: str) -> Report:
         },
         notes=result.notes,
         arguments=arguments,
+    )
+
+
+def _step(result: HostPlan) -> Table:
+    times = (result.step_ns, result.comm_ns, result.exposed_ns)
+    return Table(
+        name="step",
+        caption="A step of the rank with most exposed communication",
+        columns=tuple(Column(title, "number") for title in ("rank", "step ms", "comm ms", "exposed ms")),
+        rows=((number(result.rank, 0), *(number(time_ns, scale=_MS) for time_ns in times)),),
+        origin="imported",
     )
 
 

@@ -1,7 +1,7 @@
-"""Plans for recordings of CPU ranks: what a recording bounds, and nothing that only a measurement can tell.
+"""Plans for recordings of CPU ranks: what a recording shows, and nothing that only a measurement can tell.
 
-Ranks of one host exchange through the loopback, on the cores that compute. `copy-engine` can gain at most the exposed
-part of communication, `priority` what communication loses beside compute. By how much, the job itself shows.
+Ranks of one host exchange through the loopback, on the cores that compute. `copy-engine` needs less time and processor
+time for the same bytes; `priority` lets communication run at once. By how much that helps, the job itself shows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class HostPlan:
 
     @property
     def exposed_share(self) -> float:
-        """Of the step: the most that faster communication can gain."""
+        """Of the step."""
         return round(self.exposed_ns / self.step_ns, 6)
 
 
@@ -72,7 +72,7 @@ def plan_host_ranks(
     reasons = {
         CopyEngine: (
             f"ranks of one host exchange through shared memory: {exposed_ns / 1e6:.1f} of {step_ns / 1e6:.1f} ms per "
-            "step is exposed communication, the most that it can gain"
+            "step is exposed communication, and all of it takes processor time from compute"
         ),
         CommPriority: (
             f"communication runs at once when it wakes: {(comm_ns - exposed_ns) / 1e6:.1f} ms per step of it shares "

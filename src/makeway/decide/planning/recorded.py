@@ -56,7 +56,7 @@ def plan_recorded(
 ) -> Plan | HostPlan | NothingToPlan:
     """The plan for the most exposed step in these recordings, on the GPU that they name or on `device`.
 
-    Recordings of CPU ranks get a plan for their host, whose reasons are bounds and not predictions.
+    Recordings of CPU ranks get a plan for their host, without a predicted time.
     `progress` gets the share of all bytes read and the file just read from, `stage` what the planner does then; the
     other options are those of `plan`.
     """
