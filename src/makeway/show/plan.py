@@ -8,7 +8,7 @@ from typing import Any, assert_never
 from makeway.decide.planning.difference import PlanDifference
 from makeway.decide.planning.host_ranks import HostPlan
 from makeway.decide.planning.recorded import NothingToPlan
-from makeway.show.blocks import Bars, Cell, Column, Headline, Notes, Origin, Paragraph, Report, Section, Table
+from makeway.show.blocks import Bars, Cell, Column, Headline, Notes, Paragraph, Report, Section, Table
 from makeway.show.data import plain, record
 from makeway.show.numbers import count, number, percent, time_text
 from makeway.show.prediction import ideal_bars, room_section, share_text, time_bar, timeline_section
@@ -16,6 +16,7 @@ from makeway.show.provenance import provenance
 from makeway.values.control import Control, control_word, describe
 from makeway.values.plan import Forecast, MadeFor, Plan, Search
 from makeway.values.support import Support
+from makeway.values.timeline import Origin
 
 _MS = 1e6
 _NOT_SHOWN = ("workload", "device", "summary", "routes", "notes", "timelines")  # elsewhere, or not data

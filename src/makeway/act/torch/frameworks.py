@@ -63,9 +63,10 @@ def _load(name: str, what: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != name.partition(".")[0]:
+        package = name.partition(".")[0]
+        if error.name not in (package, name):  # something that the framework itself lacks
             raise
-        raise MissingExtraError(f"makeway.torch has {what}, and {error.name} is not installed.", extra) from None
+        raise MissingExtraError(f"makeway.torch has {what}, and {package} is not installed.", extra) from None
 
 
 def _made(base: type, **methods: Any) -> Any:
