@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
     from makeway.decide.analysis.compare import Comparison, compare
     from makeway.decide.planning.difference import PlanDifference, compare_plans
+    from makeway.decide.planning.host_ranks import HostPlan
     from makeway.decide.planning.planner import plan
     from makeway.decide.planning.recorded import NothingToPlan, plan_recorded
     from makeway.model.presets import load_preset
@@ -63,6 +64,7 @@ _HOMES = {
     "DryRun": "act.launch.run",
     "Experiments": "act.measure.experiment",
     "Export": "act.export.values",
+    "HostPlan": "decide.planning.host_ranks",
     "Inspection": "read.binaries.inspect",
     "Job": "act.measure.job",
     "KernelResources": "values.kernel",
@@ -136,6 +138,7 @@ __all__ = [
     "DryRun",
     "Experiments",
     "Export",
+    "HostPlan",
     "Inspection",
     "Job",
     "KernelResources",

@@ -148,7 +148,7 @@ def test_every_rank_is_recorded_and_the_files_can_be_analyzed(plain: list[str], 
     assert code == 0, said
     assert losses(out) == [line for line in plain if int(line.split()[3]) < 18]
     assert sorted(path.name for path in where.iterdir()) == ["rank0.json.gz", "rank1.json.gz"]
-    assert f"makewayanalyze{where}" in "".join(said.split())  # a path wider than the terminal is folded
+    assert f"Next: makeway analyze {where}" in said.splitlines()  # however long the path is
     analysis = analyze([where], jobs=1)
     assert len(analysis.ranks) == 2
     again, _, refused = run(*RECORD, "--out", str(where), "--", "true")

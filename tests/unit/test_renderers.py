@@ -57,7 +57,7 @@ from makeway.act.measure.outcome import VariantResult
 from makeway.decide.analysis.compare import parse_limit
 from makeway.decide.analysis.many.analyze_job import Shard, ShardFile, analyze_job
 from makeway.decide.analysis.many.map_rank import MapOptions
-from makeway.decide.planning.recorded import NothingToPlan
+from makeway.decide.planning.recorded import NothingToPlan, plan_recorded
 from makeway.model.validate.conccl import conccl_rows
 from makeway.show.blocks import Bars, Block, Cell, Column, Headline, HeatMap, Paragraph, Report, Section, Table
 from makeway.show.json import json as as_json
@@ -103,6 +103,7 @@ RESULTS: dict[str, Callable[[], object]] = {
         Job(workload="cb-ar", on="sim:A40", grids=((8, 8), (16, 8)), tiles=((64, 64, 32), (64, 64, 64)), steps=2)
     ),
     "Export": lambda: export(load_plan(EXAMPLES / "cpu-plan.toml"), "env"),
+    "HostPlan": lambda: plan_recorded([EXAMPLES / "recordings" / "ddp-gloo-2ranks"], destination="run"),
     "Inspection": lambda: inspect(EXAMPLES / "matmul.sm_90.cubin"),
     "JobAnalysis": lambda: analyze_job([RECORDED], jobs=1, options=MapOptions(cached=False)),
     "NothingToPlan": lambda: NothingToPlan(reason="no rank has a step", device="A40", notes=()),
@@ -332,6 +333,13 @@ def test_text_names_an_origin_once_and_again_where_it_differs() -> None:
         )
     ).split("\n")
     assert [line for line in lines if line] == ["3 ms (predicted).", "The same.", "A measurement (measured)."]
+
+
+def test_a_command_to_type_next_stays_on_one_line() -> None:
+    command = "makeway analyze " + "/a-long-name" * 10
+    lines = text(small_report(Paragraph(text="Done.", command=command)), width=80).splitlines()
+    assert f"Next: {command}" in lines
+    assert command in page(small_report(Paragraph(text="Done.", command=command)))
 
 
 def test_text_breaks_no_line_inside_a_figure_and_leaves_empty_columns_out() -> None:

@@ -12,7 +12,9 @@ from makeway.cli.workload_input import add_preset_choices, workload_of
 from makeway.decide.planning.carried import destinations
 from makeway.decide.planning.difference import PlanDifference, compare_plans
 from makeway.decide.planning.heuristics import heuristic_names
-from makeway.decide.planning.planner import PLANNER, plan
+from makeway.decide.planning.host_ranks import HostPlan
+from makeway.decide.planning.planner import PLANNER
+from makeway.decide.planning.planner import plan as plan_workload
 from makeway.decide.planning.recorded import NothingToPlan, plan_recorded, step_to_plan
 from makeway.model.presets import known_presets, preset_names
 from makeway.model.simulate.policies import DISPATCHES
@@ -69,16 +71,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     answer = _difference(options) if options.compare else _plan(options)
-    if options.out and isinstance(answer, Plan):
+    plan = answer.plan if isinstance(answer, HostPlan) else answer
+    if options.out and isinstance(plan, Plan):
         if options.out == "-":
-            write_out(dump_plan(answer))
+            write_out(dump_plan(plan))
             return 0
-        write_file(Path(options.out), dump_plan(answer))
+        write_file(Path(options.out), dump_plan(plan))
     show(answer, options)
     return 0
 
 
-def _plan(options: argparse.Namespace) -> Plan | NothingToPlan:
+def _plan(options: argparse.Namespace) -> Plan | HostPlan | NothingToPlan:
     traces, device = _subject(options)
     controls = parse_controls(options.control)
     dispatch = DISPATCHES[options.dispatch] if options.dispatch else None
@@ -98,7 +101,7 @@ def _plan(options: argparse.Namespace) -> Plan | NothingToPlan:
         show_stage("")
         return answer
     assert device is not None
-    answer = plan(
+    answer = plan_workload(
         workload_of(options, device, options.inputs[0]),
         device,
         controls=controls,

@@ -12,6 +12,7 @@ from makeway.cli.output import show, write_file
 from makeway.cli.program import add_program, ended, program_of, show_after, warn_as
 from makeway.cli.streams import say
 from makeway.read.plan_file import dump_plan, load_plan
+from makeway.show.new_file import check_place
 from makeway.values.errors import InputError, MakewayError
 
 EXAMPLES = """\
@@ -63,6 +64,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     command = program_of(options)
+    for path in filter(None, (options.out, options.plan_out, options.log)):
+        check_place(path)
     if options.tune:
         return _tune(command, options)
     if any(value not in (None, False) for value in (getattr(options, name) for name in _TUNING)):

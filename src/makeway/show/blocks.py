@@ -24,6 +24,7 @@ class Paragraph:
 
     text: str
     origin: Origin | str | None = None
+    command: str = ""  # to type next: stays on one line, however long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,8 @@ def _origins(views: Mapping[str, TimelineView]) -> dict[tuple[str, int], int]:
 
 def _paragraph(words: Paragraph) -> Html:
     origin = f" {badge(words.origin)}" if words.origin else ""
-    return Html(f"<p>{escape(words.text)}{origin}</p>")
+    command = f"<p>Next: <code>{escape(words.command)}</code></p>" if words.command else ""
+    return Html(f"<p>{escape(words.text)}{origin}</p>{command}")
 
 
 def _facts(facts: Facts) -> Html:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, assert_never
 
 from makeway.decide.planning.difference import PlanDifference
+from makeway.decide.planning.host_ranks import HostPlan
 from makeway.decide.planning.recorded import NothingToPlan
 from makeway.show.blocks import Bars, Cell, Column, Headline, Notes, Paragraph, Report, Section, Table
 from makeway.show.data import plain, record
@@ -15,20 +16,25 @@ from makeway.show.provenance import provenance
 from makeway.values.control import Control, control_word, describe
 from makeway.values.plan import Forecast, MadeFor, Plan, Search
 from makeway.values.support import Support
+from makeway.values.timeline import Origin
 
 _MS = 1e6
 _NOT_SHOWN = ("workload", "device", "summary", "routes", "notes", "timelines")  # elsewhere, or not data
 _NO_CARRIER = "nothing that makeway knows"
 _OF_A_ROUTE = ("carrier", "how", "verified", "since", "limits")
+_MEASURE = "No gain is predicted for ranks of a host; the job itself shows it."
+_NEXT = "makeway run --plan FILE --compare -- PROGRAM"
 _NUMBERS = "predicted by simulation, not measured"
 _TIMES = ("t_naive_ms", "t_plan_ms", "t_ideal_ms", "t_sequential_ms", "share_of_ideal_naive", "share_of_ideal_plan")
 
 
-def report(result: Plan | PlanDifference | NothingToPlan, *, arguments: str = "") -> Report:
+def report(result: Plan | HostPlan | PlanDifference | NothingToPlan, *, arguments: str = "") -> Report:
     """A plan with its reasons and baselines, two plans side by side, or why there is no plan."""
     match result:
         case Plan():
             return _plan_report(result, arguments)
+        case HostPlan():
+            return _host_report(result, arguments)
         case PlanDifference():
             return _difference_report(result, arguments)
         case NothingToPlan():
@@ -77,42 +83,58 @@ def _how(search: Search) -> tuple[tuple[str, str], ...]:
 def _sections(plan: Plan, search: Search | None, forecast: Forecast | None) -> Iterator[Section]:
     reasons = zip(plan.controls, plan.reasons, strict=True)
     table = _controls("controls", "What to set, and why", reasons, nothing="Nothing to set.")
-    routes = (_routes(plan, search),) if search is not None and plan.controls else ()
+    applied = search is not None and plan.controls
+    routes = (_routes(plan, search.routes, search.destination),) if search is not None and applied else ()
     yield Section(name="plan", title="Plan", blocks=(table, *routes))
     if search is not None and forecast is not None:
         rows = _rows(plan, search, forecast)
         yield Section(name="compared", title="Compared with published heuristics", blocks=(_heuristics(rows),))
         yield Section(name="time", title="Time", blocks=(_bars(rows, forecast),), detail=True)
-    rejected = ((item.control, item.reason) for item in plan.rejected)
-    table = _controls(
-        "rejected", "What is not in the plan, and why", rejected, nothing="Nothing was rejected.", brief_rows=3
-    )
-    yield Section(name="rejections", title="Rejected", blocks=(table,))
+    yield _rejections(plan)
     if search is not None:
         if search.timelines:
             yield timeline_section(search.timelines)
         yield from room_section(search.workload, search.device, plan.controls)
 
 
+def _rejections(plan: Plan, origin: Origin = "predicted") -> Section:
+    rejected = ((item.control, item.reason) for item in plan.rejected)
+    table = _controls(
+        "rejected",
+        "What is not in the plan, and why",
+        rejected,
+        nothing="Nothing was rejected.",
+        brief_rows=3,
+        origin=origin,
+    )
+    return Section(name="rejections", title="Rejected", blocks=(table,))
+
+
 def _controls(
-    name: str, caption: str, reasons: Iterable[tuple[Control, str]], *, nothing: str, brief_rows: int = 8
+    name: str,
+    caption: str,
+    reasons: Iterable[tuple[Control, str]],
+    *,
+    nothing: str,
+    brief_rows: int = 8,
+    origin: Origin = "predicted",
 ) -> Table:
     return Table(
         name=name,
         caption=caption,
         columns=(Column("control", "name"), Column("meaning", "wide", brief=False), Column("reason", "wide")),
         rows=tuple((Cell(control_word(control)), Cell(describe(control)), Cell(reason)) for control, reason in reasons),
-        origin="predicted",
+        origin=origin,
         nothing=nothing,
         filtered=True,
         brief_rows=brief_rows,
     )
 
 
-def _routes(plan: Plan, search: Search) -> Notes:
+def _routes(plan: Plan, routes: tuple[tuple[Support, ...], ...], destination: str | None) -> Notes:
     """What can apply each control; for one destination also how, and what verifies it."""
-    applied = zip(plan.controls, search.routes, strict=True)
-    if search.destination is not None:
+    applied = zip(plan.controls, routes, strict=True)
+    if destination is not None:
         return Notes(sentences=tuple(_route(control, row) for control, rows in applied for row in rows))
     return Notes(
         sentences=tuple(
@@ -179,21 +201,73 @@ def _plan_data(plan: Plan, made_for: MadeFor) -> dict[str, Any]:
         "workload": made_for.workload,
         "device": made_for.device,
         "origin": "predicted",
-        "controls": [
-            {
-                "control": control_word(control),
-                "words": describe(control),
-                "reason": reason,
-                "carriers": [row.carrier for row in rows],
-                "routes": [{key: getattr(row, key) for key in _OF_A_ROUTE} for row in rows],
-            }
-            for control, reason, rows in zip(plan.controls, plan.reasons, routes, strict=True)
-        ],
+        "controls": _control_data(plan, routes),
         **(record(plan.predicted) if plan.predicted else {}),
         "rejected": plain(plan.rejected),
         "reasons": [*(search.summary if search else ()), *plan.reasons],
         **searched,
     }
+
+
+def _control_data(plan: Plan, routes: tuple[tuple[Support, ...], ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "control": control_word(control),
+            "words": describe(control),
+            "reason": reason,
+            "carriers": [row.carrier for row in rows],
+            "routes": [{key: getattr(row, key) for key in _OF_A_ROUTE} for row in rows],
+        }
+        for control, reason, rows in zip(plan.controls, plan.reasons, routes, strict=True)
+    ]
+
+
+# --- ranks of a CPU host -----------------------------------------------------------------------
+
+
+def _host_report(result: HostPlan, arguments: str) -> Report:
+    plan, made_for = result.plan, result.plan.made_for or MadeFor()
+    verdict = (
+        f"{' and '.join(map(control_word, plan.controls)) or 'Nothing'} to set: communication exposes "
+        f"{time_text(result.exposed_ns)} of a step of {time_text(result.step_ns)} on rank {result.rank}"
+    )
+    reasons = zip(plan.controls, plan.reasons, strict=True)
+    table = _controls("controls", "What to set, and why", reasons, nothing="Nothing to set.", origin="imported")
+    applied = (_routes(plan, result.routes, result.destination),) if plan.controls else ()
+    return Report(
+        result="plan",
+        over=f"makeway plan, {made_for.workload} on {made_for.device}",
+        headline=Headline(sentence=verdict, origin="imported", value=result.exposed_ns / _MS, unit="ms"),
+        lead=(Paragraph(text=_MEASURE, command=_NEXT),),
+        sections=(
+            Section(name="plan", title="Plan", blocks=(table, *applied)),
+            Section(name="times", title="Step", blocks=(_step(result),)),
+            _rejections(plan, "imported"),
+            provenance(arguments, numbers="from the recordings", notes=result.notes),
+        ),
+        data={
+            "workload": made_for.workload,
+            "device": made_for.device,
+            "origin": "imported",
+            **record(result, without=("plan", "routes", "notes")),
+            "controls": _control_data(plan, result.routes),
+            "rejected": plain(plan.rejected),
+            "reasons": [verdict, *plan.reasons],
+        },
+        notes=result.notes,
+        arguments=arguments,
+    )
+
+
+def _step(result: HostPlan) -> Table:
+    times = (result.step_ns, result.comm_ns, result.exposed_ns)
+    return Table(
+        name="step",
+        caption="A step of the rank with most exposed communication",
+        columns=tuple(Column(title, "number") for title in ("rank", "step ms", "comm ms", "exposed ms")),
+        rows=((number(result.rank, 0), *(number(time_ns, scale=_MS) for time_ns in times)),),
+        origin="imported",
+    )
 
 
 # --- recordings without a plan -----------------------------------------------------------------

@@ -49,18 +49,15 @@ def _headline(result: Recording) -> Headline:
 def _lead(result: Recording) -> list[Paragraph]:
     if result.problem is not None:
         return []
-    paragraphs = []
+    overhead = "No step was timed without the profiler."
     times = [(rank.plain_step_ns, rank.profiled_step_ns) for rank in result.recorded]
     plain, profiled = times[0]
     if result.overhead_pct is not None and plain is not None and profiled is not None:
-        paragraphs.append(
-            Paragraph(
-                text=f"Under the profiler the step time changes by {percent(result.overhead_pct, '+.1f')}: on the "
-                f"first rank from {time_text(plain)} to {time_text(profiled)}.",
-                origin="measured",
-            )
+        overhead = (
+            f"Under the profiler the step time changes by {percent(result.overhead_pct, '+.1f')}: on the first rank "
+            f"from {time_text(plain)} to {time_text(profiled)}."
         )
-    return [*paragraphs, Paragraph(text=f"Next: makeway analyze {shlex.quote(result.directory)}")]
+    return [Paragraph(text=overhead, origin="measured", command=f"makeway analyze {shlex.quote(result.directory)}")]
 
 
 def _files(result: Recording) -> Table:

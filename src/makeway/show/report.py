@@ -20,6 +20,7 @@ _SHOWN_BY = {
     "DryRun": "run",
     "Experiments": "experiment",
     "Export": "export",
+    "HostPlan": "plan",
     "Inspection": "inspection",
     "JobAnalysis": "job",
     "NothingToPlan": "plan",

@@ -81,6 +81,8 @@ def measured_in_job(program: Sequence[str], notes: Sequence[str], arguments: str
 
 def end_text(exit_code: int | None, killed_by: int | None) -> str:
     """How a program ended."""
+    if exit_code is None and killed_by is None:
+        return "the program still runs"
     return f"exit code {exit_code}" if killed_by is None else f"killed by {signal.Signals(killed_by).name}"
 
 

@@ -39,7 +39,7 @@ _MARKER = re.compile(r" *(?:\d+\. +)?")  # before the text of an item: later lin
 
 
 def text(report: Report, *, width: int = 80, verbose: bool = False, colour: bool = False) -> str:
-    """The report in lines of at most `width` characters.
+    """The report in lines of at most `width` characters, except for a command to type next.
 
     The first line says where its numbers come from; a block repeats that only where it differs.
     """
@@ -55,7 +55,7 @@ def text(report: Report, *, width: int = 80, verbose: bool = False, colour: bool
         legacy_windows=False,
     )
     for item in _rendered(report, _Options(width, verbose, report.headline.origin)):
-        console.print(item)
+        console.print(item, soft_wrap=isinstance(item, Text) and bool(item.no_wrap))
     return "".join(line.rstrip() + "\n" for line in file.getvalue().replace(_HELD, " ").splitlines())
 
 
@@ -78,7 +78,7 @@ class _Options:
 def _rendered(report: Report, options: _Options) -> Iterator[RenderableType]:
     yield Text(f"{_sentence(report.headline.sentence)} ({options.origin}).", style="bold")
     for words in report.lead:
-        yield _paragraph(words, options)
+        yield from _paragraph(words, options)
     for section in report.sections:
         if section.detail and not options.verbose:
             continue
@@ -96,7 +96,7 @@ def _sentence(words: str) -> str:
 def _block(block: Block, options: _Options) -> Iterator[RenderableType]:
     match block:
         case Paragraph():
-            yield _paragraph(block, options)
+            yield from _paragraph(block, options)
         case Notes(sentences=sentences):
             for sentence in sentences:
                 yield _indented("- ", sentence)
@@ -124,13 +124,15 @@ def _block(block: Block, options: _Options) -> Iterator[RenderableType]:
             assert_never(block)
 
 
-def _paragraph(paragraph: Paragraph, options: _Options) -> RenderableType:
+def _paragraph(paragraph: Paragraph, options: _Options) -> Iterator[RenderableType]:
     marker = _MARKER.match(paragraph.text)
     assert marker is not None
     before, sentence = marker.group(), paragraph.text[marker.end() :]
     if paragraph.origin and paragraph.origin != options.origin:
         sentence = f"{sentence.removesuffix('.')} ({paragraph.origin}){'.' if sentence.endswith('.') else ''}"
-    return _indented(before, sentence) if before else _text(sentence)
+    yield _indented(before, sentence) if before else _text(sentence)
+    if paragraph.command:  # a terminal folds a long line itself, and copies it in one piece
+        yield Text(_safe(f"Next: {paragraph.command}"), no_wrap=True, overflow="ignore")
 
 
 def _indented(marker: str, sentence: str) -> RenderableType:

@@ -33,6 +33,7 @@ class Next(msgspec.Struct, frozen=True, kw_only=True):
     switches: bool = True  # undo and apply, also where the setting is the one in force; False: touch nothing
     brief: bool = False  # only its median is kept
     last: bool = False  # the setting stays, and the trial is over
+    keeps: bool = False  # the setting is the best that is known so far
     refusal: str | None = None  # why there can be no trial
 
 
@@ -69,7 +70,7 @@ class Comparing:
     def next(self, blocks: Sequence[Block]) -> Next:
         so_far = of_blocks(blocks, most_pairs=self.most_pairs)
         if so_far.over:
-            return Next(setting=WITH if so_far.verdict == "faster" else WITHOUT, steps=0, last=True)
+            return Next(setting=WITH if so_far.verdict == "faster" else WITHOUT, steps=0, last=True, keeps=True)
         number = len(blocks)
         tag = NOISE if number < 2 * NOISE_PAIRS else PAIRED
         pair, second = divmod(number, 2)

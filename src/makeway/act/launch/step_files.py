@@ -30,7 +30,7 @@ class StepSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     kind: Kind
-    directory: str = ""  # of the logs; the run fills it in
+    directory: str = ""  # of the logs; the run fills it in, and a program that tunes itself keeps none
     steps: int  # to record, or at most to spend on a trial
     warm_up: int = 5  # steps before anything is recorded or measured
     settings: tuple[tuple[str, ...], ...] = ((),)
@@ -81,15 +81,15 @@ class StepLog(msgspec.Struct, kw_only=True):
 
 
 class StepLogFile:
-    """The log of this process, `steps-<pid>.json`; a child made by fork writes nothing."""
+    """The log of this process, `steps-<pid>.json`, or in memory only; a child made by fork writes nothing."""
 
-    def __init__(self, directory: Path, *, rank: int | None, ranks: int | None) -> None:
+    def __init__(self, directory: Path | None, *, rank: int | None, ranks: int | None) -> None:
         self.log = StepLog(pid=os.getpid(), rank=rank, ranks=ranks)
-        self._path = directory / f"steps-{self.log.pid}.json"
+        self._path = directory / f"steps-{self.log.pid}.json" if directory is not None else None
 
     def write(self) -> None:
         """Replace the file; a full or vanished directory must not stop the program."""
-        if os.getpid() != self.log.pid:
+        if self._path is None or os.getpid() != self.log.pid:
             return
         unfinished = self._path.with_name(f".{self._path.name}.new")
         with suppress(OSError):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from makeway.act.launch.directors import director_of
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Warn, run
 from makeway.act.launch.step_files import AtSteps, StepLog, StepSettings, control_words
@@ -107,6 +108,52 @@ def tune_run(
     At most `share` of the job's steps go to candidates: of `job_steps`, or else of the steps so far. Call it from the
     main thread of a process without other children.
     """
+    settings = tune_settings(
+        plan,
+        share=share,
+        job_steps=job_steps,
+        seed=seed,
+        warm_up=warm_up,
+        step_marker=step_marker,
+        allow_lossy=allow_lossy,
+    )
+    if gpu_platform() is not None:
+        raise UnsupportedError(NO_GPUS)
+    sets = settings.controls
+    at_steps = AtSteps(settings)
+    every = Plan(controls=every_control(sets))
+    ran = run(
+        command, every, environ=environ, force=force, receipts=receipts, stdout=stdout, warn=warn, at_steps=at_steps
+    )
+    leaders = [log for log in at_steps.logs if log.rank == 0]
+    log = next((log for log in reversed(leaders) if log.blocks), leaders[-1] if leaders else None)
+    notes = list(ran.notes)
+    if len(leaders) > 1:
+        notes.append(
+            f"the job was restarted: tuning began anew in each of its {len(leaders)} attempts, the last counts"
+        )
+    return tuning_of(
+        log,
+        settings,
+        program=ran.program,
+        controls=ran.controls,
+        exit_code=ran.exit_code,
+        killed_by=ran.killed_by,
+        notes=notes,
+    )
+
+
+def tune_settings(
+    plan: PlanLike | None = None,
+    *,
+    share: float = SHARE,
+    job_steps: int | None = None,
+    seed: int = 0,
+    warm_up: int = WARM_UP,
+    step_marker: str | None = None,
+    allow_lossy: bool = False,
+) -> StepSettings:
+    """What a tuned job does at its steps; its first setting is the program as it is."""
     if allow_lossy:
         raise UnsupportedError(NO_LOSSY)
     if not 0 < share <= MOST_SHARE:
@@ -115,40 +162,44 @@ def tune_run(
         raise InputError(f"--job-steps takes 1 or more, got {job_steps}")
     if warm_up < 1:
         raise InputError(f"--warm-up takes 1 or more steps, got {warm_up}")
-    if gpu_platform() is not None:
-        raise UnsupportedError(NO_GPUS)
     sets = ((), *candidate_sets(len(os.sched_getaffinity(0)), plan_of(plan).controls if plan is not None else ()))
-    options = {"share": share} | ({"job_steps": float(job_steps)} if job_steps is not None else {})
-    at_steps = AtSteps(
-        StepSettings(
-            kind="tune",
-            steps=job_steps or 0,
-            warm_up=warm_up,
-            settings=tuple(map(control_words, sets)),
-            seed=seed,
-            marker=step_marker,
-            options=options,
-        )
+    return StepSettings(
+        kind="tune",
+        steps=job_steps or 0,
+        warm_up=warm_up,
+        settings=tuple(map(control_words, sets)),
+        seed=seed,
+        marker=step_marker,
+        options={"share": share} | ({"job_steps": float(job_steps)} if job_steps is not None else {}),
     )
-    every = Plan(
-        controls=tuple({type(control): control for controls in reversed(sets) for control in controls}.values())
-    )
-    ran = run(
-        command, every, environ=environ, force=force, receipts=receipts, stdout=stdout, warn=warn, at_steps=at_steps
-    )
-    leaders = [log for log in at_steps.logs if log.rank == 0]
-    log = next((log for log in reversed(leaders) if log.blocks), leaders[-1] if leaders else None)
-    director = _replayed(log, Tuning(len(sets), share=share, job_steps=job_steps, seed=seed))
+
+
+def every_control(sets: Sequence[Sequence[Control]]) -> tuple[Control, ...]:
+    """One control of each kind that some set has; of several the one of the first set."""
+    return tuple({type(control): control for controls in reversed(sets) for control in controls}.values())
+
+
+def tuning_of(
+    log: StepLog | None,
+    settings: StepSettings,
+    *,
+    program: Sequence[str],
+    controls: Sequence[Outcome],
+    exit_code: int | None,
+    killed_by: int | None,
+    problem: str | None = None,
+    notes: Sequence[str] = (),
+) -> RunTuning:
+    """What the log of rank 0 says about a tuned job; `problem`: why there was no tuning."""
+    director = director_of(settings)
+    assert isinstance(director, Tuning)
+    _replay(log, director)
+    sets = settings.controls
     final = sets[director.incumbent]
     tried = tuple(_tried(director.events, sets))
     adopted = next((item for item in reversed(tried) if item.what == "adopted"), None)
-    notes = list(ran.notes)
-    if len(leaders) > 1:
-        notes.append(
-            f"the job was restarted: tuning began anew in each of its {len(leaders)} attempts, the last counts"
-        )
     return RunTuning(
-        program=ran.program,
+        program=tuple(program),
         plan=final,
         difference_pct=adopted.difference_pct if adopted is not None and final else None,
         interval_pct=adopted.interval_pct if adopted is not None and final else None,
@@ -157,22 +208,21 @@ def tune_run(
         steps=director.steps,
         explored_steps=director.explored,
         explored_share=round(director.explored / director.steps, 6) if director.steps else None,
-        share_limit=share,
+        share_limit=director.share,
         lost_share=round(director.lost_ns / director.spent_ns, 6) if director.spent_ns else None,
-        controls=tuple(outcome for outcome in ran.controls if outcome.control in final),
-        exit_code=ran.exit_code,
-        killed_by=ran.killed_by,
-        problem=NO_STEPS if log is None or log.steps == 0 else log.error,
+        controls=tuple(outcome for outcome in controls if outcome.control in final),
+        exit_code=exit_code,
+        killed_by=killed_by,
+        problem=problem or (NO_STEPS if log is None or log.steps == 0 else log.error),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _replayed(log: StepLog | None, director: Tuning) -> Tuning:
-    """The director as it was in the job: the same blocks give the same decisions."""
+def _replay(log: StepLog | None, director: Tuning) -> None:
+    """Bring the director to where it was in the job: the same blocks give the same decisions."""
     blocks = log.blocks if log is not None else []
     for count in range(len(blocks) + 1):
         director.next(blocks[:count])
-    return director
 
 
 def _tried(events: Sequence[Event], sets: Sequence[tuple[Control, ...]]) -> Iterator[Tried]:

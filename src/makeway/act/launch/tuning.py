@@ -218,4 +218,7 @@ class Tuning:
     def _block(self, setting: int, steps: int, dropped: int, tag: str) -> Next:
         switches = tag != WATCH or setting != self._in_force
         self._in_force = setting
-        return Next(setting=setting, steps=steps, dropped=dropped, tag=tag, switches=switches, brief=tag == WATCH)
+        watching = tag == WATCH
+        return Next(
+            setting=setting, steps=steps, dropped=dropped, tag=tag, switches=switches, brief=watching, keeps=watching
+        )

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import torch.distributed as dist
+from torch.optim.optimizer import Optimizer
 
 from makeway.act.launch.step_files import STEPS, StepLogFile, StepSettings, read_settings
 from makeway.values.control import Control
 
 if TYPE_CHECKING:
     from makeway.act.torch.process import Process
+    from makeway.act.torch.trial import LiveTrial
 
 
 class Follower(Protocol):
@@ -26,8 +28,11 @@ class Follower(Protocol):
 class Followed:
     """The one follower of this process, begun with its first process group."""
 
-    def __init__(self, settings: StepSettings, fail: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, settings: StepSettings, fail: Callable[[Exception], None], *, optimizer: Optimizer | None = None
+    ) -> None:
         self.settings, self._fail = settings, fail
+        self._optimizer = optimizer  # whose steps count; None: as the settings say
         self._follower: Follower | None = None
 
     @property
@@ -45,7 +50,8 @@ class Followed:
         """Begin; a later process group, after the first was destroyed, begins nothing."""
         if self._follower is not None:
             return
-        log = StepLogFile(Path(self.settings.directory), rank=dist.get_rank(), ranks=dist.get_world_size())
+        directory = Path(self.settings.directory) if self.settings.directory else None
+        log = StepLogFile(directory, rank=dist.get_rank(), ranks=dist.get_world_size())
         if self.settings.kind == "record":
             from makeway.act.torch.recorder import Recorder
 
@@ -57,12 +63,19 @@ class Followed:
         else:
             from makeway.act.torch.trial import LiveTrial
 
-            self._follower = LiveTrial(self.settings, log, process)
+            self._follower = LiveTrial(self.settings, log, process, optimizer=self._optimizer)
         try:
             self._follower.start()
         except Exception as error:
             self._follower.stop(str(error))
             raise
+
+    @property
+    def trial(self) -> LiveTrial | None:
+        """The trial that has begun; None where this process makes none."""
+        from makeway.act.torch.trial import LiveTrial
+
+        return self._follower if isinstance(self._follower, LiveTrial) else None
 
     def group_goes(self) -> None:
         if self._follower is not None and self.switches:

@@ -91,13 +91,18 @@ class Modules:
                 self._file.set(receipt)
             self._cut = self._cut or receipt.status == "applied"
         if self.switched is not None:
-            direct = self._share(module.process_group) if self.switched.copies and _may_be_hooked(module) else None
-            self.switched.add(module, direct, chosen=any(original.given.get(name) is not None for name in _CAPS))
-            if direct is not None and self.copy is not None:
-                _WAITING[module] = direct
+            self.add(module, chosen=any(original.given.get(name) is not None for name in _CAPS))
         elif self.copy is not None and _may_be_hooked(module):
             # All ranks of the group meet here anyway.
             _WAITING[module] = self._share(module.process_group)
+
+    def add(self, module: DistributedDataParallel, *, chosen: bool) -> None:
+        """A module whose plan may change between steps; `chosen`: the program chose its bucket size."""
+        assert self.switched is not None
+        direct = self._share(module.process_group) if self.switched.copies and _may_be_hooked(module) else None
+        self.switched.add(module, direct, chosen=chosen)
+        if direct is not None and self.copy is not None:
+            _WAITING[module] = direct
 
     # --- when it first runs --------------------------------------------------------------------
 

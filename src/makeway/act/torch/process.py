@@ -9,16 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer
 
 from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cuda.options import GroupOptions, environment_receipt
 from makeway.act.export.values import Library
 from makeway.act.launch.receipt_file import ReceiptFile
+from makeway.act.launch.step_files import StepSettings
 from makeway.act.torch.follow import Followed, followed
 from makeway.act.torch.groups import (
     OWN_OPTIONS,
@@ -36,6 +39,9 @@ from makeway.read.plan_file import load_plan
 from makeway.values.control import Chunks, CommThreads, Control, LaunchOrder, SmPartition, TileChoice
 from makeway.values.receipt import Receipt
 
+if TYPE_CHECKING:
+    from makeway.act.torch.trial import LiveTrial
+
 WORLD = "the default group"
 FOR_THE_PROGRAM = "only code that launches the operations can do it: makeway.torch has the calls"
 
@@ -43,7 +49,15 @@ FOR_THE_PROGRAM = "only code that launches the operations can do it: makeway.tor
 class Process:
     """Applies the plan when the program makes a process group; no method raises because of the plan."""
 
-    def __init__(self, plan_path: Path, receipts: Path | None) -> None:
+    def __init__(
+        self,
+        plan: Path | Sequence[Control],
+        receipts: Path | None,
+        *,
+        settings: StepSettings | None = None,
+        optimizer: Optimizer | None = None,
+    ) -> None:
+        """`settings`: what happens at steps, of `optimizer` where it is given; by default as MAKEWAY_STEPS says."""
         self.file = ReceiptFile(receipts)
         self.controls: tuple[Control, ...] = ()
         self._life = ExitStack()  # what is undone with the default group
@@ -54,9 +68,12 @@ class Process:
         self._meetings = 0
         self._followed: Followed | None = None  # what happens at steps, where a file of settings says so
         with self._guarded():
-            self.controls = load_plan(plan_path).controls
-            self._followed = followed(os.environ, fail=self.fail)
-            atexit.register(self._at_exit)
+            self.controls = load_plan(plan).controls if isinstance(plan, Path) else tuple(plan)
+            if settings is None:
+                self._followed = followed(os.environ, fail=self.fail)
+            else:
+                self._followed = Followed(settings, self.fail, optimizer=optimizer)
+            atexit.register(self.end_trial)
 
     def fail(self, error: Exception) -> None:
         """Note an error of ours."""
@@ -95,13 +112,21 @@ class Process:
 
     # --- while the default group exists --------------------------------------------------------
 
-    def group_made(self) -> None:
-        """Apply the plan to the new default group, and read it back."""
+    @property
+    def trial(self) -> LiveTrial | None:
+        """Where controls change between steps: who changes them."""
+        return self._followed.trial if self._followed is not None else None
+
+    def group_made(self, modules: Sequence[DistributedDataParallel] = ()) -> None:
+        """Apply the plan to the new default group, and read it back; `modules` exist already, on every rank."""
         with self._guarded():
             self.file.rank = dist.get_rank()
             self.file.backend = where_runs()
             if self.file.backend == "cpu":
                 self._apply_on_cpu()
+                assert self._modules is not None
+                for module in modules:
+                    self._modules.add(module, chosen=not module.bucket_bytes_cap_default)
             else:
                 self.file.set(*self._gpu_receipts())
                 self._watch_modules()
@@ -135,6 +160,13 @@ class Process:
                 "controls can be switched inside a running job only on CPU ranks; compare whole runs (--compare-runs)"
             )
         return None
+
+    def end_trial(self) -> None:
+        """Change no more controls between steps; what is in force stays."""
+        with self._guarded():
+            if self._followed is not None:
+                self._followed.at_exit()
+            self._record_copies()
 
     def release_threads(self) -> None:
         """Undo what concerns this process alone, where other ranks cannot be asked."""
@@ -170,12 +202,6 @@ class Process:
             self._life.__exit__(*sys.exc_info())  # after an error peers may never finish what is under way
             self._direct.clear()
             self._on_cpu = self._modules = self._options = None
-
-    def _at_exit(self) -> None:
-        with self._guarded():
-            if self._followed is not None:
-                self._followed.at_exit()
-            self._record_copies()
 
     def _record_copies(self) -> None:
         if self._modules is not None:

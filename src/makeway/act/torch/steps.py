@@ -27,11 +27,20 @@ class Steps:
     Errors of `at_end` go to `on_error` and close it: the program goes on.
     """
 
-    def __init__(self, at_end: Ended, on_error: Callable[[Exception], None], *, marker: str | None = None) -> None:
+    def __init__(
+        self,
+        at_end: Ended,
+        on_error: Callable[[Exception], None],
+        *,
+        marker: str | None = None,
+        optimizer: Optimizer | None = None,
+    ) -> None:
         self._at_end, self._on_error = at_end, on_error
-        self._owner: weakref.ref[Optimizer] | None = None
+        self._owner: weakref.ref[Optimizer] | None = None if optimizer is None else weakref.ref(optimizer)
         self._stack = ExitStack()
-        if marker is None:
+        if optimizer is not None:
+            self._stack.callback(optimizer.register_step_post_hook(self._after_optimizer).remove)
+        elif marker is None:
             handle = register_optimizer_step_post_hook(self._after_optimizer)
             self._stack.callback(handle.remove)
         else:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import torch.distributed as dist
+from torch.optim.optimizer import Optimizer
 
 from makeway.act.launch.directors import Next, director_of
-from makeway.act.launch.step_files import SLEEP, Block, StepLogFile, StepSettings
+from makeway.act.launch.step_files import SLEEP, Block, StepLog, StepLogFile, StepSettings
 from makeway.act.torch.agreement import Agreement
 from makeway.act.torch.steps import Steps
 
@@ -40,8 +41,10 @@ class _Report(msgspec.Struct):
 class LiveTrial:
     """Alternates the controls of a job as a director says; see `act/launch/directors.py`."""
 
-    def __init__(self, settings: StepSettings, log: StepLogFile, process: Process) -> None:
-        self._settings, self._file, self._process = settings, log, process
+    def __init__(
+        self, settings: StepSettings, log: StepLogFile, process: Process, *, optimizer: Optimizer | None = None
+    ) -> None:
+        self._settings, self._file, self._process, self._optimizer = settings, log, process, optimizer
         self._controls = settings.controls
         world = dist.group.WORLD
         assert world is not None
@@ -53,11 +56,20 @@ class LiveTrial:
         self._since_ns: int | None = None
         self._sleep_share = float(os.environ.get(SLEEP) or 0)
         self._plain_ns: list[int] = []  # step times in setting 0, for the test control
+        self.kept = 0  # the setting that stays when the trial ends now; the same on every rank
         self._over = False
         self._steps: Steps | None = None
 
+    @property
+    def log(self) -> StepLog:
+        return self._file.log
+
+    @property
+    def in_force(self) -> int:
+        return self._block.setting
+
     def start(self) -> None:
-        self._steps = Steps(self._at_step, self._failed, marker=self._settings.marker)
+        self._steps = Steps(self._at_step, self._failed, marker=self._settings.marker, optimizer=self._optimizer)
         self._file.write()
 
     def stop(self, reason: str | None) -> None:
@@ -107,6 +119,8 @@ class LiveTrial:
             return
         if following.switches:
             self._process.switch(self._controls[following.setting])
+        if following.keeps:
+            self.kept = following.setting
         if following.last:
             self._file.log.final = following.setting
             self.stop(None)
