@@ -25,6 +25,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing test tools and reference packages into $(VENV) (some 400 MB, once) ..." >&2
 	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(PIP) install --no-deps megatron-core==0.16.1  # only its reader of options; its dependencies are gigabytes
 	@scripts/system-packages
 	@touch $@
 
