@@ -30,6 +30,12 @@ def _importable(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
+no_mpi = why_not("mpirun")
+no_slurm = why_not("munged", "slurmctld", "slurmd", "sbatch", "srun") or (
+    "Slurm's daemons need root" if os.getuid() else None
+)
+
+
 def environment(**more: str) -> dict[str, str]:
     """This process's environment, with makeway and the tests importable."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])

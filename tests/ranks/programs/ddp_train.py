@@ -1,6 +1,7 @@
 """A small data-parallel training program that knows nothing of makeway.
 
 `--steps 0` trains until it is stopped. `--last-rank-ends` is the last rank's exit code, or the signal that kills it.
+Ranks come from torchrun's variables, or else from those of Open MPI or Slurm.
 """
 
 from __future__ import annotations
@@ -16,11 +17,17 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+LAUNCHERS = {"OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID": "SLURM_NTASKS"}
+
 
 def main() -> int:
+    for rank_variable, size_variable in LAUNCHERS.items():
+        if "RANK" not in os.environ and rank_variable in os.environ:
+            os.environ["RANK"], os.environ["WORLD_SIZE"] = os.environ[rank_variable], os.environ[size_variable]
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--last-rank-ends", default="0")
     options = parser.parse_args()
     dist.init_process_group("gloo")
@@ -32,7 +39,7 @@ def main() -> int:
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
     own = torch.Generator().manual_seed(rank)
     for step in itertools.count() if options.steps == 0 else range(options.steps):
-        batch = torch.randn(32, 128, generator=own)
+        batch = torch.randn(options.batch, 128, generator=own)
         loss = model(batch).square().mean()
         optimiser.zero_grad()
         loss.backward()
