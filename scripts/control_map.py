@@ -20,13 +20,15 @@ from typing import Any
 from control_map_figure import CONTROLS, WORTH, figure
 
 from makeway.model.residency import blocks_beside, pad_range, resident_blocks, room_beside, shortages
-from makeway.model.simulate.compile import compile_program, saturation
-from makeway.model.simulate.driver import RunResult, run
+from makeway.model.simulate.compile import compile_program
+from makeway.model.simulate.device_numbers import saturation
+from makeway.model.simulate.driver import run
 from makeway.model.simulate.fitting import Fitting
 from makeway.model.simulate.network import collective_cost
 from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES, Dispatch, SharingPolicy
 from makeway.model.simulate.predict import vendor_dispatch
 from makeway.model.simulate.program import Program
+from makeway.model.simulate.run_result import RunResult
 from makeway.values.collective import Collective, load_footprint
 from makeway.values.control import CommPriority, Control, CopyEngine, LaunchOrder, SmemPad, SmPartition
 from makeway.values.device import Device, load_device

@@ -80,6 +80,7 @@ def test_every_way_of_calling_what_is_replaced_works(tmp_path: Path) -> None:
     assert not failures(found), failures(found)
 
 
+@pytest.mark.long
 def test_a_sample_of_pytorchs_own_tests_passes(tmp_path: Path) -> None:
     place = tmp_path / "place"
     found = outcomes(place, *PLANNED, *TORCHRUN, PROGRAMS / "torch_own_tests.py", place, *SAMPLE, limit_s=150)

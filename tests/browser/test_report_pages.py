@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.browser.driving import OpenPage
+from tests.browser.driving import OpenPage, eventually
 
 from makeway.act.measure.experiment import Cell, Experiment, Experiments
 from makeway.act.measure.outcome import Bench, VariantResult
@@ -102,12 +102,12 @@ KINDS = ("plan", "simulation", "bench", "experiment")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("width", "dark"), [(390, True), (390, False), (1280, False)])
-def test_every_page_fits_the_screen(
-    open_page: OpenPage, pages: dict[str, Path], kind: str, width: int, dark: bool
-) -> None:
-    page = open_page(pages[kind], width=width, dark=dark, timeline=kind != "experiment")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+def test_every_page_fits_the_screen(open_page: OpenPage, pages: dict[str, Path], kind: str) -> None:
+    page = open_page(pages[kind], width=390, dark=True, timeline=kind != "experiment")
+    for width, theme in ((390, "dark"), (390, "light"), (1280, "light")):
+        page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+        page.set_viewport_size({"width": width, "height": 900})
+        eventually(page, f"document.documentElement.scrollWidth <= {width}")
     assert page.locator("h1 .origin").inner_text() == ("measured" if kind == "bench" else "predicted")
 
 

@@ -121,6 +121,7 @@ def test_any_number_of_ranks_gives_one_verified_document(start: Start, ranks: in
     bench.assert_nothing_left()
 
 
+@pytest.mark.long
 def test_ranks_that_torchrun_started_print_once(start: Start, tmp_path: Path) -> None:
     torchrun = (str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--master-port")
     bench = start(*SMALL, "--json", command=(*torchrun, str(free_port()), "-m", "makeway", "bench"))
@@ -147,6 +148,7 @@ def test_a_killed_rank_ends_all_and_is_named(start: Start) -> None:
     assert "rank 1 of 2 was killed by SIGKILL at 'round" in messages[0]
 
 
+@pytest.mark.long
 def test_a_rank_that_stands_still_is_named(start: Start) -> None:
     bench = start(*ENDLESS, "--timeout", "5")
     bench.until("round 2 of")
@@ -158,7 +160,7 @@ def test_a_rank_that_stands_still_is_named(start: Start) -> None:
     assert "stopped" in messages[0]
 
 
-@pytest.mark.parametrize("moment", ["start", "round 2 of"])
+@pytest.mark.parametrize("moment", [pytest.param("start", marks=pytest.mark.long), "round 2 of"])
 def test_ctrl_c_ends_all_ranks(start: Start, moment: str) -> None:
     bench = start(*ENDLESS)
     bench.until(moment)
@@ -168,7 +170,9 @@ def test_ctrl_c_ends_all_ranks(start: Start, moment: str) -> None:
     assert messages == ["makeway bench: interrupted; all ranks have been ended"]
 
 
-@pytest.mark.parametrize("more", [("--control", "copy-engine"), ("--link", "1gbit")])
+@pytest.mark.parametrize(
+    "more", [("--control", "copy-engine"), pytest.param(("--link", "1gbit"), marks=pytest.mark.long)]
+)
 def test_ranks_end_with_the_process_that_started_them(start: Start, more: tuple[str, ...]) -> None:
     bench = start(*ENDLESS, *more)
     bench.until("round 2 of")
@@ -221,6 +225,7 @@ def test_a_paced_link_lets_through_no_more_than_its_rate(rate: str) -> None:
     assert not Path(f"/proc/{holder}").exists()
 
 
+@pytest.mark.long
 def test_ranks_on_a_paced_link_are_held_to_it(start: Start) -> None:
     with paced_link(parse_rate("1gbit")) as link:
         if not link.paced:

@@ -33,7 +33,10 @@ def bench(*arguments: str) -> dict[str, Any]:
     "arguments",
     [
         ("gemm-ar", "--size", "256KiB", "--control", "chunks=4", "--control", "copy-engine+chunks=2"),
-        ("gemm-ag", "--size", "256KiB", "--scale", "0.5", "--control", "chunks=4", "--control", "copy-engine"),
+        pytest.param(  # all-gather: also in the planned run below
+            ("gemm-ag", "--size", "256KiB", "--scale", "0.5", "--control", "chunks=4", "--control", "copy-engine"),
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             ("gemm-a2a", "--size", "256KiB", "--scale", "0.5", "--control", "chunks=4", "--control", "copy-engine"),
             marks=pytest.mark.long,  # all-to-all: also in ep and mb-a2a
@@ -71,6 +74,7 @@ def test_every_variant_of_a_workload_gives_right_results(arguments: tuple[str, .
     assert min(found["isolated"]["compute_ms"], found["isolated"]["comm_ms"]) > 0
 
 
+@pytest.mark.long
 def test_what_a_workload_cannot_do_is_refused_with_the_reason() -> None:
     found = bench("fsdp2", "--scale", "0.25", "--control", "chunks=2", *QUICK)
     assert "chunks=2" not in found["variants"]

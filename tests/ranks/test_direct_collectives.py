@@ -18,7 +18,7 @@ import pytest
 
 SCRIPT = Path(__file__).parent / "direct_checks.py"
 CHECKS = re.findall(r"^def check_(\w+)", SCRIPT.read_text(), re.M)
-WORLDS = (1, 2, 3, 4)
+WORLDS = [(2, 3), pytest.param((1, 4), marks=pytest.mark.long)]
 TIME_LIMIT_S = 360  # a bound, not a claim: the machine may be busy
 NOTICED_WITHIN_S = 20  # a third of the group's own time limit: a death is noticed, not waited out
 pytestmark = pytest.mark.timeout(TIME_LIMIT_S + 60)
@@ -43,17 +43,17 @@ def run_worlds(directory: Path, name: str, *worlds: int) -> dict[int, Outcome]:
     }
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Outcome]:
-    return run_worlds(tmp_path_factory.mktemp("worlds"), "all", *WORLDS)
+@pytest.fixture(scope="module", params=WORLDS, ids=str)
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Outcome]:
+    return run_worlds(tmp_path_factory.mktemp("worlds"), "all", *request.param)
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("ranks", WORLDS)
-def test_on_every_rank(found: dict[int, Outcome], ranks: int, check: str) -> None:
-    for rank, checks in enumerate(found[ranks]):
-        assert check in checks, f"rank {rank} did not come so far"
-        assert checks[check] is None, f"rank {rank}: {checks[check]}"
+def test_on_every_rank(found: dict[int, Outcome], check: str) -> None:
+    for ranks, world in found.items():
+        for rank, checks in enumerate(world):
+            assert check in checks, f"rank {rank} of {ranks} did not come so far"
+            assert checks[check] is None, f"rank {rank} of {ranks}: {checks[check]}"
 
 
 def left_behind(outcome: Outcome) -> list[str]:
@@ -79,6 +79,7 @@ def test_a_rank_without_room_fails_all_ranks_with_one_message_and_leaves_nothing
     assert left_behind(outcome) == []
 
 
+@pytest.mark.long
 def test_ranks_with_different_mounts_are_told_so(tmp_path: Path) -> None:
     for rank in run_worlds(tmp_path, "mounts_apart", 2)[2]:
         if "skip" in rank:

@@ -50,6 +50,7 @@ def test_steps_alternate_and_losses_are_the_same(plain: list[str], tmp_path: Pat
     assert len(list(kept.glob("steps-*.json"))) == 2  # the log is kept
 
 
+@pytest.mark.long
 def test_a_control_that_sleeps_is_found_and_fails_the_limit(tmp_path: Path) -> None:
     empty = tmp_path / "empty.toml"
     empty.write_text("version = 2\n")
@@ -77,6 +78,7 @@ def test_programs_that_fail_in_the_middle_of_a_trial_end_as_without_makeway(star
     assert "makeway run: exit code 1; no difference shown" in said
 
 
+@pytest.mark.long
 def test_ctrl_c_in_the_middle_of_a_trial_ends_all_ranks(started: list[Started]) -> None:
     job = Started(*COMPARE, "--", *TORCHRUN, PROGRAM, "--steps", "0")
     started.append(job)

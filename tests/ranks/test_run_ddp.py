@@ -108,6 +108,7 @@ def test_controls_are_applied_on_both_ranks_and_losses_are_the_same(plain: list[
     assert document["notes"] == []
 
 
+@pytest.mark.long
 def test_makeway_on_each_rank_reports_its_own(plain: list[str]) -> None:
     code, out, said = run(*TORCHRUN, "--no-python", *MAKEWAY, "--", sys.executable, PROGRAM)
     assert code == 0, said
@@ -117,7 +118,7 @@ def test_makeway_on_each_rank_reports_its_own(plain: list[str]) -> None:
         assert any(line.split()[:3] == ["copy-engine", "applied", str(rank)] for line in said.splitlines())
 
 
-@pytest.mark.parametrize(("ends", "expected"), [("3", 3), ("SIGKILL", -9)])
+@pytest.mark.parametrize(("ends", "expected"), [pytest.param("3", 3, marks=pytest.mark.long), ("SIGKILL", -9)])
 def test_the_end_of_a_rank_is_passed_on(ends: str, expected: int) -> None:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     code, out, said = run(*MAKEWAY, "--", sys.executable, PROGRAM, "--steps", "2", "--last-rank-ends", ends, **alone)
@@ -126,6 +127,7 @@ def test_the_end_of_a_rank_is_passed_on(ends: str, expected: int) -> None:
     assert "makeway run (rank 0): " in said
 
 
+@pytest.mark.long
 def test_a_rank_that_fails_under_torchrun_gives_torchruns_code() -> None:
     code, out, said = run(*MAKEWAY, "--", *TORCHRUN, PROGRAM, "--steps", "2", "--last-rank-ends", "3")
     assert code == 1  # as without makeway: torchrun has one code for all failures of ranks
@@ -146,6 +148,7 @@ def test_ctrl_c_in_the_middle_ends_all_ranks(started: list[Started]) -> None:
     assert "\ncopy-engine  applied " in said
 
 
+@pytest.mark.long
 def test_ranks_do_not_outlive_a_torchrun_that_was_killed(started: list[Started]) -> None:
     job = Started(*MAKEWAY, "--", *TORCHRUN, PROGRAM, "--steps", "0")
     started.append(job)

@@ -125,6 +125,7 @@ def test_hosts_that_share_no_memory_are_measured_and_copy_engines_refused(hosts:
     assert found["variants"]["chunks=2"]["n"] == 2
 
 
+@pytest.mark.long
 def test_ranks_with_networks_of_their_own_and_one_memory_may_copy_directly(hosts: tuple[Host, Host]) -> None:
     """What counts is whether a rank can open the other's memory, not how their networks look."""
     found = found_by(hosts, "--control", "copy-engine", own_memory=False)

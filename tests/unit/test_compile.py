@@ -8,7 +8,8 @@ import pytest
 
 from makeway.model.residency import resident_blocks
 from makeway.model.simulate.channels import fitting_blocks, partition_with_channels
-from makeway.model.simulate.compile import compile_program, device_sites, model_fact
+from makeway.model.simulate.compile import compile_program
+from makeway.model.simulate.device_numbers import device_sites, model_fact
 from makeway.model.simulate.mechanisms import (
     DEFAULT,
     FLAT_TRAFFIC,

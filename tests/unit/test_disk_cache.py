@@ -14,9 +14,9 @@ from makeway.decide.planning.score import Controls
 from makeway.model import residency
 from makeway.model.simulate import disk_cache, kept_runs
 from makeway.model.simulate.disk_cache import DiskCache
-from makeway.model.simulate.driver import OpTimes, RunResult
 from makeway.model.simulate.policies import HBM_POLICIES, StrictHeadOfLine
 from makeway.model.simulate.program import EngineOp, Program, Site
+from makeway.model.simulate.run_result import OpTimes, RunResult
 from makeway.values.control import CommPriority, LaunchOrder
 from makeway.values.device import load_device
 

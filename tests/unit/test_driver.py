@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from makeway.model.residency import Need
-from makeway.model.simulate.driver import Engine, linked, run
+from makeway.model.simulate.driver import Engine, run
 from makeway.model.simulate.mechanisms import Reuse
+from makeway.model.simulate.order import linked
 from makeway.model.simulate.policies import BackFill, CutAhead, MaxMin, Proportional
-from makeway.model.simulate.program import EngineOp, Interference, Latencies, Program, Site
+from makeway.model.simulate.program import EngineOp, Latencies, Program, Site
 from makeway.values.device import load_device
 from makeway.values.errors import InputError
 
@@ -129,11 +130,10 @@ def test_communication_takes_clock_by_its_power(power: float, left: float) -> No
     assert half == pytest.approx(1e4)
 
 
-def test_collectives_slow_by_their_own_loss_and_the_rest_by_the_other() -> None:
-    loss = Interference(any=0.5, comm=0.75)
+def test_collectives_beside_a_kernel_lose_speed_and_copies_do_not() -> None:
     ops = (kernel(blocks=4, work_ns=1e6), collective(work_ns=1e4), copy(work_ns=1e4))
-    assert ends(program(*ops, interference=loss))[1:] == pytest.approx([4e4, 2e4])
-    assert ends(program(*ops[1:], interference=loss)) == pytest.approx([1e4, 1e4])
+    assert ends(program(*ops, comm_loss=0.75))[1:] == pytest.approx([4e4, 1e4])
+    assert ends(program(*ops[1:], comm_loss=0.75)) == pytest.approx([1e4, 1e4])
 
 
 def test_a_stream_beside_a_product_makes_it_read_again_what_it_loses() -> None:

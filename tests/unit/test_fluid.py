@@ -14,12 +14,13 @@ from tests.unit.test_simulate_laws import hbm_rules, policies, programs
 
 from makeway.model.presets import PresetOptions, load_preset, preset_names
 from makeway.model.simulate import disk_cache, fluid, kept_runs
-from makeway.model.simulate.driver import RunResult, run
+from makeway.model.simulate.driver import run
 from makeway.model.simulate.fluid import fluid_run
 from makeway.model.simulate.kept_runs import kept_run
 from makeway.model.simulate.policies import DISPATCHES, Proportional, StrictHeadOfLine
 from makeway.model.simulate.predict import Settings, compile_for, simulate, vendor_dispatch
 from makeway.model.simulate.program import Program
+from makeway.model.simulate.run_result import RunResult
 from makeway.model.simulate.spread import BLOCK_SPREAD
 from makeway.values.device import load_device
 from makeway.values.plan import parse_controls

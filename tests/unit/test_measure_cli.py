@@ -121,6 +121,7 @@ def test_one_grid_is_a_plain_bench(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"sequential", "overlap"} <= set(json.loads(capsys.readouterr().out)["variants"])
 
 
+@pytest.mark.long
 def test_grids_are_measured_on_real_ranks_and_verified(capsys: pytest.CaptureFixture[str]) -> None:
     quick = ("--ranks", "2", "--scale", "0.01", "--steps", "2", "--repeats", "2", "--warmup", "0", "--json")
     tiles = ("--grid", "2x2", "--tile", "16x16x32,16x16x64")

@@ -87,6 +87,7 @@ def best_of(scores: dict[Controls, Score]) -> Score:
     return min(scores.values(), key=fastest)
 
 
+@pytest.mark.long
 @few
 @given(cases)
 def test_a_search_is_never_worse_than_its_seeds_or_than_nothing(case) -> None:  # type: ignore[no-untyped-def]

@@ -13,9 +13,10 @@ import pytest
 
 from makeway.cli.main import main
 from makeway.model.residency import Need
-from makeway.model.simulate.driver import Engine, RunResult, run
+from makeway.model.simulate.driver import Engine, run
 from makeway.model.simulate.policies import latency_shares
 from makeway.model.simulate.program import EngineOp, Program, Site, Turnaround
+from makeway.model.simulate.run_result import RunResult
 from makeway.model.validate.referee import referee
 from makeway.model.validate.referee_model import SM, TURNAROUND
 

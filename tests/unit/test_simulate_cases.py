@@ -10,7 +10,7 @@ from makeway.model.residency import Need
 from makeway.model.simulate import Settings, simulate
 from makeway.model.simulate.driver import run
 from makeway.model.simulate.policies import BackFill, HeldQueue
-from makeway.model.simulate.program import EngineOp, Interference, Program, Site
+from makeway.model.simulate.program import EngineOp, Program, Site
 from makeway.values.control import CommBlocks, CommPriority, CommThreads, CopyEngine, LaunchOrder, SmemPad, SmPartition
 from makeway.values.device import load_device
 from makeway.values.kernel import KernelResources
@@ -65,14 +65,6 @@ def test_hbm_shared_in_proportion_stretches_both_sides() -> None:
     both = run(program(memory, comm, hbm_per_ns=150.0), engine="class")
     # 300 wanted, 150 there: everything at half speed until one side ends; both need 4e5 ns alone
     assert both.end_ns == pytest.approx(8e5)
-
-
-def test_interference_slows_only_while_both_run() -> None:
-    comm = EngineOp(name="c", kind="copy", stream="x", work_ns=1e5, group="c")
-    slowed = run(program(kernel_op(), comm, interference=Interference(any=0.5)), engine="class")
-    # the copy takes 2e5 at half speed; the kernel has then done 1e5 of its 4e5
-    assert slowed.times[1].ended_ns == pytest.approx(2e5)
-    assert slowed.times[0].ended_ns == pytest.approx(2e5 + 3e5)
 
 
 def test_a_cluster_is_placed_whole_and_inside_one_gpc() -> None:

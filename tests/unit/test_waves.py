@@ -12,7 +12,7 @@ from makeway.model.simulate.driver import Engine, run
 from makeway.model.simulate.fluid import fluid_run
 from makeway.model.simulate.pairs import ENDLESS_NS, MOST_KNOTS, Curve, Meeting, Pairs, comparable
 from makeway.model.simulate.policies import BackFill, CutAhead, Dispatch, HeldQueue, Proportional, StrictHeadOfLine
-from makeway.model.simulate.program import EngineOp, Interference, Latencies, Program, Site
+from makeway.model.simulate.program import EngineOp, Latencies, Program, Site
 from makeway.model.simulate.sms import NEVER
 from makeway.model.simulate.waves import MOST_WAVES, Waves
 from makeway.values.device import load_device
@@ -102,11 +102,9 @@ def test_a_kernel_beside_a_collective_lacks_its_slots_and_both_share_hbm() -> No
     assert short.beside(stream, busy, moving=False).kernel.end_ns == pytest.approx(6e4)  # it waits for a rank
 
 
-def test_a_waiting_collective_does_not_interfere() -> None:
-    lossy = pairs(interference=Interference(any=0.5, comm=0.5))
+def test_a_collective_beside_a_kernel_loses_its_part() -> None:
     op, other = comparable(kernel(blocks=9)), comparable(comm())
-    assert lossy.beside(op, other, moving=True).kernel.end_ns == pytest.approx(12e4)
-    assert lossy.beside(op, other, moving=False).kernel.end_ns == pytest.approx(6e4)
+    assert pairs(comm_loss=0.5).beside(op, other, moving=True).comm_rate == pytest.approx(0.5)
 
 
 def test_a_collective_alone_has_its_rate() -> None:

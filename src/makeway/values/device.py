@@ -115,7 +115,7 @@ _RATES = (
 )  # fmt: skip
 # Numbers of the model that belong to a device: docs/model.md.
 _MODEL_KEYS = (
-    "saturating_warps", "soft_saturation", "overlap_loss", "overlap_comm_loss", "queue_hold",
+    "saturating_warps", "soft_saturation", "overlap_comm_loss", "queue_hold",
     "sms_per_gpc",
 )  # fmt: skip
 # A calibrated CPU host: what a collective costs, by carrier (docs/bench.md).

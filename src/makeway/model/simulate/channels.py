@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from makeway.model.residency import need
-from makeway.model.simulate.compile import device_sites
+from makeway.model.simulate.device_numbers import device_sites
 from makeway.model.simulate.network import default_blocks
 from makeway.model.simulate.partition import blocks_at_once
 from makeway.model.simulate.predict import vendor_dispatch

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TypeVar, assert_never
 
 from makeway.model.residency import check_launch, need, resident_blocks
+from makeway.model.simulate.device_numbers import device_sites, model_number, saturation, warp_share
 from makeway.model.simulate.dma import dma_cost
 from makeway.model.simulate.kept_runs import kept_run
 from makeway.model.simulate.mechanisms import (
@@ -36,22 +36,16 @@ from makeway.model.simulate.mechanisms import (
 from makeway.model.simulate.network import PATHS, CollectiveCost, check_one_node, collective_cost, default_blocks
 from makeway.model.simulate.partition import check_channels
 from makeway.model.simulate.policies import Dispatch, Proportional, StrictHeadOfLine
-from makeway.model.simulate.program import EngineOp, Interference, Program, Saturation, Site
+from makeway.model.simulate.program import EngineOp, Program, Site
 from makeway.model.simulate.rewrite import idle_controls, rewritten
 from makeway.model.simulate.spread import looping_spread
 from makeway.values.collective import CommFootprint, load_footprint
 from makeway.values.control import CommBlocks, CommPriority, CommThreads, Control, CopyEngine, SmPartition
-from makeway.values.device import Device, device_names, load_device
+from makeway.values.device import Device
 from makeway.values.errors import InputError, UnsupportedError
-from makeway.values.facts import Fact
 from makeway.values.kernel import KernelResources
 from makeway.values.workload import BlockWork, CollectiveOp, DataType, Gemm, KernelOp, Measured, Workload
 
-DEFAULT_SMS_PER_GPC = 16
-# Resident warps that saturate an SM: one number for every device, chosen on Fig. 2 of arXiv 2606.09200.
-DEFAULT_SATURATING_WARPS = 12.0
-# Numbers that a device without its own takes from another; without the others the model leaves the effect out.
-BORROWED = ("saturating_warps", "soft_saturation", "sms_per_gpc")
 # A measured kernel is memory-bound if it moves this part of what HBM could in its time.
 MEMORY_BOUND = 0.5
 _UNIT_WORK_NS = 1e6
@@ -167,10 +161,7 @@ class _Compiler:
             memory_side_cache=self.device.memory_side_cache_bytes is not None,
             power_exponent=POWER_EXPONENT if self.mechanisms.clocks else None,
             saturation=saturation(self.device),
-            interference=Interference(
-                any=model_number(self.device, "overlap_loss", 0.0),
-                comm=model_number(self.device, "overlap_comm_loss", 0.0),
-            ),
+            comm_loss=model_number(self.device, "overlap_comm_loss", 0.0),
             jitter=self.jitter,
             seed=seed,
         )
@@ -404,62 +395,8 @@ class _Compiler:
         )
 
 
-def device_sites(
-    device: Device, parts: Sequence[tuple[str | None, int]], *, gpcs: int, clusters: bool
-) -> tuple[Site, ...]:
-    """SMs by part and, where it matters, by GPC (neighbours, for clusters) or shader engine (in turn)."""
-    per_gpc = int(model_number(device, "sms_per_gpc", DEFAULT_SMS_PER_GPC)) if clusters else device.sms
-    counts: dict[tuple[str | None, int], int] = {}
-    for index, part in enumerate(part for part, sms in parts for _ in range(sms)):
-        key = (part, index % gpcs if gpcs > 1 else index // per_gpc)
-        counts[key] = counts.get(key, 0) + 1
-    return tuple(Site(part=part, gpc=gpc, sms=sms) for (part, gpc), sms in counts.items())
-
-
 def _only(controls: tuple[Control, ...], kind: type[_T]) -> _T | None:
     return next((control for control in controls if isinstance(control, kind)), None)
-
-
-# --- numbers of the model that belong to a device ----------------------------------------------
-
-
-def saturation(device: Device) -> Saturation:
-    """Whether throughput grows in proportion to resident warps up to a limit (hard) or levels off (soft)."""
-    return "soft" if model_number(device, "soft_saturation", 0.0) else "hard"
-
-
-def warp_share(device: Device, op: KernelOp, saturating: float | None = None) -> float:
-    """The part of an SM that one block of the kernel can use: its warps over those that saturate an SM."""
-    warps = need(device.sm, op.resources).warps
-    return min(1.0, warps / (saturating or model_number(device, "saturating_warps", DEFAULT_SATURATING_WARPS)))
-
-
-def model_fact(device: Device, key: str) -> tuple[Fact, str] | None:
-    """A number of the model and the name of the device it belongs to.
-
-    A device without its own borrows it: from a device of the same vendor with as many warps per SM, else from any
-    of the same vendor, the first by name. None where the vendor has none.
-    """
-    if key in device.facts:
-        return device.facts[key], device.name
-    if key not in BORROWED:
-        return None
-    same = [other for other in fitted_devices(key) if other.vendor == device.vendor]
-    for other in sorted(same, key=lambda other: (other.sm.max_warps != device.sm.max_warps, other.name)):
-        return other.facts[key], other.name
-    return None
-
-
-@cache
-def fitted_devices(key: str) -> tuple[Device, ...]:
-    """The known devices that have this number of their own."""
-    return tuple(device for device in map(load_device, device_names()) if device.limits and key in device.facts)
-
-
-def model_number(device: Device, key: str, default: float) -> float:
-    """A number of the model; the default where neither the device nor its vendor has one."""
-    owned = model_fact(device, key)
-    return float(owned[0].value) if owned and not isinstance(owned[0].value, tuple) else default
 
 
 def _alone_ns(device: Device, op: EngineOp, jitter: float) -> float:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal
 
 from makeway.model.simulate.block_engine import BlockSms
 from makeway.model.simulate.class_engine import ClassSms
+from makeway.model.simulate.order import check_residency, linked
 from makeway.model.simulate.policies import (
     BackFill,
     CutAhead,
@@ -24,55 +25,13 @@ from makeway.model.simulate.policies import (
     StrictHeadOfLine,
     latency_shares,
 )
-from makeway.model.simulate.program import EngineOp, Program
+from makeway.model.simulate.program import Program
+from makeway.model.simulate.run_result import OpTimes, Progress, RunResult, Sample
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout, Sms
 from makeway.values.errors import InputError
 
 Engine = Literal["class", "block"]
 MOST_COMM_POWER = 0.5  # of the power budget, whatever number of collectives runs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpTimes:
-    """When an operation reached its queue, placed its first block, moved its first byte, and ended."""
-
-    arrived_ns: float
-    started_ns: float
-    moving_ns: float  # a collective's first byte: every rank holds a block of it; a kernel: its start
-    ended_ns: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """What the SMs of one rank hold from a moment on: ((operation, blocks), ...) and on how many SMs."""
-
-    time_ns: float
-    rank: int
-    holdings: tuple[tuple[tuple[tuple[int, int], ...], int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far each operation is after an event: ended blocks of a kernel, work of a collective; and resident blocks."""
-
-    time_ns: float
-    done: tuple[float, ...]
-    resident: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """One simulated run."""
-
-    times: tuple[OpTimes, ...]
-    samples: tuple[Sample, ...]
-    events: int
-    progress: tuple[Progress, ...] = ()
-    fallback: str | None = None  # why the fluid engine left this run to another one
-
-    @property
-    def end_ns(self) -> float:
-        return max(times.ended_ns for times in self.times)
 
 
 @dataclass(slots=True)
@@ -451,11 +410,12 @@ class _Run:
         return self.hbm.shares(demands, capacity, {op: self.program.ops[op].slack for op in demands})
 
     def _interfered(self, kernels: dict[int, float], comms: dict[int, float]) -> dict[int, float]:
-        ops, loss = self.program.ops, self.program.interference
+        ops = self.program.ops
         base = dict.fromkeys([*kernels, *comms], 1.0)
         if kernels and comms:
-            for index in base:
-                base[index] = 1.0 - (loss.comm if ops[index].kind == "collective" else loss.any)
+            for index in comms:
+                if ops[index].kind == "collective":
+                    base[index] = 1.0 - self.program.comm_loss
         for index, part in comms.items():
             base[index] *= part
             if ops[index].kind == "collective" and ops[index].share:
@@ -490,42 +450,3 @@ class _Run:
         for rank_index, rank in enumerate(self.ranks):
             holdings = tuple(sorted(rank.holdings().items()))
             self.samples.append(Sample(time_ns=self.now, rank=rank_index, holdings=holdings))
-
-
-def linked(ops: tuple[EngineOp, ...]) -> tuple[list[list[tuple[int, bool]]], list[int]]:
-    """The followers of each operation (by an event or not), and how many operations each one waits for.
-
-    An operation waits for those it names and for the one before it in its stream.
-    """
-    last: dict[tuple[int, str], int] = {}
-    followers: list[list[tuple[int, bool]]] = [[] for _ in ops]
-    counts = []
-    for index, op in enumerate(ops):
-        waits = dict.fromkeys(op.after, True)
-        if (before := last.get((op.rank, op.stream))) is not None:
-            waits[before] = False
-        for earlier, by_event in waits.items():
-            followers[earlier].append((index, by_event))
-        counts.append(len(waits))
-        last[op.rank, op.stream] = index
-    return followers, counts
-
-
-def check_residency(program: Program, layout: Layout) -> None:
-    """Refuse an operation that could never become resident, even on an empty device."""
-    for index, op in enumerate(program.ops):
-        if op.kind == "copy":
-            continue
-        each = layout.fitting.capacity(layout.kind[index], ())
-        by_gpc: Counter[int] = Counter()
-        for site in layout.sites[index]:
-            by_gpc[program.sites[site].gpc] += each * program.sites[site].sms
-        room = sum(by_gpc.values())
-        cluster = op.block.cluster if op.block else 1
-        needed = op.blocks if op.kind == "collective" else min(cluster, op.blocks)
-        if room < needed or max(by_gpc.values(), default=0) < min(cluster, op.blocks):
-            where = f"part {op.part!r} of the device" if op.part else "the device"
-            raise InputError(
-                f"{op.name} can never become resident: it needs {needed} block{'' if needed == 1 else 's'} at once"
-                f"{f' in clusters of {cluster}' if cluster > 1 else ''}, and {where} has room for {room}"
-            )

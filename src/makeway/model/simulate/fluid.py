@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 
-from makeway.model.simulate.driver import Engine, OpTimes, RunResult, check_residency, linked
+from makeway.model.simulate.driver import Engine
 from makeway.model.simulate.fitting import Held
 from makeway.model.simulate.kept_runs import kept_run
+from makeway.model.simulate.order import check_residency, linked
 from makeway.model.simulate.pairs import ENDLESS_NS, Meeting, Pairs, comparable
 from makeway.model.simulate.policies import CutAhead, Dispatch, HeldQueue, SharingPolicy
 from makeway.model.simulate.program import Latencies, Program
+from makeway.model.simulate.run_result import OpTimes, RunResult
 from makeway.model.simulate.sms import NEVER, SAME_NS, Layout
 from makeway.model.simulate.waves import Waves
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from makeway.model.simulate.disk_cache import DiskCache
-from makeway.model.simulate.driver import Engine, OpTimes, RunResult, run
+from makeway.model.simulate.driver import Engine, run
 from makeway.model.simulate.policies import Dispatch, SharingPolicy, known_by_repr
 from makeway.model.simulate.program import Program
+from makeway.model.simulate.run_result import OpTimes, RunResult
 
 LEAST_EVENTS = 100  # of a run of the class engine: shorter ones are as fast as a file
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from makeway.model.simulate.disk_cache import DiskCache
-from makeway.model.simulate.driver import Engine, RunResult, run
+from makeway.model.simulate.driver import Engine, run
 from makeway.model.simulate.policies import Dispatch, SharingPolicy, known_by_repr
-from makeway.model.simulate.program import EngineOp, Interference, Program
+from makeway.model.simulate.program import EngineOp, Program
+from makeway.model.simulate.run_result import RunResult
 from makeway.model.simulate.sms import SAME_NS
 
 ENDLESS_NS = 1e12  # work of a collective that outlasts every kernel
@@ -131,7 +132,6 @@ class Pairs:
         if comm is not None:
             if case == "waiting":
                 comm = replace(comm, hbm_per_ns=0.0, l2_per_ns=0.0, link_per_ns=0.0, power=0.0)
-                program = replace(program, interference=Interference())
             ops = (replace(op, launch_ns=_JUST_AFTER_NS), comm)
         result = run(
             replace(program, ops=ops), engine=self._engine, dispatch=self._dispatch, hbm=self._hbm, progress=True

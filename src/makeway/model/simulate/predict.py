@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, Literal
 
-from makeway.model.simulate.compile import Compiled, compile_program, model_number
-from makeway.model.simulate.driver import Engine, RunResult, run
+from makeway.model.simulate.compile import Compiled, compile_program
+from makeway.model.simulate.device_numbers import model_number
+from makeway.model.simulate.driver import Engine, run
 from makeway.model.simulate.fluid import fluid_run
 from makeway.model.simulate.kept_runs import kept_run
 from makeway.model.simulate.mechanisms import DEFAULT, Mechanisms
 from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES, Dispatch, HeldQueue, SharingPolicy
 from makeway.model.simulate.program import EngineOp, Program
+from makeway.model.simulate.run_result import RunResult
 from makeway.model.simulate.spread import BLOCK_SPREAD
 from makeway.values.control import Control
 from makeway.values.device import Device

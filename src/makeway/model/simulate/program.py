@@ -55,14 +55,6 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interference:
-    """What overlap costs beyond SMs, HBM and links (caches, fabric, power): a share of speed lost."""
-
-    any: float = 0.0  # by a kernel while a collective moves data, and by one on copy engines while a kernel runs
-    comm: float = 0.0  # by a collective on SMs while a kernel runs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Turnaround:
     """How long an ended block keeps its room: its writes drain and the next block starts up.
 
@@ -108,7 +100,7 @@ class Program:
     power_exponent: float | None = None  # power grows with this power of the clock; None: power is never a limit
     hbm_knee: float | None = None  # how sharply latency rises near the HBM limit; None: a limit without latency
     saturation: Saturation = "hard"
-    interference: Interference = Interference()
+    comm_loss: float = 0.0  # share of its speed that a collective on SMs loses while a kernel runs (fabric, caches)
     latencies: Latencies = Latencies()
     turnaround: Turnaround = Turnaround()
     jitter: float = 0.0  # relative spread of block times
