@@ -99,8 +99,8 @@ def show_cost(options: argparse.Namespace) -> None:
         tuned = took[True][2]
         assert tuned is not None
         print(
-            f"pair {pair + 1}: untuned {took[False][1]:.1f} s, tuned {took[True][1]:.1f} s, {loops[-1]:.3f} times (whole "
-            f"job {jobs[-1]:.3f}); plan {' '.join(tuned['plan']) or 'as is'}, explored "
+            f"pair {pair + 1}: untuned {took[False][1]:.1f} s, tuned {took[True][1]:.1f} s, {loops[-1]:.3f} times "
+            f"(whole job {jobs[-1]:.3f}); plan {' '.join(tuned['plan']) or 'as is'}, explored "
             f"{100 * tuned['explored_share']:.1f} % of steps, lost {100 * tuned['lost_share']:.2f} % of the time",
             flush=True,
         )
@@ -115,7 +115,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000, help="at most compared (default: 1000)")
     parser.add_argument("--width", type=int, default=2048, help="of the model (default: 2048)")
     parser.add_argument("--keep", type=Path, help="a directory for the JSON documents of comparisons")
-    parser.add_argument("--tune-pairs", type=int, default=0, help="measure the cost of tuning, in so many pairs of jobs")
+    parser.add_argument(
+        "--tune-pairs", type=int, default=0, help="measure the cost of tuning, in so many pairs of jobs"
+    )
     parser.add_argument("--job-steps", type=int, default=2000, help="of a tuned job (default: 2000)")
     parser.add_argument("--seed", type=int, default=0, help="of the order of tuned and untuned jobs")
     options = parser.parse_args()

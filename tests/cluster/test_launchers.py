@@ -124,7 +124,9 @@ def ended_by(number: signal.Signals, command: Sequence[str], own: Mapping[str, s
     return process.returncode, sorted([*first, *out.splitlines(keepends=True)])
 
 
-@pytest.mark.parametrize("ends", ["exit 5", "kill -9 $$", "kill -TERM $$"])
+@pytest.mark.parametrize(
+    "ends", ["kill -9 $$", *(pytest.param(end, marks=pytest.mark.long) for end in ("exit 5", "kill $$"))]
+)
 def test_the_end_of_a_rank_gives_the_launchers_own_code(launcher: Launcher, ends: str) -> None:
     launch, own = launcher
     program = ("sh", "-c", ends)
@@ -134,7 +136,7 @@ def test_the_end_of_a_rank_gives_the_launchers_own_code(launcher: Launcher, ends
     assert ran((*launch, *MAKEWAY, "--", *program), own)[0] == plain
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_signal_ends_launcher_and_ranks_as_without_makeway(launcher: Launcher, number: signal.Signals) -> None:
     launch, own = launcher
     if launch is SRUN and number == signal.SIGINT:

@@ -64,14 +64,6 @@ def test_a_restart_after_an_exception_compares_again(tmp_path: Path) -> None:
     assert any("restarted" in note for note in compared["notes"])
 
 
-def test_a_rank_killed_while_tuning_gives_torchruns_code_and_a_log(tmp_path: Path) -> None:
-    code, _, said, tuned = tried("tune", faulty("SIGKILL"), tmp_path)
-    assert code == tuned["exit_code"] == 1, said
-    assert "(SIGKILL)" in said  # torchrun's own report
-    assert blocks(tmp_path / "receipts") >= 1
-    assert tuned["steps"] > 0
-
-
 @pytest.mark.parametrize("trial", [pytest.param("compare", marks=pytest.mark.long), "tune"])
 def test_a_program_that_catches_its_fault_finds_its_own_settings_again(trial: str, tmp_path: Path) -> None:
     code, out, said, document = tried(trial, faulty("caught"), tmp_path)
