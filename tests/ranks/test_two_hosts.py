@@ -144,6 +144,7 @@ def test_ranks_with_networks_of_their_own_and_one_memory_may_copy_directly(hosts
     assert not [note for note in found["notes"] if "refused" in note]
 
 
+@pytest.mark.long
 def test_torchrun_on_two_hosts_runs_under_the_plan_on_both(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     """Gradients cannot go through a memory that the hosts do not share; what each host can apply, it applies."""
     launch = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1")
