@@ -23,6 +23,14 @@ AT = 40  # both trials have begun to switch by then
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
+SIGNS = {
+    "exception": "InjectedError: injected",
+    "SIGINT": "KeyboardInterrupt",
+    "SIGKILL": "(SIGKILL)",
+    "SIGTERM": "(SIGTERM)",
+}
+
+
 def faulty(fault: str, *, steps: int = STEPS, restarts: int = 0) -> tuple[str, ...]:
     """The command whose ranks meet the fault."""
     again = ("--max-restarts", str(restarts)) if restarts else ()
@@ -81,8 +89,9 @@ def test_every_fault_ends_as_without_makeway(trial: str, fault: str, tmp_path: P
     code, out, said, document = tried(trial, command, tmp_path)
     assert code == document["exit_code"] == plain_code, said
     assert (code == 0) == (fault in ("stop", "restart"))
-    for sign in ("InjectedError: injected", "KeyboardInterrupt", "(SIGKILL)", "(SIGTERM)", "(SIGINT)"):
-        assert (sign in said) == (sign in plain_said), sign
+    if sign := SIGNS.get(fault):  # the other rank may see the fault, or torchrun's SIGTERM
+        assert sign in said
+        assert sign in plain_said
     if code == 0:
         assert set(losses(out)) == set(losses(plain_out))
         assert document["problem"] is None
