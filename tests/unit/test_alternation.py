@@ -74,6 +74,7 @@ def test_a_faster_plan_stays_in_force() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_chance_gets_a_verdict_in_at_most_1_percent() -> None:
     verdicts = [compared(0.0, 2 * FIRST_SEED + job)[0].verdict for job in range(1000)]
     assert sum(verdict != "no difference shown" for verdict in verdicts) <= 16  # 1 %, and two standard errors
