@@ -30,6 +30,12 @@ def _importable(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
+no_mpi = why_not("mpirun")
+no_slurm = why_not("munged", "slurmctld", "slurmd", "sbatch", "srun") or (
+    "Slurm's daemons need root" if os.getuid() else None
+)
+
+
 def environment(**more: str) -> dict[str, str]:
     """This process's environment, with makeway and the tests importable."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
@@ -87,6 +93,7 @@ def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
     conf.write_text(_slurm_conf(folder))
     variables = {"SLURM_CONF": str(conf)}
     with ExitStack() as stack:
+        stack.callback(_end_steps, conf)
         places = {"socket": "munge/socket", "pid-file": "munge/pid", "log-file": "munge/log", "seed-file": "munge/seed"}
         options = [f"--{name}={folder / place}" for name, place in places.items()]
         munged = ["munged", "--foreground", "--force", f"--key-file={key}", *options]
@@ -96,6 +103,15 @@ def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
         stack.enter_context(daemon(["slurmd", "-D"], folder / "slurmd.log", **variables))
         wait_until(lambda: _idle(variables), "Slurm", folder)
         yield variables
+
+
+def _end_steps(conf: Path) -> None:
+    """End the processes of jobs, which slurmd starts in sessions of their own and leaves behind."""
+    mark = f"SLURM_CONF={conf}".encode()
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
 
 
 def _idle(variables: dict[str, str]) -> bool:

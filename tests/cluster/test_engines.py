@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.cluster.daemons import ROOT, dask_cluster, environment, slurm_cluster, why_not
+from tests.cluster.daemons import ROOT, dask_cluster, environment, why_not
 
 EXAMPLE = ROOT / "examples" / "recordings" / "tp-llama-70b"
 MAKEWAY = (sys.executable, "-m", "makeway")
@@ -17,10 +16,7 @@ WORK = (sys.executable, "-m", "tests.cluster.work")
 SQUARES = str([(number, number * number) for number in range(6)])
 pytestmark = pytest.mark.timeout(240)
 
-no_dask, no_mpi = why_not("distributed"), why_not("mpirun", "mpi4py")
-no_slurm = why_not("munged", "slurmctld", "slurmd", "sbatch", "submitit") or (
-    "Slurm's daemons need root" if os.getuid() else None
-)
+no_dask, no_mpi, no_submitit = why_not("distributed"), why_not("mpirun", "mpi4py"), why_not("submitit")
 
 
 def answer(on: str, folder: Path, **variables: str) -> str:
@@ -75,13 +71,12 @@ def test_mpi_ranks_end_when_there_is_nothing_to_read(tmp_path: Path) -> None:
     assert done.stderr.count("no file or directory") == 1
 
 
-@pytest.mark.skipif(no_slurm is not None, reason=no_slurm or "")
-def test_slurm_jobs_give_the_local_answer_and_survive_a_death(local: str, tmp_path: Path) -> None:
-    daemons = tmp_path / "slurm"
-    daemons.mkdir()
-    with slurm_cluster(daemons) as variables:
-        assert answer("slurm", tmp_path, **variables) == local
-        assert squares("slurm", tmp_path, **variables) == SQUARES
+@pytest.mark.skipif(no_submitit is not None, reason=no_submitit or "")
+def test_slurm_jobs_give_the_local_answer_and_survive_a_death(
+    local: str, slurm: dict[str, str], tmp_path: Path
+) -> None:
+    assert answer("slurm", tmp_path, **slurm) == local
+    assert squares("slurm", tmp_path, **slurm) == SQUARES
     assert list(tmp_path.glob(".makeway-slurm-*")) == []
 
 

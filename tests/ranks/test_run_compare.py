@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -63,22 +61,6 @@ def test_a_control_that_sleeps_is_found_and_fails_the_limit(tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_programs_that_fail_in_the_middle_of_a_trial_end_as_without_makeway(started: list[Started]) -> None:
-    code, out, said = run(*COMPARE, "--", *TORCHRUN, PROGRAM, "--steps", "60", "--last-rank-ends", "3")
-    assert code == 1  # torchrun's own
-    assert len(losses(out)) == 120
-    assert "before the comparison did" in " ".join(said.split())
-    job = Started(*COMPARE, "--", *TORCHRUN, PROGRAM, "--steps", "0")
-    started.append(job)
-    job.until("rank 1 step 40 ")
-    killed = next(pid for pid, line in job.alive().items() if PROGRAM in line and "torch.distributed.run" not in line)
-    os.kill(killed, signal.SIGKILL)
-    code, _, said = job.ended()
-    assert code == 1
-    assert "makeway run: exit code 1; no difference shown" in said
-
-
-@pytest.mark.long
 def test_ctrl_c_in_the_middle_of_a_trial_ends_all_ranks(started: list[Started]) -> None:
     job = Started(*COMPARE, "--", *TORCHRUN, PROGRAM, "--steps", "0")
     started.append(job)
@@ -87,43 +69,6 @@ def test_ctrl_c_in_the_middle_of_a_trial_ends_all_ranks(started: list[Started]) 
     code, _, said = job.ended()
     assert code == 1  # torchrun's own, for the signal that it caught
     assert "makeway run: exit code 1; " in said
-
-
-@pytest.mark.long
-def test_a_rank_that_was_stopped_for_a_while_changes_nothing(plain: list[str], started: list[Started]) -> None:
-    job = Started(*COMPARE, "--json", "--", *TORCHRUN, PROGRAM, "--steps", "200")
-    started.append(job)
-    assert job.process.stderr is not None
-    seen = next(line for line in job.process.stderr if "rank 1 step 40 " in line)
-    stopped = next(pid for pid, line in job.alive().items() if PROGRAM in line and "--steps" in line and "-u" in line)
-    os.kill(stopped, signal.SIGSTOP)
-    time.sleep(0.5)
-    os.kill(stopped, signal.SIGCONT)
-    code, out, said = job.ended()
-    assert code == 0
-    assert json.loads(out)["problem"] is None
-    assert {seen.strip(), *losses(said)} <= set(plain)
-
-
-@pytest.mark.long
-def test_a_restarted_job_is_compared_again(tmp_path: Path) -> None:
-    """torchrun restarts all ranks once: the first attempt dies in the middle of the trial."""
-    program = tmp_path / "restarted.py"
-    program.write_text(
-        "import os, runpy, sys\n"
-        "steps = '60' if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else '200'\n"
-        "ends = '3' if steps == '60' else '0'\n"
-        "sys.argv = ['x', '--steps', steps, '--last-rank-ends', ends]\n"
-        f"runpy.run_path({PROGRAM!r}, run_name='__main__')\n"
-    )
-    document = tmp_path / "compared.json"
-    # Gloo hangs after a restart where torchrun keeps its store, with makeway or without it.
-    command = (*COMPARE, "--out", str(document), "--", *TORCHRUN, "--max-restarts", "1", str(program))
-    code, _, said = run(*command, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
-    assert code == 0, said
-    compared = json.loads(document.read_text())
-    assert compared["pairs"] >= 8
-    assert any("restarted" in note for note in compared["notes"])
 
 
 @pytest.mark.long

@@ -34,12 +34,3 @@ def test_controls_are_tried_in_the_job_and_its_losses_stay_the_same(tmp_path: Pa
     assert tuned["plan"] == (adopted[-1] if adopted else [])
     assert len(load_plan(plan).controls) == len(tuned["plan"])
     assert {control["control"] for control in tuned["receipts"]} == set(tuned["plan"])
-
-
-@pytest.mark.long
-def test_a_tuned_job_keeps_its_exit_code_and_its_log(tmp_path: Path) -> None:
-    log = tmp_path / "tried.jsonl"
-    few = ("--steps", "60", "--width", "64", "--last-rank-ends", "3")
-    code, _, said = run(*TUNE, "--log", str(log), "--", *TORCHRUN, PROGRAM, *few)
-    assert code == run(*TORCHRUN, PROGRAM, *few)[0] != 0, said
-    assert log.exists()

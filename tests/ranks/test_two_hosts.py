@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ NETWORK = "198.18.77"  # RFC 2544: kept for tests of networks
 TOOLS = ("ip", "unshare", "mount", "hostname")
 RAN_WITHIN_S = 240
 pytestmark = pytest.mark.timeout(RAN_WITHIN_S + 60)
+ROOT = Path(__file__).parents[2]
+PLAN, PROGRAM = ROOT / "examples" / "cpu-plan.toml", ROOT / "tests" / "ranks" / "programs" / "ddp_train.py"
 BENCH = ("bench", "gemm-ar", "--size", "256KiB", "--scale", "0.5", "--repeats", "2", "--warmup", "1", "--no-plan")
 
 
@@ -31,8 +34,8 @@ class Host:
     interface: str
     address: str
 
-    def start(self, *arguments: str, own_memory: bool) -> subprocess.Popen[str]:
-        """A rank here, with the variables that Slurm and torchrun set."""
+    def start(self, *arguments: str, own_memory: bool, **environ: str) -> subprocess.Popen[str]:
+        """makeway here, with variables of its own."""
         own = f"hostname {self.namespace}" + (" && mount -t tmpfs tmpfs /dev/shm" if own_memory else "")
         inside = (
             "unshare",
@@ -46,6 +49,16 @@ class Host:
             "-m",
             "makeway",
         )
+        return subprocess.Popen(
+            ("ip", "netns", "exec", self.namespace, *inside, *arguments),
+            env={**os.environ, "GLOO_SOCKET_IFNAME": self.interface, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def start_rank(self, *arguments: str, own_memory: bool) -> subprocess.Popen[str]:
+        """A rank here, with the variables that Slurm and torchrun set."""
         variables = {
             "RANK": str(self.rank),
             "WORLD_SIZE": "2",
@@ -53,15 +66,8 @@ class Host:
             "LOCAL_WORLD_SIZE": "1",
             "MASTER_ADDR": f"{NETWORK}.1",
             "MASTER_PORT": str(PORT),
-            "GLOO_SOCKET_IFNAME": self.interface,
         }
-        return subprocess.Popen(
-            ("ip", "netns", "exec", self.namespace, *inside, *arguments),
-            env={**os.environ, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return self.start(*arguments, own_memory=own_memory, **variables)
 
 
 def ip(*words: str) -> str:
@@ -97,15 +103,20 @@ def hosts() -> Iterator[tuple[Host, Host]]:
     assert mark not in ip("netns", "list") + ip("link", "show")
 
 
+def outputs(started: list[subprocess.Popen[str]]) -> list[tuple[str, str]]:
+    """What each printed, and its messages; none is left running."""
+    try:
+        return [process.communicate(timeout=RAN_WITHIN_S) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
 def found_by(hosts: tuple[Host, Host], *more: str, own_memory: bool) -> dict[str, Any]:
     """The document of rank 0; the other rank must end well and print nothing."""
-    ranks = [host.start(*BENCH, *more, "--json", own_memory=own_memory) for host in hosts]
-    try:
-        said = [rank.communicate(timeout=RAN_WITHIN_S) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
+    ranks = [host.start_rank(*BENCH, *more, "--json", own_memory=own_memory) for host in hosts]
+    said = outputs(ranks)
     assert [rank.returncode for rank in ranks] == [0, 0], said
     # makeway-NAMESPACE-PROCESS-...: each command replaces the one before it, so that a rank keeps its number.
     segments = [name.split("-") for name in os.listdir("/dev/shm") if name.startswith("makeway-")]
@@ -131,3 +142,24 @@ def test_ranks_with_networks_of_their_own_and_one_memory_may_copy_directly(hosts
     found = found_by(hosts, "--control", "copy-engine", own_memory=False)
     assert [one["status"] for one in found["variants"]["copy-engine"]["receipts"]] == ["applied"]
     assert not [note for note in found["notes"] if "refused" in note]
+
+
+@pytest.mark.long
+def test_torchrun_on_two_hosts_runs_under_the_plan_on_both(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    """Gradients cannot go through a memory that the hosts do not share; what each host can apply, it applies."""
+    launch = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1")
+    meeting = ("--master-addr", f"{NETWORK}.1", "--master-port", str(PORT))
+    started = []
+    for host in hosts:
+        document = ("--out", str(tmp_path / f"{host.rank}.json"))
+        run = ("run", "--plan", str(PLAN), *document, "--", *launch, "--node-rank", str(host.rank), *meeting)
+        started.append(host.start(*run, str(PROGRAM), "--steps", "3", own_memory=True, OMP_NUM_THREADS="1"))
+    said = outputs(started)
+    assert [process.returncode for process in started] == [0, 0], said
+    for host, (out, _) in zip(hosts, said, strict=True):
+        assert sum(f"rank {host.rank} step" in line for line in out.splitlines()) == 3
+        copies, priority = json.loads((tmp_path / f"{host.rank}.json").read_text())["controls"]
+        assert [(one["rank"], one["status"]) for one in priority["receipts"]] == [(host.rank, "applied")]
+        (refused,) = copies["receipts"]
+        assert (refused["rank"], refused["status"]) == (host.rank, "refused")
+        assert "share a host" in refused["detail"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from statistics import NormalDist
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 from makeway.act.launch.compare_run import STEPS
 from makeway.act.launch.directors import NOISE_PAIRS, SETTLE, WITH, WITHOUT, Comparing, most_pairs, of_blocks
 from makeway.act.launch.step_files import Block
-from makeway.decide.analysis.alternation import Alternation, alternation, looks, paired_difference
+from makeway.decide.analysis.alternation import (
+    ERROR,
+    Alternation,
+    alternation,
+    look_level,
+    looks,
+    paired_difference,
+)
 
 FIRST_SEED = 5_000  # drawn before these jobs were looked at; 0 to 649 served to choose ERROR and FIRST_LOOK
 
@@ -66,6 +74,7 @@ def test_a_faster_plan_stays_in_force() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_chance_gets_a_verdict_in_at_most_1_percent() -> None:
     verdicts = [compared(0.0, 2 * FIRST_SEED + job)[0].verdict for job in range(1000)]
     assert sum(verdict != "no difference shown" for verdict in verdicts) <= 16  # 1 %, and two standard errors
@@ -87,6 +96,27 @@ def test_the_estimate_lies_in_its_interval_and_moves_with_the_values(pairs: list
     assert moved.estimate == pytest.approx(shown.estimate + shift, abs=1e-9)
     turned = paired_difference([-value for value in pairs], level=0.99)
     assert turned.low == pytest.approx(-shown.high, abs=1e-9)
+
+
+@given(st.integers(8, 400), st.data())
+def test_the_interval_of_an_early_look_is_the_wider_one(most: int, data: st.DataObject) -> None:
+    early, late = sorted((data.draw(st.integers(1, most)), data.draw(st.integers(1, most))))
+    assert 1 - ERROR <= look_level(most, most) <= look_level(late, most) <= look_level(early, most) <= 1
+
+
+@pytest.mark.parametrize("most", [8, 20, 59])
+def test_all_looks_at_a_random_walk_err_in_at_most_1_percent(most: int) -> None:
+    """With the spread known, so that only the number of looks matters."""
+    rng, jobs, wrong = random.Random(most), 5_000, 0
+    reaches = {count: -NormalDist().inv_cdf((1 - look_level(count, most)) / 2) for count in looks(most)}
+    for _ in range(jobs):
+        at, reached = 0.0, False
+        for count, before in zip(reaches, (0, *reaches), strict=False):
+            at += rng.gauss(0, math.sqrt(count - before))
+            reached = reached or abs(at) > reaches[count] * math.sqrt(count)
+        wrong += reached
+    assert wrong <= ERROR * jobs + 3 * math.sqrt(ERROR * jobs)
+    assert wrong > 0.4 * ERROR * jobs  # no part of the error is given away
 
 
 @given(st.integers(0, 400))

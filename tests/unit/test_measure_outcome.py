@@ -238,6 +238,7 @@ def test_one_estimator_gives_the_gain_in_headline_table_and_json() -> None:
         "relative": -0.2,
         "low": None,
         "high": None,
+        "verdict": "no difference shown",
         "faster": 2,
         "n": 3,
     }

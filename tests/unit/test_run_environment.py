@@ -14,7 +14,6 @@ from makeway.act.launch.environment import (
     START_HOOK,
     Route,
     needs_of,
-    rank_of,
     receipts_at_start,
     unloadable,
 )
@@ -126,10 +125,3 @@ def test_a_path_that_the_loader_would_split_is_not_preloaded() -> None:
     assert unloadable(Path("/home/me/.cache/makeway/shim.so")) is None
     for path in ("/home/a b/shim.so", "/home/a:b/shim.so"):
         assert "XDG_CACHE_HOME" in str(unloadable(Path(path)))
-
-
-def test_the_rank_is_that_of_the_nearest_launcher() -> None:
-    assert rank_of({}) is None
-    assert rank_of({"SLURM_PROCID": "3"}) == 3
-    assert rank_of({"RANK": "5", "SLURM_PROCID": "0"}) == 5
-    assert rank_of({"RANK": "none"}) is None

@@ -168,7 +168,14 @@ def test_a_forked_child_leaves_the_file_of_its_parent_alone(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("environ", "rank"),
-    [({}, None), ({"RANK": "3", "SLURM_PROCID": "9"}, 3), ({"SLURM_PROCID": "9"}, 9), ({"RANK": "x"}, None)],
+    [
+        ({}, None),
+        ({"RANK": "3", "SLURM_PROCID": "9", "SLURM_STEP_ID": "0"}, 3),
+        ({"SLURM_PROCID": "9", "SLURM_STEP_ID": "0"}, 9),
+        ({"SLURM_PROCID": "0"}, None),  # a batch script
+        ({"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "OMPI_COMM_WORLD_RANK": "3"}, 3),  # mpirun started its daemons
+        ({"RANK": "x"}, None),
+    ],
 )
 def test_the_rank_is_the_launchers(environ: dict[str, str], rank: int | None) -> None:
     assert rank_of(environ) == rank

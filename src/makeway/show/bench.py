@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from makeway.act.measure.outcome import Bench, VariantResult
-from makeway.act.measure.statistics import LEVEL, Comparison
+from makeway.act.measure.statistics import Comparison
 from makeway.act.measure.variants import BASELINES, OVERLAP, PLANNED, SEQUENTIAL, TORCHRUN
+from makeway.decide.analysis.difference import LEVEL
 from makeway.show.blocks import (
     Bar,
     Bars,
@@ -81,7 +82,8 @@ def bench_headline(bench: Bench) -> Headline:
 def _interval(gain: Comparison) -> str:
     if gain.low is None or gain.high is None:
         return ""
-    return f", between {percent(100 * gain.low, '+.1f')} and {percent(100 * gain.high, '+.1f')}"
+    doubt = "; no difference shown" if gain.verdict == "no difference shown" else ""
+    return f", between {percent(100 * gain.low, '+.1f')} and {percent(100 * gain.high, '+.1f')}{doubt}"
 
 
 def _verdict(bench: Bench, variant: VariantResult, sentence: str) -> Headline:
@@ -337,6 +339,7 @@ def _comparison(bench: Bench, name: str) -> dict[str, Any]:
         "relative": rounded(comparison.relative),
         "low": rounded(comparison.low),
         "high": rounded(comparison.high),
+        "verdict": comparison.verdict,
         "faster": comparison.faster,
         "n": comparison.n,
     }

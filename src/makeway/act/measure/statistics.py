@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from makeway.decide.analysis.difference import LEVEL, Difference, Verdict, verdict_of
 from makeway.values.errors import InputError
 
 OUTLIER_REACH = 3.0  # interquartile ranges beyond a quartile: Tukey's "far out" fence
-CLEAR_CHANCE = 0.1  # that equal variants differ as clearly by luck (sign test): 4 of 4 rounds, 7 of 8, 10 of 13
 SMALLEST_GAIN = 0.01  # of the time; less is not worth a change
-LEVEL = 0.95  # of the interval of a paired difference
+LEAST_PAIRS = 6  # rounds of a paired difference that have an interval of LEVEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +65,14 @@ class Comparison:
     n: int
 
     @property
-    def chance(self) -> float:
-        """How likely at least so many faster rounds are where there is no difference: the sign test."""
-        return sum(math.comb(self.n, count) for count in range(self.faster, self.n + 1)) * math.ldexp(1.0, -self.n)
+    def verdict(self) -> Verdict:
+        """As `run --compare` and `compare` decide: only an interval without 0 shows a difference."""
+        return verdict_of(Difference(estimate=self.relative, low=self.low, high=self.high))
 
     @property
     def clearly_faster(self) -> bool:
-        return self.relative <= -SMALLEST_GAIN and self.chance <= CLEAR_CHANCE
+        """Shown to be faster, and by enough to be worth a change."""
+        return self.verdict == "faster" and self.relative <= -SMALLEST_GAIN
 
 
 def compared(times_ns: Sequence[float], other_ns: Sequence[float]) -> Comparison:
@@ -93,7 +94,7 @@ def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
     """Two of the values between which the median lies with a chance of at least LEVEL, whatever their distribution.
 
     They are as many ranks from either end as the sign test allows: the chance that a value lies below the median is
-    1/2. Fewer than 6 values are too few.
+    1/2. Fewer than LEAST_PAIRS values are too few.
     """
     count, tail, cut = len(values), 0.0, 0
     while (tail := tail + math.comb(count, cut) * math.ldexp(1.0, -count)) <= (1 - LEVEL) / 2:

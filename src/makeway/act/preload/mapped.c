@@ -15,9 +15,10 @@
 enum { LONGEST_PATH = 4096 };
 
 const char *mapped_rank_text(void) {
-    static const char *const names[] = {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
+    /* As rank_of() in sitecustomize.py: a Slurm batch script has a SLURM_PROCID, and is no rank. */
+    static const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
     const char *text = NULL;
-    for (int at = 0; at < 4 && !text; at++)
+    for (int at = 0; at < (getenv("SLURM_STEP_ID") ? 4 : 3) && !text; at++)
         text = getenv(names[at]);
     return text;
 }

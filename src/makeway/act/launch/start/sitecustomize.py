@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # torchrun, srun, Open MPI, Hydra
+# torchrun, Open MPI, Hydra, srun: the nearest to the program first. Inside a Slurm job mpirun's ranks have the
+# SLURM_PROCID of the batch script or of mpirun's own daemon; the batch script itself has one, and no step.
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+SLURM_STEP = "SLURM_STEP_ID"
 
 
 def rank_of(environ: Mapping[str, str]) -> int | None:
     """The rank that a launcher gave to this process; None without one. Here, since the hook cannot import makeway."""
-    texts = (environ.get(name, "") for name in RANK_VARIABLES)
+    names = RANK_VARIABLES if SLURM_STEP in environ else RANK_VARIABLES[:-1]
+    texts = (environ.get(name, "") for name in names)
     return next((int(text) for text in texts if text.isdigit()), None)
 
 

@@ -10,7 +10,7 @@ from makeway.act.measure.choice import Choice, choice, finalist, promising
 from makeway.act.measure.job import Job
 from makeway.act.measure.outcome import Bench, VariantResult
 from makeway.act.measure.ranks.exchange import RawSpan
-from makeway.act.measure.statistics import summary
+from makeway.act.measure.statistics import LEAST_PAIRS, summary
 from makeway.act.measure.variants import COMM, COMPUTE, Variant, measured_as
 from makeway.values.collective import Collective
 from makeway.values.receipt import Receipt
@@ -18,7 +18,7 @@ from makeway.values.timeline import Rank, Span, Step, Timeline, overlap_rate
 
 T = TypeVar("T")
 Report = Callable[[str], None]
-_CONFIRMING = 2  # times the trial rounds
+_CONFIRMING = 2  # times the trial rounds; at least as many as an interval takes
 
 
 class Peers(Protocol):
@@ -124,7 +124,7 @@ def measured_choice(
     forget(samples)
     confirmed = [*first, *([candidate] if candidate else [])]
     report("confirming the choice")
-    rounds(confirmed, _CONFIRMING * trial_rounds)
+    rounds(confirmed, max(LEAST_PAIRS, _CONFIRMING * trial_rounds))
     return peers.broadcast(lambda: choice(times(samples, confirmed), candidate, trials=trials), Choice)
 
 
