@@ -55,6 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--only", action="append", default=[], metavar="KIND", help="only this kind of control, or these"
     )
     parser.add_argument("--exclude", action="append", default=[], metavar="KIND", help="not this kind of control")
+    parser.add_argument("--allow-lossy", action="store_true", help="also controls that change results: compress")
     parser.add_argument(
         "--heuristic",
         default=PLANNER,
@@ -113,7 +114,12 @@ def _plan(options: argparse.Namespace) -> Plan | NothingToPlan:
 
 
 def _kinds(options: argparse.Namespace) -> dict[str, Any]:
-    return {"destination": options.destination, "only": options.only, "exclude": options.exclude}
+    return {
+        "destination": options.destination,
+        "only": options.only,
+        "exclude": options.exclude,
+        "allow_lossy": options.allow_lossy,
+    }
 
 
 def _difference(options: argparse.Namespace) -> PlanDifference:

@@ -55,7 +55,8 @@ def plan(
     leaves only controls that it can apply on the device's platform, `only` and `exclude` name kinds; `allow_lossy`
     adds those that change the program's results. `heuristic` follows a published one instead of searching. Times are
     those of `simulate`. A plan is made for the vendor's dispatch policy and is not slower than nothing under any other
-    that the device may follow, unless `dispatch` names one. `timelines` adds simulated runs without and with the plan. `effort` widens the search, for tests.
+    that the device may follow, unless `dispatch` names one. `timelines` adds simulated runs without and with the plan.
+    `effort` widens the search, for tests.
     """
     if heuristic not in (known := (PLANNER, *heuristic_names())):
         raise InputError(f"no heuristic {heuristic!r}{suggestion(heuristic, known)}; known: {', '.join(known)}")

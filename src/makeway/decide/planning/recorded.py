@@ -10,11 +10,15 @@ from makeway.decide.analysis.analyze import Progress, analyze
 from makeway.decide.analysis.what_if import not_shown_by_a_trace
 from makeway.decide.planning.planner import PLANNER, plan
 from makeway.model.simulate.policies import Dispatch
-from makeway.values.control import Control
+from makeway.values.control import Compress, Control
 from makeway.values.device import Device
 from makeway.values.errors import UnsupportedError
 from makeway.values.plan import Plan, Rejected
 from makeway.values.workload import Workload
+
+_NO_SIZES = Rejected(
+    control=Compress("bf16"), reason="the sizes of the collectives are not recorded, and compression depends on them"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,7 @@ class StepToPlan:
     device: Device
     excluded: tuple[Rejected, ...]
     notes: tuple[str, ...]
+    sizes_known: bool  # of all collectives
     times: str  # which time of the recording is which, as `makeway analyze` says it
 
 
@@ -48,6 +53,7 @@ def plan_recorded(
     destination: str | None = None,
     only: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    allow_lossy: bool = False,
     timelines: bool = False,
     progress: Progress | None = None,
     stage: Callable[[str], None] | None = None,
@@ -66,10 +72,11 @@ def plan_recorded(
         controls=controls,
         heuristic=heuristic,
         dispatch=dispatch,
-        excluded=exposed.excluded,
+        excluded=(*exposed.excluded, *(() if exposed.sizes_known or not allow_lossy else (_NO_SIZES,))),
         destination=destination,
         only=only,
         exclude=exclude,
+        allow_lossy=allow_lossy,
         timelines=timelines,
         progress=stage,
     )
@@ -101,5 +108,6 @@ def step_to_plan(
         device=recorded.device,
         excluded=not_shown_by_a_trace(recorded),
         notes=(*analysis.notes, *recorded.workload.assumed),
+        sizes_known=recorded.sizes_known,
         times=analysis.which_times,
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from makeway.values.collective import Collective, CollectiveKind
 from makeway.values.control import Compress
@@ -58,7 +59,7 @@ def compressed(workload: Workload, control: Compress) -> Workload:
             continue
         stages = list(_stages(control, op.collective, ELEMENT_BYTES[dtypes[op.name]]))
         built = [_operations(op, stage, stream) for stage in stages]
-        for before, after in zip(built, built[1:], strict=False):
+        for before, after in pairwise(built):
             after[0] = replace(after[0], after=(before[-1].name,))
         early[op.name], late[op.name], last[op.name] = built[0], built[1:], built[-1][-1].name
     result: list[Operation] = []
