@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from makeway.cli.output import add_output_options, show, show_reading, show_stage, write_file
-from makeway.cli.streams import write_out
+from makeway.cli.streams import say, write_out
 from makeway.cli.workload_input import add_preset_choices, workload_of
 from makeway.decide.planning.carried import destinations
 from makeway.decide.planning.difference import PlanDifference, compare_plans
@@ -29,6 +29,7 @@ examples:
   makeway plan gemm-ar --device H100-SXM5-80GB --html plan.html
   makeway plan conccl-04 --device H100-SXM5-80GB --for run --exclude priority
   makeway plan traces/ --out plan.toml                    the step of the rank with most exposed communication
+  makeway plan recording/ --for run                       of CPU ranks: for this host, calibrated on first use
   makeway plan --compare old.toml new.toml gemm-ar --device H100-SXM5-80GB
 
 All times are predicted, and are those of `makeway simulate`. A plan is made for the vendor's dispatch
@@ -95,6 +96,7 @@ def _plan(options: argparse.Namespace) -> Plan | NothingToPlan:
             timelines=options.html is not None,
             progress=show_reading,
             stage=show_stage,
+            host=_this_host,
         )
         show_stage("")
         return answer
@@ -111,6 +113,13 @@ def _plan(options: argparse.Namespace) -> Plan | NothingToPlan:
     )
     show_stage("")
     return answer
+
+
+def _this_host() -> Device:
+    """This machine, for recordings of CPU ranks."""
+    from makeway.act.measure.this_host import this_host
+
+    return this_host(progress=show_stage, say=lambda message: say(f"makeway plan: {message}")).device
 
 
 def _kinds(options: argparse.Namespace) -> dict[str, Any]:

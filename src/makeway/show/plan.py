@@ -81,7 +81,8 @@ def _sections(plan: Plan, search: Search | None, forecast: Forecast | None) -> I
     yield Section(name="plan", title="Plan", blocks=(table, *routes))
     if search is not None and forecast is not None:
         rows = _rows(plan, search, forecast)
-        yield Section(name="compared", title="Compared with published heuristics", blocks=(_heuristics(rows),))
+        if search.baselines:
+            yield Section(name="compared", title="Compared with published heuristics", blocks=(_heuristics(rows),))
         yield Section(name="time", title="Time", blocks=(_bars(rows, forecast),), detail=True)
     rejected = ((item.control, item.reason) for item in plan.rejected)
     table = _controls(
@@ -91,7 +92,8 @@ def _sections(plan: Plan, search: Search | None, forecast: Forecast | None) -> I
     if search is not None:
         if search.timelines:
             yield timeline_section(search.timelines)
-        yield from room_section(search.workload, search.device, plan.controls)
+        if search.workload is not None:
+            yield from room_section(search.workload, search.device, plan.controls)
 
 
 def _controls(

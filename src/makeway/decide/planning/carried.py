@@ -30,7 +30,7 @@ from makeway.values.support import CONTROL_NAMES, Carrier, Platform, Support, ca
 RUN = "run"
 _NEEDS_CODE = "needs calls in the program itself (makeway.torch), which `makeway run` does not change"
 # What stands for a kind in the list of rejected controls.
-_EXAMPLES: tuple[Control, ...] = (
+EXAMPLES: tuple[Control, ...] = (
     SmemPad(1024), TileChoice(64, 64, 64), CommPriority(), LaunchOrder(), CommBlocks(8), CommThreads(256),
     SmPartition(8), CopyEngine(), Chunks(2), Compress("fp16"),
 )  # fmt: skip
@@ -70,7 +70,7 @@ def unusable(
     if destination is not None:
         _check(destination, platform)
     version, rejected = _nccl(libraries), []
-    for example in _EXAMPLES:
+    for example in EXAMPLES:
         if lossy(example) and not allow_lossy:
             continue
         if example.name in exclude:

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from makeway.decide.analysis.analyze import Progress, analyze
+from makeway.decide.analysis.analyze import Analysis, Progress, analyze
 from makeway.decide.analysis.what_if import not_shown_by_a_trace
+from makeway.decide.planning.host_recorded import plan_host
 from makeway.decide.planning.planner import PLANNER, plan
 from makeway.model.simulate.policies import Dispatch
+from makeway.read.traces.cpu_ranks import CPU_HOST
 from makeway.values.control import Compress, Control
 from makeway.values.device import Device
-from makeway.values.errors import UnsupportedError
+from makeway.values.errors import InputError, UnsupportedError
 from makeway.values.plan import Plan, Rejected
 from makeway.values.workload import Workload
 
@@ -57,13 +59,35 @@ def plan_recorded(
     timelines: bool = False,
     progress: Progress | None = None,
     stage: Callable[[str], None] | None = None,
+    host: Callable[[], Device] | None = None,
 ) -> Plan | NothingToPlan:
     """The plan for the most exposed step in these recordings, on the GPU that they name or on `device`.
+
+    Recordings of CPU ranks are planned for `device`, or else for what `host` returns: a calibrated host.
 
     `progress` gets the share of all bytes read and the file just read from, `stage` what the planner does then; the
     other options are those of `plan`.
     """
-    exposed = step_to_plan(paths, device, step=step, progress=progress)
+    on_host = device is not None and device.vendor == "cpu"
+    analysis = analyze(paths, device=None if on_host else device, step=step, what_if=False, progress=progress)
+    calibrated = (lambda: device) if on_host else host if device is None else None
+    if calibrated is not None and all(rank.device == CPU_HOST for rank in analysis.ranks):
+        if heuristic != PLANNER or dispatch is not None:
+            raise InputError("--heuristic and --dispatch are of GPUs; these recordings are of CPU ranks")
+        spans = analyze(paths, step=step, what_if=False, keep_spans=True)  # recordings of GPUs are too large for it
+        machine = calibrated()
+        assert machine is not None
+        return plan_host(
+            spans,
+            machine,
+            name=f"rank {analysis.worst.rank} of {paths[0].name}",
+            controls=controls,
+            destination=destination,
+            only=only,
+            exclude=exclude,
+            allow_lossy=allow_lossy,
+        )
+    exposed = _step_to_plan(analysis, paths)
     if isinstance(exposed, NothingToPlan):
         return exposed
     answer = plan(
@@ -96,7 +120,10 @@ def step_to_plan(
     progress: Progress | None = None,
 ) -> StepToPlan | NothingToPlan:
     """The step of the rank with most exposed communication, as a workload; or why there is none."""
-    analysis = analyze(paths, device=device, step=step, what_if=False, progress=progress)
+    return _step_to_plan(analyze(paths, device=device, step=step, what_if=False, progress=progress), paths)
+
+
+def _step_to_plan(analysis: Analysis, paths: Sequence[Path]) -> StepToPlan | NothingToPlan:
     recorded = analysis.step
     if recorded is None:
         if not analysis.devices:
