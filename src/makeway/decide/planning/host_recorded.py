@@ -11,7 +11,7 @@ model: `makeway run --tune` measures them in the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from makeway.decide.analysis.analyze import Analysis
@@ -103,7 +103,7 @@ def _collective(span: Span, world: int) -> Collective | None:
 
 def plan_host(
     analysis: Analysis,
-    device: Device,
+    calibrated: Callable[[], Device],
     *,
     name: str,
     controls: Sequence[Control] = (),
@@ -112,7 +112,10 @@ def plan_host(
     exclude: Sequence[str] = (),
     allow_lossy: bool = False,
 ) -> Plan:
-    """The plan for a recording of CPU ranks on a calibrated host; the options are those of `plan`."""
+    """The plan for a recording of CPU ranks on a calibrated host; the options are those of `plan`.
+
+    `calibrated` is called once they are checked: it may take minutes.
+    """
     refuse_lossy(controls, allowed=allow_lossy)
     for control in controls:
         if not support(control, CARRIER).supported:
@@ -122,6 +125,7 @@ def plan_host(
     withheld = unusable(
         "cpu", destination=destination, only=only, exclude=exclude, required=controls, allow_lossy=allow_lossy
     )
+    device = calibrated()
     host = recorded_host(analysis, device)
     copy = CopyEngine()
     possible = copy.name not in {item.control.name for item in (*withheld, *(Rejected(c, "") for c in controls))}

@@ -70,16 +70,14 @@ def plan_recorded(
     """
     on_host = device is not None and device.vendor == "cpu"
     analysis = analyze(paths, device=None if on_host else device, step=step, what_if=False, progress=progress)
-    calibrated = (lambda: device) if on_host else host if device is None else None
+    calibrated = _always(device) if device is not None and on_host else host if device is None else None
     if calibrated is not None and all(rank.device == CPU_HOST for rank in analysis.ranks):
         if heuristic != PLANNER or dispatch is not None:
             raise InputError("--heuristic and --dispatch are of GPUs; these recordings are of CPU ranks")
         spans = analyze(paths, step=step, what_if=False, keep_spans=True)  # recordings of GPUs are too large for it
-        machine = calibrated()
-        assert machine is not None
         return plan_host(
             spans,
-            machine,
+            calibrated,
             name=f"rank {analysis.worst.rank} of {paths[0].name}",
             controls=controls,
             destination=destination,
@@ -110,6 +108,10 @@ def plan_recorded(
         answer.search, summary=(first, exposed.times, *others), notes=(*answer.search.notes, *exposed.notes)
     )
     return replace(answer, search=search)
+
+
+def _always(device: Device) -> Callable[[], Device]:
+    return lambda: device
 
 
 def step_to_plan(
