@@ -30,7 +30,7 @@ from makeway.act.measure.ranks.rounds import (
 from makeway.act.measure.ranks.workload import RankWorkload
 from makeway.act.measure.ranks.world import World
 from makeway.act.measure.variants import BASELINES, PLANNED, Variant, measured_as, rotated
-from makeway.values.control import Chunks, Compress, Control, CopyEngine, LaunchOrder, describe
+from makeway.values.control import Chunks, Compress, Control, CopyEngine, LaunchOrder, describe, lossy
 from makeway.values.errors import UnsupportedError
 from makeway.values.receipt import Receipt
 
@@ -216,6 +216,8 @@ def run_job(job: Job, world: World, report: Report) -> Bench | None:
         original = measured_as(variants)
         distinct = [variant for variant in variants if original[variant.name] == variant.name]
         harness.rounds(distinct, job.repeats, lambda done: report(f"round {done + 1} of {job.repeats}"))
+        if names := [variant.name for variant in variants if any(map(lossy, variant.controls))]:
+            notes.append(f"results of {', '.join(names)} are lossy: losses are finite, and not compared with stock's")
         if transport is not None and transport.no_shared_memory is not None:
             reason = transport.no_shared_memory
             notes.append(f"copy-engine copied twice, through a segment, for want of shared tensors: {reason}")
