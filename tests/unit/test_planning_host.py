@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from makeway.act.measure.calibrate import Calibration
 from makeway.decide.planning.host import HostPrediction, HostStep, carrier_rates, predict_host_step
+from makeway.decide.planning.host_recorded import RecordedHost
 from makeway.values.collective import Collective
 from makeway.values.control import CopyEngine
 from makeway.values.device import HOST_CARRIERS, HOST_KINDS, HOST_OUTPUT_KEY, host_fact_key, load_device, parse_device
@@ -94,3 +95,20 @@ def test_a_calibration_is_a_device_file_that_reads_back() -> None:
     again = parse_device(calibration.text.encode(), where="again")
     assert (again.sms, again.fp32_flops_per_s, again.vendor) == (2, 1e11, "cpu")
     assert "medians of 5 rounds" in again.facts["fp32_flops_per_s"].source
+
+
+parts = st.floats(0.0, 1e9)
+
+
+@given(parts, parts, parts, parts, st.floats(1.0, 1e9), st.floats(1.0, 1e9), parts)
+def test_shared_memory_gains_at_most_the_exposed_transfers_and_the_processor_time(
+    exposed: float, transfer: float, compute: float, comm: float, gloo: float, direct: float, spared: float
+) -> None:
+    transfer, exposed = min(transfer, exposed), min(exposed, comm)
+    recorded = RecordedHost(
+        step_ns=compute + comm, exposed_ns=exposed, transfer_ns=min(transfer, exposed), compute_ns=compute,
+        comm_ns=comm, gloo_ns=gloo, direct_ns=direct, spared_ns=spared, ranks=2, unknown=0,
+    )  # fmt: skip
+    assert recorded.gain_ns <= recorded.transfer_ns + spared
+    assert recorded.gain_ns <= 0 or direct < gloo or exposed < comm
+    assert recorded.error_ns >= 0

@@ -48,7 +48,7 @@ from makeway.act.launch.compare_run import RunComparison, StepBlock
 from makeway.act.launch.record import RankRecording
 from makeway.act.launch.record import Recording as JobRecording
 from makeway.act.launch.run import dry_run
-from makeway.act.launch.tune_run import RunTuning, Tried
+from makeway.act.launch.tune_run import LossChange, RunTuning, Tried
 from makeway.act.measure.calibrate import Calibration
 from makeway.act.measure.demo import DeviceMap, Recording
 from makeway.act.measure.experiment import Cell as ExperimentCell
@@ -66,7 +66,7 @@ from makeway.show.page import page
 from makeway.show.report import _SHOWN_BY
 from makeway.show.text import text
 from makeway.values.collective import Collective
-from makeway.values.control import CommPriority, CopyEngine, SmPartition
+from makeway.values.control import CommPriority, Compress, CopyEngine, SmPartition
 from makeway.values.receipt import Receipt
 from makeway.values.timeline import Rank
 
@@ -170,6 +170,17 @@ def tuned_run() -> RunTuning:
         share_limit=0.05,
         lost_share=0.006,
         controls=example_run().controls,
+        allow_lossy=True,
+        losses=(
+            LossChange(
+                controls=(Compress("bf16"),),
+                pairs=2,
+                loss_without=2.25,
+                loss_with=2.5,
+                difference=0.25,
+                spread=(0.125, 0.375),
+            ),
+        ),
         exit_code=0,
         killed_by=None,
         notes=("small",),

@@ -239,7 +239,7 @@ class Modules:
 
     def _state_of(self, module: DistributedDataParallel) -> Gradients | Compressed | None:
         """Our hook in this module, if gradients still go through it."""
-        ours = (*self.gradients, *self._compressing)
+        ours: tuple[Gradients | Compressed, ...] = (*self.gradients, *self._compressing)
         states = (state for state in ours if state.module() is module and state.theirs is None)
         return next(states, None)
 
