@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
     from makeway.decide.analysis.compare import Comparison, compare
     from makeway.decide.planning.difference import PlanDifference, compare_plans
-    from makeway.decide.planning.host_ranks import HostPlan
     from makeway.decide.planning.planner import plan
     from makeway.decide.planning.recorded import NothingToPlan, plan_recorded
     from makeway.model.presets import load_preset
@@ -64,7 +63,6 @@ _HOMES = {
     "DryRun": "act.launch.run",
     "Experiments": "act.measure.experiment",
     "Export": "act.export.values",
-    "HostPlan": "decide.planning.host_ranks",
     "Inspection": "read.binaries.inspect",
     "Job": "act.measure.job",
     "KernelResources": "values.kernel",
@@ -138,7 +136,6 @@ __all__ = [
     "DryRun",
     "Experiments",
     "Export",
-    "HostPlan",
     "Inspection",
     "Job",
     "KernelResources",

@@ -22,6 +22,7 @@ from makeway.values.control import (
     CommBlocks,
     CommPriority,
     CommThreads,
+    Compress,
     Control,
     CopyEngine,
     LaunchOrder,
@@ -42,6 +43,7 @@ ALL: tuple[Control, ...] = (
     SmPartition(16),
     CopyEngine(),
     Chunks(4),
+    Compress("bf16"),
 )
 H100 = MadeFor(workload="gemm-ar", device="H100-SXM5-80GB", ranks=8, library="nccl-2.32.3/ring-simple")
 MI300X = MadeFor(workload="gemm-ar", device="MI300X", ranks=8, library="rccl-5.4.3/generic")

@@ -16,7 +16,7 @@ from makeway.act.torch.groups import group_controls
 from makeway.cli.main import main
 from makeway.decide.planning.carried import destinations, routes, unusable
 from makeway.model.presets import load_preset
-from makeway.values.control import CommBlocks, CommPriority, Control, CopyEngine, SmPartition
+from makeway.values.control import CommBlocks, CommPriority, Control, CopyEngine, SmPartition, lossy
 from makeway.values.device import Device, load_device
 from makeway.values.errors import InputError, UnknownNameError, UnsupportedError
 from makeway.values.plan import Plan
@@ -75,13 +75,18 @@ def test_what_run_brings_through_each_carrier_is_what_its_code_brings() -> None:
 def test_a_kind_is_unusable_exactly_when_something_rules_it_out(
     platform: Platform, destination: str | None, only: list[str], exclude: list[str]
 ) -> None:
-    rejected = unusable(platform, destination=destination, only=only, exclude=exclude, libraries=NCCL)
+    rejected = unusable(platform, destination=destination, only=only, exclude=exclude, libraries=NCCL, allow_lossy=True)
     names = {item.control.name for item in rejected}
     assert all(item.reason for item in rejected)
     for control in SAMPLES:
         carried = destination is None or routes(control, platform, destination, NCCL)
         allowed = control.name not in exclude and (not only or control.name in only) and bool(carried)
         assert (control.name not in names) == allowed
+
+
+def test_lossy_kinds_are_not_even_mentioned_unless_they_are_allowed() -> None:
+    assert not any(lossy(item.control) for item in unusable("cuda", destination="env", libraries=NCCL))
+    assert any(lossy(item.control) for item in unusable("cuda", destination="env", libraries=NCCL, allow_lossy=True))
 
 
 def test_an_old_library_leaves_out_what_it_cannot_do() -> None:

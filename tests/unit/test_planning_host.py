@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,22 @@ from hypothesis import strategies as st
 
 from makeway.act.measure.calibrate import Calibration
 from makeway.decide.planning.host import HostPrediction, HostStep, carrier_rates, predict_host_step
+from makeway.decide.planning.host_recorded import RecordedHost
+from makeway.decide.planning.recorded import plan_recorded
 from makeway.values.collective import Collective
-from makeway.values.control import CopyEngine
-from makeway.values.device import HOST_CARRIERS, HOST_KINDS, HOST_OUTPUT_KEY, host_fact_key, load_device, parse_device
-from makeway.values.errors import UnsupportedError
+from makeway.values.control import CopyEngine, parse_control
+from makeway.values.device import (
+    HOST_CARRIERS,
+    HOST_KINDS,
+    HOST_OUTPUT_KEY,
+    Device,
+    host_fact_key,
+    load_device,
+    parse_device,
+)
+from makeway.values.errors import InputError, UnsupportedError
+from makeway.values.plan import Plan
+from makeway.values.support import CONTROL_NAMES, support_table
 
 ROUND = {"latency_ns": 1e5, "ns_per_byte": 1.0, "cpu_ns_per_byte": 0.5}
 
@@ -94,3 +107,48 @@ def test_a_calibration_is_a_device_file_that_reads_back() -> None:
     again = parse_device(calibration.text.encode(), where="again")
     assert (again.sms, again.fp32_flops_per_s, again.vendor) == (2, 1e11, "cpu")
     assert "medians of 5 rounds" in again.facts["fp32_flops_per_s"].source
+
+
+RANKS = Path(__file__).parents[2] / "examples" / "recordings" / "ddp-gloo-2ranks"
+
+
+def test_a_recording_of_cpu_ranks_is_planned_for_the_host_with_how_and_by_what_it_is_verified() -> None:
+    answer = plan_recorded([RANKS], destination="run", host=host)
+    assert isinstance(answer, Plan)
+    assert answer.search is not None
+    assert answer.predicted is not None
+    assert {control.name for control in answer.controls} <= set(support_table()["torch on CPU"].run)
+    assert all(row.how and row.verified for rows in answer.search.routes for row in rows)
+    assert answer.predicted.t_ideal_ns <= answer.predicted.t_plan_ns <= answer.predicted.t_naive_ns
+    named = {item.control.name for item in answer.rejected} | {control.name for control in answer.controls}
+    assert named == set(CONTROL_NAMES) - {"compress"}
+
+
+def test_wrong_requests_are_refused_before_the_host_is_calibrated() -> None:
+    def never() -> Device:
+        raise AssertionError("calibrated")
+
+    for wrong in (
+        {"controls": [parse_control("compress=fp16")]},
+        {"controls": [parse_control("pad=1KiB")]},
+        {"only": ["x"]},
+    ):
+        with pytest.raises(InputError):
+            plan_recorded([RANKS], host=never, **wrong)
+
+
+parts = st.floats(0.0, 1e9)
+
+
+@given(parts, parts, parts, parts, st.floats(1.0, 1e9), st.floats(1.0, 1e9), parts)
+def test_shared_memory_gains_at_most_the_exposed_transfers_and_the_processor_time(
+    exposed: float, transfer: float, compute: float, comm: float, gloo: float, direct: float, spared: float
+) -> None:
+    transfer, exposed = min(transfer, exposed), min(exposed, comm)
+    recorded = RecordedHost(
+        step_ns=compute + comm, exposed_ns=exposed, transfer_ns=min(transfer, exposed), compute_ns=compute,
+        comm_ns=comm, gloo_ns=gloo, direct_ns=direct, spared_ns=spared, ranks=2, unknown=0,
+    )  # fmt: skip
+    assert recorded.gain_ns <= recorded.transfer_ns + spared
+    assert recorded.gain_ns <= 0 or direct < gloo or exposed < comm
+    assert recorded.error_ns >= 0

@@ -48,7 +48,7 @@ from makeway.act.launch.compare_run import RunComparison, StepBlock
 from makeway.act.launch.record import RankRecording
 from makeway.act.launch.record import Recording as JobRecording
 from makeway.act.launch.run import dry_run
-from makeway.act.launch.tune_run import RunTuning, Tried
+from makeway.act.launch.tune_run import LossChange, RunTuning, Tried
 from makeway.act.measure.calibrate import Calibration
 from makeway.act.measure.demo import DeviceMap, Recording
 from makeway.act.measure.experiment import Cell as ExperimentCell
@@ -57,7 +57,7 @@ from makeway.act.measure.outcome import VariantResult
 from makeway.decide.analysis.compare import parse_limit
 from makeway.decide.analysis.many.analyze_job import Shard, ShardFile, analyze_job
 from makeway.decide.analysis.many.map_rank import MapOptions
-from makeway.decide.planning.recorded import NothingToPlan, plan_recorded
+from makeway.decide.planning.recorded import NothingToPlan
 from makeway.model.validate.conccl import conccl_rows
 from makeway.show.blocks import Bars, Block, Cell, Column, Headline, HeatMap, Paragraph, Report, Section, Table
 from makeway.show.json import json as as_json
@@ -66,7 +66,7 @@ from makeway.show.page import page
 from makeway.show.report import _SHOWN_BY
 from makeway.show.text import text
 from makeway.values.collective import Collective
-from makeway.values.control import CommPriority, CopyEngine, SmPartition
+from makeway.values.control import CommPriority, Compress, CopyEngine, SmPartition
 from makeway.values.receipt import Receipt
 from makeway.values.timeline import Rank
 
@@ -103,7 +103,6 @@ RESULTS: dict[str, Callable[[], object]] = {
         Job(workload="cb-ar", on="sim:A40", grids=((8, 8), (16, 8)), tiles=((64, 64, 32), (64, 64, 64)), steps=2)
     ),
     "Export": lambda: export(load_plan(EXAMPLES / "cpu-plan.toml"), "env"),
-    "HostPlan": lambda: plan_recorded([EXAMPLES / "recordings" / "ddp-gloo-2ranks"], destination="run"),
     "Inspection": lambda: inspect(EXAMPLES / "matmul.sm_90.cubin"),
     "JobAnalysis": lambda: analyze_job([RECORDED], jobs=1, options=MapOptions(cached=False)),
     "NothingToPlan": lambda: NothingToPlan(reason="no rank has a step", device="A40", notes=()),
@@ -171,6 +170,17 @@ def tuned_run() -> RunTuning:
         share_limit=0.05,
         lost_share=0.006,
         controls=example_run().controls,
+        allow_lossy=True,
+        losses=(
+            LossChange(
+                controls=(Compress("bf16"),),
+                pairs=2,
+                loss_without=2.25,
+                loss_with=2.5,
+                difference=0.25,
+                spread=(0.125, 0.375),
+            ),
+        ),
         exit_code=0,
         killed_by=None,
         notes=("small",),

@@ -236,7 +236,7 @@ def test_wrong_input_gets_one_clear_message_and_exit_2(arguments: list[str], sai
     ("arguments", "message"),
     [
         ((), "--plan is needed: name a plan file, or find one in the job itself with --tune"),
-        (("--tune", "--allow-lossy"), "makeway has no lossy control"),
+        (("--plan", "x.toml", "--allow-lossy"), "need --tune"),
         (("--tune", "--tune-share", "0"), "--tune-share takes a share above 0"),
         (("--tune", "--job-steps", "0"), "--job-steps takes 1 or more"),
         (("--tune", "--compare"), "--compare does not go with --tune"),

@@ -26,6 +26,7 @@ examples:
   makeway bench gemm-ar
   makeway bench gemm-ag --control copy-engine --control priority+chunks=4 --repeats 20
   makeway bench ddp --link 2gbit --bucket-mb 4 --compress fp16
+  makeway bench ddp --link 200mbit --control compress=powersgd:4 --allow-lossy
   makeway bench gemm-ar --out plan.toml --html bench.html
   makeway bench gemm-ar --device host.toml
   makeway bench cb-ar --on sim:A40 --grid squares --tile 64x64x32,64x64x64
@@ -84,6 +85,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bucket-mb", type=float, default=1.0, metavar="MB", help="gradient buckets of ddp")
     parser.add_argument("--compress", choices=("none", "fp16", "powersgd"), default="none", help="gradients of ddp")
+    parser.add_argument("--allow-lossy", action="store_true", help="also controls that change results: compress of ddp")
     parser.add_argument(
         "--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="S", help="for one collective (default: 10)"
     )
@@ -135,6 +137,7 @@ def _job(options: argparse.Namespace) -> Job:
         in_flight=options.in_flight,
         bucket_mb=options.bucket_mb,
         compress=options.compress,
+        allow_lossy=options.allow_lossy,
         timeout_s=options.timeout,
         start_s=options.start_timeout,
     )

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from makeway.cli.output import add_output_options, show, show_reading, show_stage, write_file
-from makeway.cli.streams import write_out
+from makeway.cli.streams import say, write_out
 from makeway.cli.workload_input import add_preset_choices, workload_of
 from makeway.decide.planning.carried import destinations
 from makeway.decide.planning.difference import PlanDifference, compare_plans
 from makeway.decide.planning.heuristics import heuristic_names
-from makeway.decide.planning.host_ranks import HostPlan
 from makeway.decide.planning.planner import PLANNER
 from makeway.decide.planning.planner import plan as plan_workload
 from makeway.decide.planning.recorded import NothingToPlan, plan_recorded, step_to_plan
@@ -31,6 +30,7 @@ examples:
   makeway plan gemm-ar --device H100-SXM5-80GB --html plan.html
   makeway plan conccl-04 --device H100-SXM5-80GB --for run --exclude priority
   makeway plan traces/ --out plan.toml                    the step of the rank with most exposed communication
+  makeway plan recording/ --for run                       of CPU ranks: for this host, calibrated on first use
   makeway plan --compare old.toml new.toml gemm-ar --device H100-SXM5-80GB
 
 All times are predicted, and are those of `makeway simulate`. A plan is made for the vendor's dispatch
@@ -57,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--only", action="append", default=[], metavar="KIND", help="only this kind of control, or these"
     )
     parser.add_argument("--exclude", action="append", default=[], metavar="KIND", help="not this kind of control")
+    parser.add_argument("--allow-lossy", action="store_true", help="also controls that change results: compress")
     parser.add_argument(
         "--heuristic",
         default=PLANNER,
@@ -71,17 +72,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     answer = _difference(options) if options.compare else _plan(options)
-    plan = answer.plan if isinstance(answer, HostPlan) else answer
-    if options.out and isinstance(plan, Plan):
+    if options.out and isinstance(answer, Plan):
         if options.out == "-":
-            write_out(dump_plan(plan))
+            write_out(dump_plan(answer))
             return 0
-        write_file(Path(options.out), dump_plan(plan))
+        write_file(Path(options.out), dump_plan(answer))
     show(answer, options)
     return 0
 
 
-def _plan(options: argparse.Namespace) -> Plan | HostPlan | NothingToPlan:
+def _plan(options: argparse.Namespace) -> Plan | NothingToPlan:
     traces, device = _subject(options)
     controls = parse_controls(options.control)
     dispatch = DISPATCHES[options.dispatch] if options.dispatch else None
@@ -97,6 +97,7 @@ def _plan(options: argparse.Namespace) -> Plan | HostPlan | NothingToPlan:
             timelines=options.html is not None,
             progress=show_reading,
             stage=show_stage,
+            host=_this_host,
         )
         show_stage("")
         return answer
@@ -115,8 +116,20 @@ def _plan(options: argparse.Namespace) -> Plan | HostPlan | NothingToPlan:
     return answer
 
 
+def _this_host() -> Device:
+    """This machine, for recordings of CPU ranks."""
+    from makeway.act.measure.this_host import this_host
+
+    return this_host(progress=show_stage, say=lambda message: say(f"makeway plan: {message}")).device
+
+
 def _kinds(options: argparse.Namespace) -> dict[str, Any]:
-    return {"destination": options.destination, "only": options.only, "exclude": options.exclude}
+    return {
+        "destination": options.destination,
+        "only": options.only,
+        "exclude": options.exclude,
+        "allow_lossy": options.allow_lossy,
+    }
 
 
 def _difference(options: argparse.Namespace) -> PlanDifference:

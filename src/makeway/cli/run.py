@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     tuning.add_argument("--job-steps", type=int, metavar="N", help="steps of the whole job (default: not known)")
     tuning.add_argument("--plan-out", type=Path, metavar="FILE", help="write the plan that it ended with")
     tuning.add_argument("--log", type=Path, metavar="FILE", help="write what was tried, as JSON lines")
-    tuning.add_argument("--allow-lossy", action="store_true", help="also controls that change results (none yet)")
+    tuning.add_argument("--allow-lossy", action="store_true", help="also try controls that change results: compress")
     add_program(parser)
 
 

@@ -26,7 +26,7 @@ examples:
   makeway simulate my-step.toml --device MI300X --control copy-engine --json
 
 controls: pad=48KiB[:kernel*]  tile=64x64x64  priority  comm-first  comm-blocks=16  comm-threads=288
-          partition=32  copy-engine[=broadcast[,prelaunch]]  chunks=4
+          partition=32  copy-engine[=broadcast[,prelaunch]]  chunks=4  compress=bf16
 
 Nothing here is measured. Two policies of the hardware are not confirmed (which block is dispatched
 first, how HBM is shared): --policies all shows every combination.

@@ -24,7 +24,7 @@ _OLD_NAMES = {kind.__name__: kind.name for kind in get_args(Control)}  # version
 _OLD_KEYS = {"gpus": "ranks"}  # of [for] in version 1
 
 _TABLES = ("version", "for", "predicted", "control", "rejected")
-_TEXT_FIELDS = ("kernel", "variant")  # numbers check themselves when the control is made
+_TEXT_FIELDS = ("kernel", "variant", "method")  # numbers check themselves when the control is made
 _TIMES = ("t_naive_ms", "t_plan_ms", "t_ideal_ms", "t_sequential_ms")
 _SHARES = ("share_of_ideal_naive", "share_of_ideal_plan")
 _NS_PER_MS = 1_000_000

@@ -17,7 +17,7 @@ _KERNEL_KEYS = (
     "name", "stream", "after", "threads", "registers", "smem", "cluster", "gemm", "blocks", "flops_per_block",
     "hbm_bytes_per_block", "dtype", "time_ms", "hbm_bytes", "share", "persistent",
 )  # fmt: skip
-_COLLECTIVE_KEYS = ("name", "stream", "after", "kind", "size", "library", "blocks", "time_ms")
+_COLLECTIVE_KEYS = ("name", "stream", "after", "kind", "size", "library", "blocks", "time_ms", "dtype")
 
 
 def load_workload(path: Path) -> Workload:
@@ -65,7 +65,12 @@ def _operation(table: Mapping[str, Any], ranks: int, where: str) -> Operation:
         exchange = Collective(kind=table["kind"], size_bytes=_size(table["size"]), ranks=ranks)
         time_ns = float(table["time_ms"]) * 1e6 if "time_ms" in table else None
         return CollectiveOp(
-            **shared, collective=exchange, library=table["library"], blocks=table.get("blocks"), time_ns=time_ns
+            **shared,
+            collective=exchange,
+            library=table["library"],
+            blocks=table.get("blocks"),
+            time_ns=time_ns,
+            dtype=table.get("dtype"),
         )
     refuse_unknown(table, _KERNEL_KEYS, where=f"{where}: {name}")
     for key in ("threads", "registers"):

@@ -26,7 +26,7 @@ from makeway.show.data import milliseconds, record, rounded
 from makeway.show.numbers import count, number, percent, time_text
 from makeway.show.provenance import provenance
 from makeway.show.tracks import compared_tracks
-from makeway.values.control import control_word
+from makeway.values.control import control_word, lossy
 from makeway.values.timeline import Span, Timeline
 
 _MS, _US, _GB = 1e6, 1e3, 1e9
@@ -200,7 +200,9 @@ def _variant_row(bench: Bench, variant: VariantResult, *, predicted: bool) -> tu
 
 
 def _parts(bench: Bench) -> Paragraph:
-    verified = {None: "", True: " Every result is verified.", False: " RESULTS DIFFER: see the column `results`."}
+    some_lossy = any(lossy(control) for variant in bench.variants for control in variant.controls)
+    right = " Every result of a lossless variant is verified." if some_lossy else " Every result is verified."
+    verified = {None: "", True: right, False: " RESULTS DIFFER: see the column `results`."}
     return Paragraph(
         text=f"Alone: compute {time_text(bench.compute.median_ns)}, communication {time_text(bench.comm.median_ns)}; "
         f"ideal {time_text(bench.ideal_ns)}{_reachable(bench)}.{verified[bench.verified]}"

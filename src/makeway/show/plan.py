@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, assert_never
 
 from makeway.decide.planning.difference import PlanDifference
-from makeway.decide.planning.host_ranks import HostPlan
 from makeway.decide.planning.recorded import NothingToPlan
 from makeway.show.blocks import Bars, Cell, Column, Headline, Notes, Paragraph, Report, Section, Table
 from makeway.show.data import plain, record
@@ -22,19 +21,15 @@ _MS = 1e6
 _NOT_SHOWN = ("workload", "device", "summary", "routes", "notes", "timelines")  # elsewhere, or not data
 _NO_CARRIER = "nothing that makeway knows"
 _OF_A_ROUTE = ("carrier", "how", "verified", "since", "limits")
-_MEASURE = "No gain is predicted for ranks of a host; the job itself shows it."
-_NEXT = "makeway run --plan FILE --compare -- PROGRAM"
 _NUMBERS = "predicted by simulation, not measured"
 _TIMES = ("t_naive_ms", "t_plan_ms", "t_ideal_ms", "t_sequential_ms", "share_of_ideal_naive", "share_of_ideal_plan")
 
 
-def report(result: Plan | HostPlan | PlanDifference | NothingToPlan, *, arguments: str = "") -> Report:
+def report(result: Plan | PlanDifference | NothingToPlan, *, arguments: str = "") -> Report:
     """A plan with its reasons and baselines, two plans side by side, or why there is no plan."""
     match result:
         case Plan():
             return _plan_report(result, arguments)
-        case HostPlan():
-            return _host_report(result, arguments)
         case PlanDifference():
             return _difference_report(result, arguments)
         case NothingToPlan():
@@ -88,13 +83,15 @@ def _sections(plan: Plan, search: Search | None, forecast: Forecast | None) -> I
     yield Section(name="plan", title="Plan", blocks=(table, *routes))
     if search is not None and forecast is not None:
         rows = _rows(plan, search, forecast)
-        yield Section(name="compared", title="Compared with published heuristics", blocks=(_heuristics(rows),))
+        if search.baselines:
+            yield Section(name="compared", title="Compared with published heuristics", blocks=(_heuristics(rows),))
         yield Section(name="time", title="Time", blocks=(_bars(rows, forecast),), detail=True)
     yield _rejections(plan)
     if search is not None:
         if search.timelines:
             yield timeline_section(search.timelines)
-        yield from room_section(search.workload, search.device, plan.controls)
+        if search.workload is not None:
+            yield from room_section(search.workload, search.device, plan.controls)
 
 
 def _rejections(plan: Plan, origin: Origin = "predicted") -> Section:
@@ -220,54 +217,6 @@ def _control_data(plan: Plan, routes: tuple[tuple[Support, ...], ...]) -> list[d
         }
         for control, reason, rows in zip(plan.controls, plan.reasons, routes, strict=True)
     ]
-
-
-# --- ranks of a CPU host -----------------------------------------------------------------------
-
-
-def _host_report(result: HostPlan, arguments: str) -> Report:
-    plan, made_for = result.plan, result.plan.made_for or MadeFor()
-    verdict = (
-        f"{' and '.join(map(control_word, plan.controls)) or 'Nothing'} to set: communication exposes "
-        f"{time_text(result.exposed_ns)} of a step of {time_text(result.step_ns)} on rank {result.rank}"
-    )
-    reasons = zip(plan.controls, plan.reasons, strict=True)
-    table = _controls("controls", "What to set, and why", reasons, nothing="Nothing to set.", origin="imported")
-    applied = (_routes(plan, result.routes, result.destination),) if plan.controls else ()
-    return Report(
-        result="plan",
-        over=f"makeway plan, {made_for.workload} on {made_for.device}",
-        headline=Headline(sentence=verdict, origin="imported", value=result.exposed_ns / _MS, unit="ms"),
-        lead=(Paragraph(text=_MEASURE, command=_NEXT),),
-        sections=(
-            Section(name="plan", title="Plan", blocks=(table, *applied)),
-            Section(name="times", title="Step", blocks=(_step(result),)),
-            _rejections(plan, "imported"),
-            provenance(arguments, numbers="from the recordings", notes=result.notes),
-        ),
-        data={
-            "workload": made_for.workload,
-            "device": made_for.device,
-            "origin": "imported",
-            **record(result, without=("plan", "routes", "notes")),
-            "controls": _control_data(plan, result.routes),
-            "rejected": plain(plan.rejected),
-            "reasons": [verdict, *plan.reasons],
-        },
-        notes=result.notes,
-        arguments=arguments,
-    )
-
-
-def _step(result: HostPlan) -> Table:
-    times = (result.step_ns, result.comm_ns, result.exposed_ns)
-    return Table(
-        name="step",
-        caption="A step of the rank with most exposed communication",
-        columns=tuple(Column(title, "number") for title in ("rank", "step ms", "comm ms", "exposed ms")),
-        rows=((number(result.rank, 0), *(number(time_ns, scale=_MS) for time_ns in times)),),
-        origin="imported",
-    )
 
 
 # --- recordings without a plan -----------------------------------------------------------------

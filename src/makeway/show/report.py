@@ -20,7 +20,6 @@ _SHOWN_BY = {
     "DryRun": "run",
     "Experiments": "experiment",
     "Export": "export",
-    "HostPlan": "plan",
     "Inspection": "inspection",
     "JobAnalysis": "job",
     "NothingToPlan": "plan",

@@ -26,6 +26,7 @@ def report(result: RunTuning, *, arguments: str = "") -> Report:
         sections=(
             Section(name="controls", title="Controls", blocks=(outcome_table(result.controls),)),
             Section(name="tried", title="Tried", blocks=(_table(result),)),
+            *_losses(result),
             measured_in_job(result.program, result.notes, arguments),
         ),
         data=_data(result),
@@ -96,6 +97,31 @@ def _row(item: Tried) -> tuple[Cell, ...]:
         Cell(item.what),
         *(Cell("–") if part is None else Cell(f"{part:+.1f}", part) for part in (item.difference_pct, low, high)),
     )
+
+
+def _losses(result: RunTuning) -> tuple[Section, ...]:
+    """What lossy candidates did to the loss; nothing where none were allowed."""
+    if not result.allow_lossy:
+        return ()
+    titles = ("pairs", "without", "with", "difference", "least", "largest")
+    table = Table(
+        name="losses",
+        caption="The loss beside lossy controls, in pairs of blocks of steps on different batches",
+        origin="measured",
+        columns=(Column("controls", "name"), *(Column(title, "number", brief=title != "pairs") for title in titles)),
+        rows=tuple(
+            (
+                Cell(_set(item.controls)),
+                number(item.pairs, 0),
+                *(Cell(f"{value:.6g}", value) for value in (item.loss_without, item.loss_with)),
+                *(Cell(f"{value:+.3g}", value) for value in (item.difference, *item.spread)),
+            )
+            for item in result.losses
+        ),
+        nothing="No lossy control was tried beside a lossless one, or the program has no loss that makeway sees.",
+    )
+    text = Paragraph(text="Blocks are short: they do not show what compression does to the loss in the long run.")
+    return (Section(name="loss", title="Loss", blocks=(table, text)),)
 
 
 def _set(controls: Sequence[Control]) -> str:

@@ -6,6 +6,7 @@ A control has one name, on the command line, in plan files, in JSON and in prose
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, assert_never, get_args
 
@@ -14,6 +15,9 @@ from makeway.values.units import KIB, check_whole, format_bytes, parse_bytes
 
 DmaVariant = Literal["parallel-copy", "broadcast", "one-engine", "swap"]
 MOST_CLUSTER = 8  # NCCL, src/include/comm.h, NCCL_MAX_CGA_CLUSTER_SIZE
+CompressMethod = Literal["fp16", "bf16", "powersgd", "topk"]
+DEFAULT_RANK = 4  # of PowerSGD's approximation: the largest in its paper (arXiv 1905.13727)
+DEFAULT_SHARE = 0.01  # of the elements that top-k sends
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +128,64 @@ class Chunks:
         check_whole("pieces", self.pieces, 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Compress:
+    """Gradients encoded in fewer bytes before they are all-reduced. Lossy: the program's results change."""
+
+    name: ClassVar[str] = "compress"
+    method: CompressMethod
+    rank: int | None = None  # of powersgd's approximation; set where the method is powersgd
+    share: float | None = None  # of the elements that topk sends; set where the method is topk
+
+    def __post_init__(self) -> None:
+        if self.method not in get_args(CompressMethod):
+            raise InputError(
+                f"unknown compression {self.method!r}{suggestion(str(self.method), get_args(CompressMethod))}; "
+                f"known: {', '.join(get_args(CompressMethod))}"
+            )
+        for what, value, method, default in (
+            ("rank", self.rank, "powersgd", DEFAULT_RANK),
+            ("share", self.share, "topk", DEFAULT_SHARE),
+        ):
+            if value is None and self.method == method:
+                object.__setattr__(self, what, default)
+            elif value is not None and self.method != method:
+                raise InputError(f"{what} is for {method}, not for {self.method}")
+        if self.rank is not None:
+            check_whole("rank", self.rank, 1)
+        if self.share is not None:
+            number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
+            if not number or not 0 < self.share <= 1:
+                raise InputError(f"share must be above 0 and at most 1, got {self.share!r}")
+            object.__setattr__(self, "share", float(self.share))
+
+
 Control = (
-    SmemPad | TileChoice | CommPriority | LaunchOrder | CommBlocks | CommThreads | SmPartition | CopyEngine | Chunks
+    SmemPad
+    | TileChoice
+    | CommPriority
+    | LaunchOrder
+    | CommBlocks
+    | CommThreads
+    | SmPartition
+    | CopyEngine
+    | Chunks
+    | Compress
 )
+LOSSY: tuple[type[Control], ...] = (Compress,)
+NEEDS_LOSSY = "it changes the program's results; --allow-lossy permits it"
+
+
+def lossy(control: Control) -> bool:
+    """Whether a control changes the results of the program; all others leave them as they are."""
+    return isinstance(control, LOSSY)
+
+
+def refuse_lossy(controls: Iterable[Control], *, allowed: bool) -> None:
+    """An error for the first lossy control, unless such controls are allowed."""
+    for control in controls:
+        if lossy(control) and not allowed:
+            raise InputError(f"{control_word(control)} is refused: {NEEDS_LOSSY}")
 
 
 def describe(control: Control) -> str:
@@ -150,6 +209,12 @@ def describe(control: Control) -> str:
             return f"communication on copy engines ({variant}{', prelaunched' if prelaunch else ''})"
         case Chunks(pieces):
             return f"collectives in {pieces} pieces"
+        case Compress("powersgd", rank):
+            return f"gradients compressed by PowerSGD of rank {rank} (lossy)"
+        case Compress("topk", _, share):
+            return f"the largest {100 * (share or 0):g} % of gradients sent, the rest kept for later steps (lossy)"
+        case Compress(method):
+            return f"gradients sent as {method} (lossy)"
         case _:
             assert_never(control)
 
@@ -174,6 +239,7 @@ _EXAMPLES = {
     "partition": "partition=32",
     "copy-engine": "copy-engine or copy-engine=broadcast,prelaunch",
     "chunks": "chunks=4",
+    "compress": "compress=fp16, compress=bf16, compress=powersgd:4 or compress=topk:0.01",
 }
 
 
@@ -207,6 +273,8 @@ def parse_control(text: str) -> Control:
             return CopyEngine(variant or "parallel-copy", rest == "prelaunch")  # type: ignore[arg-type]
         case "chunks":
             return Chunks(_number(value, word))
+        case "compress":
+            return _compress(value, kernel)
         case _:
             raise InputError(
                 f"unknown control {text!r}{suggestion(word, _EXAMPLES)}\nKnown: {'; '.join(_EXAMPLES.values())}"
@@ -237,6 +305,12 @@ def control_word(control: Control) -> str:
             return f"copy-engine={variant}{',prelaunch' if prelaunch else ''}"
         case Chunks(pieces):
             return f"chunks={pieces}"
+        case Compress("powersgd", rank):
+            return f"compress=powersgd:{rank}"
+        case Compress("topk", _, share):
+            return f"compress=topk:{share:g}" if share == float(f"{share:g}") else f"compress=topk:{share!r}"
+        case Compress(method):
+            return f"compress={method}"
         case _:
             assert_never(control)
 
@@ -245,6 +319,21 @@ def _for_kernels(pattern: str) -> str:
     if not pattern:
         raise InputError("a control needs a kernel name; use * for every kernel")
     return "" if pattern == "*" else f":{pattern}"
+
+
+def _compress(method: str, amount: str) -> Compress:
+    """Read "powersgd:4", "topk:0.01" or a method without a number."""
+    match method:
+        case "powersgd" if amount:
+            return Compress("powersgd", rank=_number(amount, "compress"))
+        case "topk" if amount:
+            if not re.fullmatch(r"\d*\.?\d+(?:e-?\d+)?", amount):
+                raise InputError(f"compress=topk needs a share of the elements; write {_EXAMPLES['compress']}")
+            return Compress("topk", share=float(amount))
+        case _ if amount:
+            raise InputError(f"compress={method} takes no number; write {_EXAMPLES['compress']}")
+        case _:
+            return Compress(method)  # type: ignore[arg-type]
 
 
 def _number(value: str, word: str) -> int:

@@ -81,7 +81,7 @@ class PolicyTimes:
 class Search:
     """How a plan was found: what was tried, what it was compared with, and how times were predicted."""
 
-    workload: Workload
+    workload: Workload | None  # None: a recording of CPU ranks, which is not simulated
     device: Device
     heuristic: str  # "makeway", or the published one that was followed
     summary: tuple[str, ...]  # sentences; the first is the verdict

@@ -136,6 +136,8 @@ class CollectiveOp:
     after: tuple[str, ...] = ()
     blocks: int | None = None  # None: the library's own choice
     time_ns: float | None = None  # measured alone; None: from the device's links
+    timed: Collective | None = None  # whose time that is; None: of this one
+    dtype: DataType | None = None  # of its elements; None: not known
     launched_ns: float | None = None  # as for a kernel
 
     def __post_init__(self) -> None:
@@ -143,6 +145,8 @@ class CollectiveOp:
             check_whole(f"{self.name}: blocks", self.blocks, 1)
         if self.time_ns is not None and not self.time_ns > 0:
             raise InputError(f"{self.name}: a measured time must be above 0, got {self.time_ns!r}")
+        if self.dtype is not None and self.dtype not in ELEMENT_BYTES:
+            raise InputError(f"{self.name}: unknown data type {self.dtype!r}; known: {', '.join(ELEMENT_BYTES)}")
 
 
 Operation = KernelOp | CollectiveOp

@@ -31,6 +31,7 @@ from makeway.values.control import (
     CommBlocks,
     CommPriority,
     CommThreads,
+    Compress,
     Control,
     CopyEngine,
     LaunchOrder,
@@ -102,7 +103,7 @@ class CpuBackend:
                 return self._no_copiers(blocks)
             case CommThreads() | SmemPad() | TileChoice():
                 return support(control, "torch on CPU").why_not
-            case LaunchOrder() | Chunks():
+            case LaunchOrder() | Chunks() | Compress():
                 return None  # nothing to set on threads: see `applied`
             case _:
                 assert_never(control)
@@ -176,7 +177,7 @@ class CpuBackend:
                 stack.callback(setattr, self.direct, "copiers", self.direct.copiers)
                 self.direct.copiers = threads
                 return _read_back(control, self.direct.copiers == threads, f"{self.direct.copiers} copier threads")
-            case LaunchOrder() | Chunks():
+            case LaunchOrder() | Chunks() | Compress():
                 return _read_back(
                     control, False, "nothing to set on threads: for the code that launches the operations"
                 )

@@ -31,6 +31,7 @@ from makeway.values.control import (
     CommBlocks,
     CommPriority,
     CommThreads,
+    Compress,
     Control,
     CopyEngine,
     LaunchOrder,
@@ -92,7 +93,7 @@ class CudaBackend:
         return self.machine.missing or self._refusal(control)
 
     def _refusal(self, control: Control) -> str | None:
-        if isinstance(control, LaunchOrder | Chunks):
+        if isinstance(control, LaunchOrder | Chunks | Compress):
             return None  # nothing to set on the device: see `_apply`
         reason = support(control, self.carrier).refusal(self.name, self.library.version)
         return reason or self._machine_refusal(control)
@@ -195,7 +196,7 @@ class CudaBackend:
                     tile = "x".join(map(str, gemm.tile))
                     detail = f"our GEMM takes tile {tile} and a pad of {gemm.pad_bytes:,} bytes; no other kernel does"
                     receipts[control] = self._receipt(control, detail)
-                case LaunchOrder() | Chunks():
+                case LaunchOrder() | Chunks() | Compress():
                     row = support(control, self.carrier)
                     detail = f"nothing to set on the device: {row.how or row.why_not}"
                     receipts[control] = self._receipt(control, detail, "no effect")

@@ -23,6 +23,7 @@ from makeway.values.control import (
     CommBlocks,
     CommPriority,
     CommThreads,
+    Compress,
     Control,
     CopyEngine,
     LaunchOrder,
@@ -62,6 +63,7 @@ SAMPLES: tuple[Control, ...] = (
     SmPartition(1),
     CopyEngine(),
     Chunks(2),
+    Compress("fp16"),
 )
 _GPU_PARTITION = SmPartition(16)  # a multiple of 8, the unit of CUDA from Hopper on and of CDNA 3
 _NO_TORCH = "torch is not installed: pip install 'makeway[torch]'"

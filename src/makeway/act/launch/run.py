@@ -23,9 +23,10 @@ from makeway.act.tuner.carry import Tuner, gpu_platform, write_rules
 from makeway.act.tuner.nccl_log import log_variables, read_nccl_logs
 from makeway.act.tuner.tally import read_tallies
 from makeway.read.plan_file import dump_plan
-from makeway.values.control import Control, SmemPad, control_word
+from makeway.values.control import Control, SmemPad, control_word, lossy
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.plan import Plan
+from makeway.values.receipt import Receipt
 from makeway.values.support import Platform
 
 _RECEIPT_FILES = ("launch-*", "torch-*.json", "steps-*.json", "tuner-*", "nccl-*")
@@ -97,13 +98,15 @@ def run(
         if at_steps is not None:
             settings |= at_steps.variables(directory, environ)
         launched = with_exports(command, settings, environ, _version)
-        for note in filter(None, (launched.note, _pads_all(plan))):
+        for note in filter(None, (launched.note, _pads_all(plan), _changes_results(plan))):
             warn(note)
         ended = supervise(launched.arguments, {**environ, **settings}, stdout=stdout)
         if at_steps is not None:
             at_steps.read(directory)
         launches = read_receipts(directory)
         at_start = receipts_at_start(plan, needs, no_shim=no_shim)
+        if at_steps is not None:
+            at_start = (*at_start, *_also_tried(at_start, at_steps.settings.controls))
         tallies = read_tallies(directory)
         tuned = needs.tuner_plugin if route.tuner else ()
         controls = outcomes(
@@ -145,6 +148,18 @@ def dry_run(
 
 
 NO_PROGRAM = "no program to run; give it and its arguments after --"
+
+
+def _also_tried(at_start: Sequence[Receipt], settings: Sequence[Sequence[Control]]) -> Iterator[Receipt]:
+    """Receipts for controls of a trial that differ from the plan's of the same kind."""
+    known = {receipt.control for receipt in at_start}
+    for control in dict.fromkeys(control for controls in settings for control in controls if control not in known):
+        yield from (replace(item, control=control) for item in at_start if type(item.control) is type(control))
+
+
+def _changes_results(plan: Plan) -> str | None:
+    names = ", ".join(control.name for control in plan.controls if lossy(control))
+    return f"the program's results may change: {names} is lossy" if names else None
 
 
 def _pads_all(plan: Plan) -> str:

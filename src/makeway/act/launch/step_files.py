@@ -52,6 +52,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0  # of them, at the front: the program was still settling after the switch
     tag: str = ""  # the director's own word for it
     steps: int | None = None  # where `times_ns` has only their median
+    losses: tuple[float, ...] = ()  # of each step the mean over the ranks, where some setting is lossy
 
     @property
     def count(self) -> int:

@@ -6,16 +6,17 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
 
 from makeway.act.launch.directors import director_of
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Warn, run
-from makeway.act.launch.step_files import AtSteps, StepLog, StepSettings, control_words
+from makeway.act.launch.step_files import AtSteps, Block, StepLog, StepSettings, control_words
 from makeway.act.launch.tuning import Event, Stage, Tuning, What
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.tuner.carry import gpu_platform
 from makeway.decide.analysis.difference import percent
-from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, SmPartition
+from makeway.values.control import Chunks, CommPriority, Compress, Control, CopyEngine, SmPartition, lossy, refuse_lossy
 from makeway.values.errors import InputError, UnsupportedError
 from makeway.values.plan import Plan
 from makeway.values.support import support_table
@@ -32,7 +33,7 @@ NO_GPUS = (
     "run --tune switches the controls of CPU ranks only, and this machine has GPUs, whose controls are set at the "
     "start: plan with `makeway plan --for run`, and measure it with `makeway run --plan FILE --compare-runs N`"
 )
-NO_LOSSY = "--allow-lossy has nothing to allow: makeway has no lossy control, such as compressed gradients, yet"
+TRIAL = "trial"  # the tag of blocks that come in pairs: a candidate and the setting in force
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,22 @@ class Tried:
     what: What
     difference_pct: float  # of the step time against the controls in force then; of a drift, against the time before
     interval_pct: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossChange:
+    """The loss under a lossy set of controls beside that without, in pairs of neighbouring blocks of steps.
+
+    Blocks train on different batches: the spread says how much of a difference that alone may make. What compression
+    does to the loss after many steps, short blocks cannot show.
+    """
+
+    controls: tuple[Control, ...]
+    pairs: int
+    loss_without: float  # medians of the blocks' means
+    loss_with: float
+    difference: float  # median over the pairs
+    spread: tuple[float, float]  # least and largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +82,8 @@ class RunTuning:
     share_limit: float
     lost_share: float | None  # of the job's time, that candidates took beyond the controls in force
     controls: tuple[Outcome, ...]
+    allow_lossy: bool
+    losses: tuple[LossChange, ...]  # of lossy candidates
     exit_code: int | None
     killed_by: int | None
     problem: str | None = None  # why tuning ended early
@@ -77,12 +96,16 @@ class RunTuning:
         return Plan(controls=self.plan, reasons=(reason,) * len(self.plan))
 
 
-def candidate_sets(cores: int, first: Sequence[Control] = ()) -> tuple[tuple[Control, ...], ...]:
+def candidate_sets(
+    cores: int, first: Sequence[Control] = (), *, allow_lossy: bool = False
+) -> tuple[tuple[Control, ...], ...]:
     """What tuning tries on CPU ranks, all of which the carrier brings to an unmodified program; `first` comes first."""
     carried = support_table()[CARRIER].run
     sets: list[tuple[Control, ...]] = [(CopyEngine(),), (CopyEngine(), CommPriority()), (CommPriority(),), (Chunks(4),)]
     if cores > 1:
         sets.append((SmPartition(1),))
+    if allow_lossy:
+        sets += [(Compress("bf16"),), (Compress("fp16"),), (Compress("powersgd"),), (Compress("topk"),)]
     own = [controls for controls in sets if all(control.name in carried for control in controls)]
     return tuple(dict.fromkeys([tuple(first), *own] if first else own))
 
@@ -105,7 +128,8 @@ def tune_run(
 ) -> RunTuning:
     """Run the command once, and try candidates in it; `plan`, if any, is one of them.
 
-    At most `share` of the job's steps go to candidates: of `job_steps`, or else of the steps so far. Call it from the
+    At most `share` of the job's steps go to candidates: of `job_steps`, or else of the steps so far. Results stay the
+    same unless `allow_lossy`, which also tries controls that change them. Call it from the
     main thread of a process without other children.
     """
     settings = tune_settings(
@@ -154,15 +178,15 @@ def tune_settings(
     allow_lossy: bool = False,
 ) -> StepSettings:
     """What a tuned job does at its steps; its first setting is the program as it is."""
-    if allow_lossy:
-        raise UnsupportedError(NO_LOSSY)
+    first = plan_of(plan).controls if plan is not None else ()
+    refuse_lossy(first, allowed=allow_lossy)
     if not 0 < share <= MOST_SHARE:
         raise InputError(f"--tune-share takes a share above 0 up to {MOST_SHARE:g}, got {share:g}")
     if job_steps is not None and job_steps < 1:
         raise InputError(f"--job-steps takes 1 or more, got {job_steps}")
     if warm_up < 1:
         raise InputError(f"--warm-up takes 1 or more steps, got {warm_up}")
-    sets = ((), *candidate_sets(len(os.sched_getaffinity(0)), plan_of(plan).controls if plan is not None else ()))
+    sets = ((), *candidate_sets(len(os.sched_getaffinity(0)), first, allow_lossy=allow_lossy))
     return StepSettings(
         kind="tune",
         steps=job_steps or 0,
@@ -211,11 +235,35 @@ def tuning_of(
         share_limit=director.share,
         lost_share=round(director.lost_ns / director.spent_ns, 6) if director.spent_ns else None,
         controls=tuple(outcome for outcome in controls if outcome.control in final),
+        allow_lossy=any(lossy(control) for controls in sets for control in controls),
+        losses=tuple(loss_changes(log.blocks if log is not None else [], sets)),
         exit_code=exit_code,
         killed_by=killed_by,
         problem=problem or (NO_STEPS if log is None or log.steps == 0 else log.error),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def loss_changes(blocks: Sequence[Block], sets: Sequence[tuple[Control, ...]]) -> Iterator[LossChange]:
+    """What each lossy set did to the loss, from the pairs of blocks in which it ran beside a lossless one."""
+    trials = [block for block in blocks if block.tag == TRIAL]
+    pairs: dict[int, list[tuple[float, float]]] = {}
+    for first, second in zip(trials[::2], trials[1::2], strict=False):
+        without, under = (second, first) if any(map(lossy, sets[first.setting])) else (first, second)
+        is_pair = any(map(lossy, sets[under.setting])) and not any(map(lossy, sets[without.setting]))
+        if is_pair and without.losses and under.losses:
+            means = fmean(without.losses[without.dropped :]), fmean(under.losses[under.dropped :])
+            pairs.setdefault(under.setting, []).append(means)
+    for setting, losses in sorted(pairs.items()):
+        differences = [under - without for without, under in losses]
+        yield LossChange(
+            controls=sets[setting],
+            pairs=len(losses),
+            loss_without=median(without for without, _ in losses),
+            loss_with=median(under for _, under in losses),
+            difference=median(differences),
+            spread=(min(differences), max(differences)),
+        )
 
 
 def _replay(log: StepLog | None, director: Tuning) -> None:

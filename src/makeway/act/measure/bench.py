@@ -106,7 +106,8 @@ def _cpu_variants(job: Job, ranks: int) -> tuple[tuple[Variant, ...], tuple[Vari
     if job.link and any(isinstance(control, CopyEngine) for controls in job.controls for control in controls):
         raise InputError("copy-engine moves data through shared memory and bypasses --link; drop one of the two")
     threads = fair_threads(cores(), ranks)
-    own = candidate_controls(cores(), shared_memory=job.link is None, wide=job.wide)
+    compressible = job.allow_lossy and job.workload == "ddp" and job.compress == "none"
+    own = candidate_controls(cores(), shared_memory=job.link is None, wide=job.wide, compressible=compressible)
     return controlled_variants(job.controls, threads), controlled_variants(own, threads)
 
 

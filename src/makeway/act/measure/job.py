@@ -8,6 +8,7 @@ from typing import Literal
 from makeway.act.measure.link import Rate
 from makeway.act.measure.names import family
 from makeway.act.measure.variants import Controls, Variant, variant_name
+from makeway.values.control import lossy, refuse_lossy
 from makeway.values.device import Device, load_device
 from makeway.values.errors import InputError
 from makeway.values.plan import Plan
@@ -57,6 +58,7 @@ class Job:
     in_flight: int | None = None
     bucket_mb: float = 1.0
     compress: str = "none"
+    allow_lossy: bool = False  # controls that change results, too
     seed: int = 0
     timeout_s: float = DEFAULT_TIMEOUT_S  # for one collective
     start_s: float = 60.0  # for ranks to meet
@@ -70,6 +72,10 @@ class Job:
             Plan(controls=controls)  # refuses contradictory controls
             if self.controls.count(controls) > 1:
                 raise InputError(f"the variant {variant_name(controls)} is given twice; keep one")
+        every = [control for controls in self.controls for control in controls]
+        refuse_lossy(every, allowed=self.allow_lossy)
+        if any(map(lossy, every)) and (self.workload != "ddp" or self.on != "cpu" or self.compress != "none"):
+            raise InputError("compress is for gradients of ddp on CPU ranks, without --compress")
         if (self.grids or self.tiles) and not self.simulated and family(self.workload) not in ("pair", "published"):
             raise InputError(f"--grid and --tile are of one GEMM; {self.workload} has many. Name cb-ar, gemm-ar, ...")
         if self.tiles and not self.grids and self.on == "cpu":

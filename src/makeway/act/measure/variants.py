@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, SmPartition, control_word
+from makeway.values.control import Chunks, CommPriority, Compress, Control, CopyEngine, SmPartition, control_word
 from makeway.values.errors import InputError
 from makeway.values.plan import Plan, parse_controls
 
@@ -69,10 +69,13 @@ def controlled_variants(sets: Iterable[Controls], threads: int = 1) -> tuple[Var
     )
 
 
-def candidate_controls(cores: int, *, shared_memory: bool, wide: bool = False) -> list[Controls]:
+def candidate_controls(
+    cores: int, *, shared_memory: bool, wide: bool = False, compressible: bool = False
+) -> list[Controls]:
     """What planning tries by itself on CPU ranks; `wide` adds pairs of controls.
 
-    Shared memory stands for copy engines on a CPU host; ranks on different hosts have none.
+    Shared memory stands for copy engines on a CPU host; ranks on different hosts have none. `compressible`: results may
+    change, and there are gradients to compress.
     """
     singles: list[Controls] = [(CommPriority(),), (Chunks(2),), (Chunks(4),)]
     if cores > 1:
@@ -82,7 +85,13 @@ def candidate_controls(cores: int, *, shared_memory: bool, wide: bool = False) -
     pairs: list[Controls] = [(CommPriority(), Chunks(2)), (CommPriority(), Chunks(4))]
     if shared_memory:
         pairs += [(CopyEngine(), CommPriority()), (CopyEngine(), Chunks(2)), (CopyEngine(), Chunks(4))]
-    return singles + (pairs if wide else [])
+    compressed: list[Controls] = [
+        (Compress("bf16"),),
+        (Compress("fp16"),),
+        (Compress("powersgd"),),
+        (Compress("topk"),),
+    ]
+    return singles + (pairs if wide else []) + (compressed if compressible else [])
 
 
 def measured_as(variants: Sequence[Variant]) -> dict[str, str]:

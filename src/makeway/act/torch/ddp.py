@@ -20,10 +20,16 @@ from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.hook import direct_hook
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch.collectives import Copies
+from makeway.act.torch.compression import (
+    NO_JOIN,
+    Compressed,
+    add_compression,
+    cannot_compress,
+)
 from makeway.act.torch.groups import group_controls, options_in_force, process_group_options, where_runs
 from makeway.act.torch.meeting import shared_memory
 from makeway.act.torch.profiled import recording
-from makeway.values.control import Chunks, Control, CopyEngine
+from makeway.values.control import Chunks, Compress, Control, CopyEngine, control_word
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.receipt import Receipt, Status
 from makeway.values.units import MIB
@@ -34,6 +40,7 @@ NO_ALL_REDUCE = (
     "DistributedDataParallel all-reduces gradients; NCCL's copy engines gather, scatter and exchange, and cannot add "
     "(NCCL, src/ce_coll.cc)"
 )
+ONE_HOOK = "a module has one hook for its gradients, and compress takes it"
 OWN_HOOK = "the program registered its own hook for gradients, which stays"
 
 
@@ -107,12 +114,17 @@ def no_hook(module: DistributedDataParallel, *, builtin: bool = False) -> str | 
     """
     if module.device_type != "cpu":
         return "copies through shared memory are for modules on a CPU"
+    return no_hook_at_all(module, builtin=builtin)
+
+
+def no_hook_at_all(module: DistributedDataParallel, *, builtin: bool = False) -> str | None:
+    """Why this module can have no hook of ours on any device; None when it can."""
     if builtin or module._comm_hooks:
         return OWN_HOOK
     if module._use_python_reducer or not hasattr(module, "reducer"):
         return "this module reduces gradients without buckets, where no hook can be registered"
     if not getattr(module, "_divide_by_initial_world_size", True):
-        return "join(divide_by_initial_world_size=False) divides by the ranks that are left, which a hook cannot know"
+        return NO_JOIN
     return None
 
 
@@ -151,8 +163,8 @@ def prepare_ddp(
 
     CPU and Gloo: `copy-engine` sends gradients through shared memory (`direct`, or a group made for it: all ranks must
     call this then). NCCL: the module gets a process group with the plan's options, without `copy-engine`, which cannot
-    all-reduce. `chunks` divides the default bucket
-    size. `arguments` are DistributedDataParallel's own and win over the plan. Not yet run on a GPU.
+    all-reduce. `chunks` divides the default bucket size. `compress` averages gradients in fewer bytes, which changes
+    results. `arguments` are DistributedDataParallel's own and win over the plan. Not yet run on a GPU.
     """
     controls = plan_of(plan).controls
     receipts = list[Receipt]()
@@ -164,13 +176,28 @@ def prepare_ddp(
     module = DistributedDataParallel(model, **arguments if cap is None else arguments | {"bucket_cap_mb": cap})
     if chunks is not None:
         receipts.append(buckets_receipt(chunks, module, cap))
+    compress = next((control for control in controls if isinstance(control, Compress)), None)
+    if compress is not None:
+        receipts.append(_compress(module, compress))
     for control in controls:
         if isinstance(control, CopyEngine) and module.device_type == "cpu":
+            if compress is not None:
+                receipts.append(Receipt(control=control, status="no effect", detail=ONE_HOOK, carrier=_carrier(module)))
+                continue
             refusal = _register(module, direct)
             detail = refusal or "gradients are averaged through shared memory"
             status: Status = "applied" if refusal is None else "refused"
             receipts.append(Receipt(control=control, status=status, detail=detail, carrier=_carrier(module)))
     return module, tuple(receipts)
+
+
+def _compress(module: DistributedDataParallel, control: Compress) -> Receipt:
+    """Register the hook that compresses; bytes are counted as the module runs."""
+    if refusal := cannot_compress(control) or no_hook_at_all(module):
+        return Receipt(control=control, status="refused", detail=refusal, carrier=_carrier(module))
+    add_compression(module, Compressed(module, control))
+    detail = f"gradients are averaged as {control_word(control).removeprefix('compress=')}; results change"
+    return Receipt(control=control, status="applied", detail=detail, carrier=_carrier(module))
 
 
 def module_group(

@@ -20,10 +20,25 @@ from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.launch.receipt_file import ReceiptFile
 from makeway.act.torch.collectives import Copies
-from makeway.act.torch.ddp import OWN_HOOK, Gradients, add_hook, buckets_receipt, no_hook, smaller_buckets
+from makeway.act.torch.compression import (
+    Compressed,
+    Counts,
+    add_compression,
+    cannot_compress,
+    compression_receipt,
+)
+from makeway.act.torch.ddp import (
+    OWN_HOOK,
+    Gradients,
+    add_hook,
+    buckets_receipt,
+    no_hook,
+    no_hook_at_all,
+    smaller_buckets,
+)
 from makeway.act.torch.reducers import Switched
 from makeway.act.torch.replacing import Original, replaced, stand_in
-from makeway.values.control import Chunks, Control, CopyEngine
+from makeway.values.control import Chunks, Compress, Control, CopyEngine
 from makeway.values.errors import MakewayError
 from makeway.values.receipt import Receipt, Status
 from makeway.values.units import format_bytes
@@ -48,12 +63,16 @@ class Modules:
         carrier: str = CARRIER,
     ) -> None:
         self.chunks = next((control for control in controls if isinstance(control, Chunks)), None)
+        self.compress = next((control for control in controls if isinstance(control, Compress)), None)
         self.copy: CopyEngine | None = None  # while it is in force
         self.gradients: list[Gradients] = []
         self.copies = Copies(on_change=self.record_copies)  # of collectives that the program calls itself
         self.switched: Switched | None = None  # where the plan may change between steps
         self._share, self._file, self._carrier = share, file, carrier
         self._cut = False
+        self._compressing: list[Compressed] = []
+        self._counts: dict[Compress, Counts] = {}
+        self._uncompressed: list[str] = []  # why gradients of some module were not compressed
         self._past: weakref.WeakKeyDictionary[DistributedDataParallel, Copies] = weakref.WeakKeyDictionary()
 
     @contextmanager
@@ -61,6 +80,7 @@ class Modules:
         """Inside the block the plan reaches every module that is made; `copy`: gradients go through shared memory."""
         self.copy = copy
         self.record_copies()
+        self.record_compression()
         if self.chunks is not None:
             self._file.set(Receipt(control=self.chunks, status="no effect", detail=NO_MODULE, carrier=self._carrier))
         wrappers: list[tuple[type, str, Callable[[Original], Any]]] = [
@@ -92,17 +112,27 @@ class Modules:
             self._cut = self._cut or receipt.status == "applied"
         if self.switched is not None:
             self.add(module, chosen=any(original.given.get(name) is not None for name in _CAPS))
-        elif self.copy is not None and _may_be_hooked(module):
+        elif self.compress is None and self.copy is not None and _may_be_hooked(module):
             # All ranks of the group meet here anyway.
             _WAITING[module] = self._share(module.process_group)
+        else:
+            self._wait(module, None)
+
+    def _wait(self, module: DistributedDataParallel, direct: DirectGroup | None) -> None:
+        """Note which hook a module gets when it next runs: one that compresses, or one that copies."""
+        if self.compress is not None and dist.get_world_size(module.process_group) > 1:
+            _WAITING[module] = self.compress
+        elif direct is not None:
+            _WAITING[module] = direct
+        else:
+            _WAITING.pop(module, None)
 
     def add(self, module: DistributedDataParallel, *, chosen: bool) -> None:
         """A module whose plan may change between steps; `chosen`: the program chose its bucket size."""
         assert self.switched is not None
         direct = self._share(module.process_group) if self.switched.copies and _may_be_hooked(module) else None
         self.switched.add(module, direct, chosen=chosen)
-        if direct is not None and self.copy is not None:
-            _WAITING[module] = direct
+        self._wait(module, direct if self.copy is not None else None)
 
     # --- when it first runs --------------------------------------------------------------------
 
@@ -111,7 +141,9 @@ class Modules:
         module = original.given["self"]
         _NOTIFIED.pop(module, None)
         direct = _WAITING.pop(module, None)
-        if direct is not None and direct.usable:  # its group still exists
+        if isinstance(direct, Compress):
+            self._start_compressing(module, direct)
+        elif direct is not None and direct.usable:  # its group still exists
             if reason := no_hook(module, builtin=module in _BUILTIN):
                 self.copies.refuse(MakewayError(reason))
             else:
@@ -122,30 +154,44 @@ class Modules:
                 self.gradients.append(state)
         return original()
 
-    def switch(self, *, copy: CopyEngine | None, chunks: Chunks | None) -> None:
+    def _start_compressing(self, module: DistributedDataParallel, control: Compress) -> None:
+        refusal = cannot_compress(control) or no_hook_at_all(module, builtin=module in _BUILTIN)
+        if refusal:
+            self._uncompressed.append(refusal)
+            self.record_compression()
+            return
+        counts = self._counts.setdefault(control, Counts())
+        state = Compressed(module, control, counts=counts, on_change=self.record_compression)
+        add_compression(module, state)
+        self._compressing.append(state)
+
+    def switch(self, *, copy: CopyEngine | None, chunks: Chunks | None, compress: Compress | None = None) -> None:
         """Other controls from the next step on; every rank must do so between the same collectives.
 
         A hook cannot be taken from a reducer and a bucket size cannot change, so modules get a new reducer.
         """
         assert self.switched is not None
-        self.copy, self.chunks = copy, chunks
+        self.record_compression()  # of the control that goes
+        self.copy, self.chunks, self.compress = copy, chunks, compress
         self.record_copies()
+        self.record_compression()
         for module, known in self.switched.modules():
             hooked = self._state_of(module)
             if refusal := known.refusal(module) or (OWN_HOOK if module in _BUILTIN else None):
                 if copy is not None or chunks is not None:
                     self.copies.refuse(MakewayError(refusal))
+                if compress is not None:
+                    self._uncompressed.append(refusal)
+                    self.record_compression()
                 continue
             direct = known.direct if copy is not None and known.direct is not None and known.direct.usable else None
             cap_mib = smaller_buckets(chunks, None, None) if not known.chosen else None
             known.rebuild(module, cap_mib)
-            if hooked is not None:
+            self._compressing = [state for state in self._compressing if state.module() not in (module, None)]
+            if isinstance(hooked, Gradients):
                 self._past[module] = hooked.copies  # counts go on with the next hook
                 self.gradients.remove(hooked)
-            if direct is not None:
-                _WAITING[module] = direct
-            else:
-                _WAITING.pop(module, None)
+            self._wait(module, direct)
             if chunks is not None:
                 self._file.set(buckets_receipt(chunks, module, cap_mib))
 
@@ -174,7 +220,15 @@ class Modules:
         module.logger._set_comm_hook_name(hook.__qualname__)
         module._comm_hooks.append((hook, original.given["state"]))
         ours.theirs = (original.given["state"], hook)
-        self.copies.refuse(MakewayError(OWN_HOOK))
+        self._displaced(ours)
+
+    def _displaced(self, ours: Gradients | Compressed) -> None:
+        """Note that a hook of the program took over from ours."""
+        if isinstance(ours, Gradients):
+            self.copies.refuse(MakewayError(OWN_HOOK))
+        else:
+            self._uncompressed.append(OWN_HOOK)
+            self.record_compression()
 
     def _hook_builtin(self, original: Original) -> None:
         module, kind = original.given["self"], original.given["comm_hook_type"]
@@ -186,12 +240,22 @@ class Modules:
         ours.theirs = (module.process_group, _SAME_IN_PYTHON[kind])
         module.logger._set_comm_hook_name(str(kind))
         original.committed = True
-        self.copies.refuse(MakewayError(OWN_HOOK))
+        self._displaced(ours)
 
-    def _state_of(self, module: DistributedDataParallel) -> Gradients | None:
+    def _state_of(self, module: DistributedDataParallel) -> Gradients | Compressed | None:
         """Our hook in this module, if gradients still go through it."""
-        states = (state for state in self.gradients if state.module() is module and state.theirs is None)
+        ours: tuple[Gradients | Compressed, ...] = (*self.gradients, *self._compressing)
+        states = (state for state in ours if state.module() is module and state.theirs is None)
         return next(states, None)
+
+    # --- what was compressed -------------------------------------------------------------------
+
+    def record_compression(self) -> None:
+        """Write the receipt for what has been compressed so far."""
+        if self.compress is not None:
+            counts = self._counts.get(self.compress, Counts())
+            refusals = tuple(self._uncompressed)
+            self._file.set(compression_receipt(self.compress, counts, refusals, self._carrier))
 
     # --- what went through shared memory --------------------------------------------------------
 
@@ -226,7 +290,7 @@ def _counted(number: int, what: str) -> str:
 
 
 _CAPS = ("bucket_cap_mb", "bucket_cap_mb_list")
-_WAITING: weakref.WeakKeyDictionary[DistributedDataParallel, DirectGroup] = weakref.WeakKeyDictionary()
+_WAITING: weakref.WeakKeyDictionary[DistributedDataParallel, DirectGroup | Compress] = weakref.WeakKeyDictionary()
 _NOTIFIED: weakref.WeakKeyDictionary[DistributedDataParallel, dist.Work] = weakref.WeakKeyDictionary()
 _SAME_IN_PYTHON: dict[Any, Callable[..., Any]] = {
     BuiltinCommHookType.ALLREDUCE: allreduce_hook,

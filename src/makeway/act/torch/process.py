@@ -36,7 +36,7 @@ from makeway.act.torch.modules import Modules
 from makeway.act.torch.on_cpu import OnCpu
 from makeway.act.torch.reducers import Switched
 from makeway.read.plan_file import load_plan
-from makeway.values.control import Chunks, CommThreads, Control, LaunchOrder, SmPartition, TileChoice
+from makeway.values.control import Chunks, CommThreads, Compress, Control, LaunchOrder, SmPartition, TileChoice
 from makeway.values.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ class Process:
         assert self._modules is not None
         self.file.set(*self._on_cpu.switch(controls))
         chunks = next((control for control in controls if isinstance(control, Chunks)), None)
-        self._modules.switch(copy=self._on_cpu.copying, chunks=chunks)
+        compress = next((control for control in controls if isinstance(control, Compress)), None)
+        self._modules.switch(copy=self._on_cpu.copying, chunks=chunks, compress=compress)
 
     def cannot_switch(self) -> str | None:
         """Why controls stay as they are while the program runs; None when `switch` works."""
@@ -206,12 +207,13 @@ class Process:
     def _record_copies(self) -> None:
         if self._modules is not None:
             self._modules.record_copies()
+            self._modules.record_compression()
 
     # --- on a GPU: not yet run on hardware -----------------------------------------------------
 
     def _watch_modules(self) -> None:
-        """Give DistributedDataParallel modules smaller buckets; nothing else about them is ours on a GPU."""
-        if any(isinstance(control, Chunks) for control in self.controls):
+        """Give DistributedDataParallel modules smaller buckets or compression: all that is ours of them on a GPU."""
+        if any(isinstance(control, Chunks | Compress) for control in self.controls):
             carrier = TORCH_CARRIERS[self.file.backend]
             self._modules = Modules(self.controls, share=self.share, file=self.file, carrier=carrier)
             self._life.enter_context(self._modules.watched(copy=None))

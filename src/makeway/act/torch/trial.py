@@ -6,6 +6,7 @@ every rank, for the next block. Between meetings nothing is said and nothing wai
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -19,7 +20,9 @@ from torch.optim.optimizer import Optimizer
 from makeway.act.launch.directors import Next, director_of
 from makeway.act.launch.step_files import SLEEP, Block, StepLog, StepLogFile, StepSettings
 from makeway.act.torch.agreement import Agreement
+from makeway.act.torch.losses import Losses
 from makeway.act.torch.steps import Steps
+from makeway.values.control import lossy
 
 if TYPE_CHECKING:
     from makeway.act.torch.process import Process
@@ -36,6 +39,7 @@ class _Report(msgspec.Struct):
 
     times_ns: list[int]
     refusal: str | None = None
+    losses: list[float] = []  # one per step, where some setting is lossy
 
 
 class LiveTrial:
@@ -53,6 +57,8 @@ class LiveTrial:
         self._director = director_of(settings) if dist.get_rank() == 0 else None
         self._block = Next(setting=0, steps=settings.warm_up, tag="warm-up")
         self._times: list[int] = []
+        self._losses: Losses | None = None
+        self._step_losses: list[float] = []
         self._since_ns: int | None = None
         self._sleep_share = float(os.environ.get(SLEEP) or 0)
         self._plain_ns: list[int] = []  # step times in setting 0, for the test control
@@ -70,6 +76,8 @@ class LiveTrial:
 
     def start(self) -> None:
         self._steps = Steps(self._at_step, self._failed, marker=self._settings.marker, optimizer=self._optimizer)
+        if any(lossy(control) for controls in self._controls for control in controls):
+            self._losses = Losses()
         self._file.write()
 
     def stop(self, reason: str | None) -> None:
@@ -79,6 +87,8 @@ class LiveTrial:
         self._over = True
         if self._steps is not None:
             self._steps.close()
+        if self._losses is not None:
+            self._losses.close()
         self._file.log.error = self._file.log.error or reason
         self._file.write()
 
@@ -95,7 +105,9 @@ class LiveTrial:
             time.sleep(self._sleep_share * median(self._plain_ns) / 1e9)
         now = time.perf_counter_ns()
         self._file.log.steps += 1
+        loss = self._losses.take() if self._losses is not None else None
         if self._since_ns is not None:
+            self._step_losses += [] if loss is None else [loss]
             self._times.append(now - self._since_ns)
         self._since_ns = now
         if len(self._times) >= max(1, self._block.steps):
@@ -105,8 +117,8 @@ class LiveTrial:
     def _meet(self) -> None:
         if not self._block.setting and self._block.tag != "warm-up":
             self._plain_ns = (self._plain_ns + self._times)[-50:]
-        report = _Report(self._times, self._process.cannot_switch())
-        self._times = []
+        report = _Report(self._times, self._process.cannot_switch(), self._step_losses)
+        self._times, self._step_losses = [], []
         answer = self._agreement.meet(msgspec.json.encode(report), self._decide)
         if answer is None:
             self._process.release_threads()
@@ -137,11 +149,21 @@ class LiveTrial:
             steps = min(len(rank.times_ns) for rank in ranks)
             times = tuple(int(median(rank.times_ns[step] for rank in ranks)) for step in range(steps))
             dropped = min(self._block.dropped, steps)
-            block = Block(setting=self._block.setting, times_ns=times, dropped=dropped, tag=self._block.tag)
+            losses = _mean_losses([rank.losses for rank in ranks], steps)
+            block = Block(
+                setting=self._block.setting, times_ns=times, dropped=dropped, tag=self._block.tag, losses=losses
+            )
             log.blocks.append(_brief(block) if self._block.brief and block.measured_ns else block)
         following = self._director.next(log.blocks)
         self._file.write()
         return msgspec.json.encode(following)
+
+
+def _mean_losses(ranks: Sequence[Sequence[float]], steps: int) -> tuple[float, ...]:
+    """The mean over the ranks of each step's loss; none where a step had none, or one that is no number."""
+    if any(len(losses) < steps or not all(map(math.isfinite, losses)) for losses in ranks):
+        return ()
+    return tuple(sum(losses[step] for losses in ranks) / len(ranks) for step in range(steps))
 
 
 def _brief(block: Block) -> Block:

@@ -15,13 +15,15 @@ from makeway.model.residency import check_launch, pad_range, resident_blocks
 from makeway.model.room import make_room
 from makeway.model.simulate.channels import partition_with_channels
 from makeway.model.simulate.network import default_blocks
-from makeway.model.simulate.rewrite import rewritten
+from makeway.model.simulate.rewrite import no_compression, rewritten
 from makeway.values.collective import CommFootprint, load_footprint
 from makeway.values.control import (
+    LOSSY,
     Chunks,
     CommBlocks,
     CommPriority,
     CommThreads,
+    Compress,
     Control,
     CopyEngine,
     DmaVariant,
@@ -31,6 +33,7 @@ from makeway.values.control import (
     TileChoice,
     control_word,
     describe,
+    refuse_lossy,
 )
 from makeway.values.device import Device
 from makeway.values.errors import InputError, MakewayError
@@ -61,14 +64,17 @@ def candidates(
     excluded: Sequence[Rejected] = (),
     withheld: Sequence[Rejected] = (),
     plain_copies: bool = False,
+    allow_lossy: bool = False,
     tiles: Sequence[Tile] | None = None,
 ) -> Candidates:
     """What a planner may try; a forced control that cannot work is an error.
 
     `excluded` are kinds that must not be tried, with the reason; those in `withheld` must not even accompany another
-    control. `plain_copies`: copy engines only as the library uses them. `tiles` are those that the matrix products
+    control. `plain_copies`: copy engines only as the library uses them. `allow_lossy`: controls
+    that change the program's results, too. `tiles` are those that the matrix products
     offer; None: those of arXiv 2606.09200 for kernels of its shape.
     """
+    refuse_lossy(forced, allowed=allow_lossy)
     check_forced(workload, device, forced)
     case = _Case(workload, device, None if tiles is None else tuple(tiles), tuple(_on_blocks(workload, device)))
     axes: list[tuple[Option, ...]] = []
@@ -76,7 +82,7 @@ def candidates(
     absent = {type(item.control) for item in withheld}
     fixed = absent | {type(control) for control in (*forced, *(item.control for item in excluded))}
     for kind in INTRUSIVENESS:
-        if kind in fixed or not (workload.collectives and workload.kernels):
+        if kind in fixed or not (workload.collectives and workload.kernels) or (kind in LOSSY and not allow_lossy):
             continue
         offers = [_allowed(offer, absent, plain_copies) for offer in dict.fromkeys(_OFFERS[kind](case))]
         options = [
@@ -345,6 +351,12 @@ def _pieces(case: _Case) -> Offers:
             yield Chunks(pieces)
 
 
+def _compressions(case: _Case) -> Offers:
+    for control in (Compress("bf16"), Compress("fp16"), Compress("powersgd"), Compress("topk")):
+        reason = no_compression(case.workload, control)
+        yield control if reason is None else Rejected(control=control, reason=reason)
+
+
 def offered_tiles(kernel: KernelOp) -> tuple[Tile, ...]:
     """The tiles of arXiv 2606.09200 for a matrix product of its shape; other kernels offer none by default."""
     return PUBLISHED_TILES if isinstance(kernel.work, Gemm) and kernel.work.tile in PUBLISHED_TILES else ()
@@ -376,4 +388,5 @@ def _tiles(case: _Case) -> Offers:
 _OFFERS: dict[type[Control], Callable[[_Case], Offers]] = {
     CommPriority: _priority, LaunchOrder: _order, CommBlocks: _blocks, CommThreads: _threads, SmemPad: _pads,
     SmPartition: _partitions, CopyEngine: _copies, Chunks: _pieces, TileChoice: _tiles,
+    Compress: _compressions,
 }  # fmt: skip

@@ -13,6 +13,7 @@ from makeway.values.control import (
     CommBlocks,
     CommPriority,
     CommThreads,
+    Compress,
     Control,
     CopyEngine,
     LaunchOrder,
@@ -20,6 +21,7 @@ from makeway.values.control import (
     SmPartition,
     TileChoice,
     control_word,
+    lossy,
 )
 from makeway.values.errors import InputError, UnknownNameError, UnsupportedError, suggestion
 from makeway.values.plan import Rejected
@@ -28,9 +30,9 @@ from makeway.values.support import CONTROL_NAMES, Carrier, Platform, Support, ca
 RUN = "run"
 _NEEDS_CODE = "needs calls in the program itself (makeway.torch), which `makeway run` does not change"
 # What stands for a kind in the list of rejected controls.
-_EXAMPLES: tuple[Control, ...] = (
+EXAMPLES: tuple[Control, ...] = (
     SmemPad(1024), TileChoice(64, 64, 64), CommPriority(), LaunchOrder(), CommBlocks(8), CommThreads(256),
-    SmPartition(8), CopyEngine(), Chunks(2),
+    SmPartition(8), CopyEngine(), Chunks(2), Compress("fp16"),
 )  # fmt: skip
 _NCCL = re.compile(r"nccl-(\d+(?:\.\d+)+)")
 
@@ -56,15 +58,21 @@ def unusable(
     exclude: Sequence[str] = (),
     libraries: Iterable[str] = (),
     required: Sequence[Control] = (),
+    allow_lossy: bool = False,
 ) -> tuple[Rejected, ...]:
-    """The kinds of control that a plan must not hold, each with the reason; a required one among them is an error."""
+    """The kinds of control that a plan must not hold, each with the reason; a required one among them is an error.
+
+    Lossy kinds appear only where they are allowed: otherwise nobody considers them.
+    """
     for kind in (*only, *exclude):
         if kind not in CONTROL_NAMES:
             raise InputError(f"no control {kind!r}{suggestion(kind, CONTROL_NAMES)}; known: {', '.join(CONTROL_NAMES)}")
     if destination is not None:
         _check(destination, platform)
     version, rejected = _nccl(libraries), []
-    for example in _EXAMPLES:
+    for example in EXAMPLES:
+        if lossy(example) and not allow_lossy:
+            continue
         if example.name in exclude:
             rejected.append(Rejected(control=example, reason="excluded by --exclude"))
         elif only and example.name not in only:

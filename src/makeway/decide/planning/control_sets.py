@@ -10,6 +10,7 @@ from makeway.values.control import (
     CommBlocks,
     CommPriority,
     CommThreads,
+    Compress,
     Control,
     CopyEngine,
     LaunchOrder,
@@ -19,10 +20,10 @@ from makeway.values.control import (
 )
 from makeway.values.plan import Rejected
 
-# How much a control interferes with a program, from a hint to the scheduler up to another kernel.
+# How much a control interferes with a program, from a hint to the scheduler up to other results.
 INTRUSIVENESS: dict[type[Control], int] = {
     CommPriority: 1, LaunchOrder: 1, CommBlocks: 2, CommThreads: 2, SmemPad: 3, SmPartition: 4, CopyEngine: 5,
-    Chunks: 6, TileChoice: 7,
+    Chunks: 6, TileChoice: 7, Compress: 8,
 }  # fmt: skip
 
 Option = tuple[Control, ...]  # one value of an axis: a control, or a partition with its channels

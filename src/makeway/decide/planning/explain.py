@@ -8,8 +8,10 @@ from makeway.decide.planning.control_sets import Candidates
 from makeway.decide.planning.error import ErrorOfDifference
 from makeway.decide.planning.score import Controls, Judge, Score
 from makeway.decide.planning.search import TIE
-from makeway.values.control import CommBlocks, Control, CopyEngine, SmemPad, SmPartition, control_word
+from makeway.model.simulate.rewrite import rewritten
+from makeway.values.control import CommBlocks, Compress, Control, CopyEngine, SmemPad, SmPartition, control_word, lossy
 from makeway.values.plan import PolicyTimes, Rejected
+from makeway.values.units import format_bytes
 
 
 def summary(
@@ -39,7 +41,9 @@ def summary(
     yield _policies(policies)
     yield f"Differences between settings are off by {_percent(error.value)} of the sequential time on average."
     shares = [judge.share_of_ideal(score.t_ns) for score in (naive, plan)]
-    if shares[0] is not None and shares[1] is not None:
+    if any(map(lossy, plan.controls)):  # the ideal moves all bytes
+        yield f"Sequential: {_ms(base.t_sequential_ns)}; perfect overlap of all bytes: {_ms(base.ideal_ns)}."
+    elif shares[0] is not None and shares[1] is not None:
         yield (
             f"Sequential: {_ms(base.t_sequential_ns)}; perfect overlap: {_ms(base.ideal_ns)}; share of ideal: "
             f"{100 * shares[0]:.0f} % without the plan, {100 * shares[1]:.0f} % with it."
@@ -63,7 +67,24 @@ def reason(control: Control, plan: Score, judge: Judge, offered: Candidates) -> 
     without = judge.attempt(offered.point(other for other in plan.controls if other != control))
     if isinstance(without, str):
         return _companion(control, plan, judge, offered) or f"the others cannot run without it: {without}"
-    return f"{_ms(plan.t_ns)} with it, {_ms(without.t_ns)} without it ({_change(plan.t_ns, without.t_ns)})"
+    worth = f"{_ms(plan.t_ns)} with it, {_ms(without.t_ns)} without it ({_change(plan.t_ns, without.t_ns)})"
+    return f"{worth}; {_sent(control, judge)}" if isinstance(control, Compress) else worth
+
+
+def _sent(control: Compress, judge: Judge) -> str:
+    """What compression saves on the wire, and what it costs."""
+    before, after = (
+        sum(op.collective.wire_bytes for op in workload.collectives)
+        for workload in (judge.workload, rewritten(judge.workload, (control,)))
+    )
+    return f"a rank sends {format_bytes(round(after))} in place of {format_bytes(round(before))}; results change"
+
+
+def _exposed(judge: Judge, plan: Controls) -> str:
+    """How much communication compression could shorten at most."""
+    base = judge.baseline
+    exposed_ns = max(judge.score(plan).t_ns - base.t_compute_ns, 0.0)
+    return f"{_ms(exposed_ns)} of {_ms(base.t_comm_ns)} of communication is exposed without it"
 
 
 def _companion(control: Control, plan: Score, judge: Judge, offered: Candidates) -> str | None:
@@ -106,7 +127,8 @@ def rejections(
             slower = known[value].t_ns > reference.t_ns * (1 + TIE)
             verdict = _in_place("slower" if slower else "as fast", kept) if kept else _beside(slower, plan)
         room = f"; {offered.pad_room}" if isinstance(value, SmemPad) and offered.pad_room else ""
-        yield Rejected(control=value, reason=verdict + room)
+        hidden = f"; {_exposed(judge, plan)}" if isinstance(value, Compress) and kept is None else ""
+        yield Rejected(control=value, reason=verdict + room + hidden)
 
 
 def _beside(slower: bool, plan: Controls) -> str:

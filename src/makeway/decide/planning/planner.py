@@ -20,7 +20,7 @@ from makeway.decide.planning.score import Controls, Judge, Progress, QuickScorer
 from makeway.decide.planning.search import TIE, Breadth, best_by_kinds, breadth, chosen, search, simplifications
 from makeway.model.simulate.policies import Dispatch
 from makeway.model.simulate.rewrite import rewritten
-from makeway.values.control import CommBlocks, Control, CopyEngine, SmPartition, TileChoice
+from makeway.values.control import CommBlocks, Compress, Control, CopyEngine, SmPartition, TileChoice, lossy
 from makeway.values.device import Device
 from makeway.values.errors import InputError, suggestion
 from makeway.values.plan import Baseline, Forecast, MadeFor, Plan, PolicyTimes, Rejected, Search
@@ -43,6 +43,7 @@ def plan(
     destination: str | None = None,
     only: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    allow_lossy: bool = False,
     tiles: Sequence[Tile] | None = None,
     timelines: bool = False,
     progress: Progress | None = None,
@@ -51,16 +52,23 @@ def plan(
     """The best controls for the workload on the device, with reasons; `Plan.search` records what was tried.
 
     `controls` must be in the plan; the kinds in `excluded` are not tried. `destination` ("run", or an export target)
-    leaves only controls that it can apply on the device's platform, `only` and `exclude` name kinds. `heuristic`
-    follows a published one instead of searching. Times are those of `simulate`. A plan is made for the vendor's
-    dispatch policy and is not slower than nothing under any other that the device may follow, unless `dispatch` names
-    one. `timelines` adds simulated runs without and with the plan. `effort` widens the search, for tests.
+    leaves only controls that it can apply on the device's platform, `only` and `exclude` name kinds; `allow_lossy`
+    adds those that change the program's results. `heuristic` follows a published one instead of searching. Times are
+    those of `simulate`. A plan is made for the vendor's dispatch policy and is not slower than nothing under any other
+    that the device may follow, unless `dispatch` names one. `timelines` adds simulated runs without and with the plan.
+    `effort` widens the search, for tests.
     """
     if heuristic not in (known := (PLANNER, *heuristic_names())):
         raise InputError(f"no heuristic {heuristic!r}{suggestion(heuristic, known)}; known: {', '.join(known)}")
     platform, libraries = PLATFORMS[device.vendor], sorted({op.library for op in workload.collectives})
     withheld = unusable(
-        platform, destination=destination, only=only, exclude=exclude, libraries=libraries, required=controls
+        platform,
+        destination=destination,
+        only=only,
+        exclude=exclude,
+        libraries=libraries,
+        required=controls,
+        allow_lossy=allow_lossy,
     )
     excluded = [item for item in excluded if type(item.control) not in {type(other.control) for other in withheld}]
     offered = candidates(
@@ -70,6 +78,7 @@ def plan(
         excluded=excluded,
         withheld=withheld,
         plain_copies=destination is not None,
+        allow_lossy=allow_lossy,
         tiles=tiles,
     )
     judge = Judge(workload, device, dispatch, progress)
@@ -160,11 +169,11 @@ def _searched(
 def most_gain_ns(judge: Judge, offered: Candidates) -> float:
     """What the best plan could gain at most: no set ends before its compute alone, or its communication alone.
 
-    Without limit where copy engines could shorten communication that outlasts compute.
+    Without limit where copy engines or compression could shorten communication that outlasts compute.
     """
     base, kinds = judge.baseline, {type(option[0]) for axis in offered.axes for option in axis}
-    if base.t_comm_ns > base.t_compute_ns and not kinds.isdisjoint((CopyEngine, CommBlocks, SmPartition)):
-        return math.inf  # other channels, or none, may move the same bytes faster
+    if base.t_comm_ns > base.t_compute_ns and not kinds.isdisjoint((CopyEngine, CommBlocks, SmPartition, Compress)):
+        return math.inf  # other channels, or none, may move the same bytes faster; compression moves fewer
     compute = [base.t_compute_ns]
     tiles = [control for axis in offered.axes for (control, *_) in axis if isinstance(control, TileChoice)]
     compute += [judged(rewritten(judge.workload, (tile,)), judge.device).t_compute_ns for tile in tiles]
@@ -233,7 +242,7 @@ def _forecast(judge: Judge, selected: Score) -> Forecast:
         t_ideal_ns=round(base.ideal_ns),
         t_sequential_ns=round(base.t_sequential_ns),
         share_of_ideal_naive=_share(judge, base.t_ns),
-        share_of_ideal_plan=_share(judge, selected.t_ns),
+        share_of_ideal_plan=None if any(map(lossy, selected.controls)) else _share(judge, selected.t_ns),
         dispatchers=tuple(policy.name for policy in judge.policies),
     )
 

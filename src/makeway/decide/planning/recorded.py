@@ -8,15 +8,19 @@ from pathlib import Path
 
 from makeway.decide.analysis.analyze import Analysis, Progress, analyze
 from makeway.decide.analysis.what_if import not_shown_by_a_trace
-from makeway.decide.planning.host_ranks import HostPlan, of_host_ranks, plan_host_ranks
+from makeway.decide.planning.host_recorded import plan_host
 from makeway.decide.planning.planner import PLANNER, plan
 from makeway.model.simulate.policies import Dispatch
 from makeway.read.traces.cpu_ranks import CPU_HOST
-from makeway.values.control import Control
+from makeway.values.control import Compress, Control
 from makeway.values.device import Device
 from makeway.values.errors import InputError, UnsupportedError
 from makeway.values.plan import Plan, Rejected
 from makeway.values.workload import Workload
+
+_NO_SIZES = Rejected(
+    control=Compress("bf16"), reason="the sizes of the collectives are not recorded, and compression depends on them"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,7 @@ class StepToPlan:
     device: Device
     excluded: tuple[Rejected, ...]
     notes: tuple[str, ...]
+    sizes_known: bool  # of all collectives
     times: str  # which time of the recording is which, as `makeway analyze` says it
 
 
@@ -50,25 +55,37 @@ def plan_recorded(
     destination: str | None = None,
     only: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    allow_lossy: bool = False,
     timelines: bool = False,
     progress: Progress | None = None,
     stage: Callable[[str], None] | None = None,
-) -> Plan | HostPlan | NothingToPlan:
+    host: Callable[[], Device] | None = None,
+) -> Plan | NothingToPlan:
     """The plan for the most exposed step in these recordings, on the GPU that they name or on `device`.
 
-    Recordings of CPU ranks get a plan for their host, without a predicted time.
+    Recordings of CPU ranks are planned for `device`, or else for what `host` returns: a calibrated host.
+
     `progress` gets the share of all bytes read and the file just read from, `stage` what the planner does then; the
     other options are those of `plan`.
     """
-    analysis = analyze(paths, device=device, step=step, what_if=False, progress=progress)
-    if of_host_ranks(analysis):
+    on_host = device is not None and device.vendor == "cpu"
+    analysis = analyze(paths, device=None if on_host else device, step=step, what_if=False, progress=progress)
+    calibrated = _always(device) if device is not None and on_host else host if device is None else None
+    if calibrated is not None and all(rank.device == CPU_HOST for rank in analysis.ranks):
         if heuristic != PLANNER or dispatch is not None:
-            raise InputError("--heuristic and --dispatch are for GPUs, and these recordings are of CPU ranks")
-        host = plan_host_ranks(
-            analysis, name=paths[0].name, controls=controls, destination=destination, only=only, exclude=exclude
+            raise InputError("--heuristic and --dispatch are of GPUs; these recordings are of CPU ranks")
+        spans = analyze(paths, step=step, what_if=False, keep_spans=True)  # recordings of GPUs are too large for it
+        return plan_host(
+            spans,
+            calibrated,
+            name=f"rank {analysis.worst.rank} of {paths[0].name}",
+            controls=controls,
+            destination=destination,
+            only=only,
+            exclude=exclude,
+            allow_lossy=allow_lossy,
         )
-        return host or NothingToPlan(reason="the ranks exchange nothing", device=CPU_HOST, notes=analysis.notes)
-    exposed = _exposed(analysis, paths[0].name)
+    exposed = _step_to_plan(analysis, paths)
     if isinstance(exposed, NothingToPlan):
         return exposed
     answer = plan(
@@ -77,10 +94,11 @@ def plan_recorded(
         controls=controls,
         heuristic=heuristic,
         dispatch=dispatch,
-        excluded=exposed.excluded,
+        excluded=(*exposed.excluded, *(() if exposed.sizes_known or not allow_lossy else (_NO_SIZES,))),
         destination=destination,
         only=only,
         exclude=exclude,
+        allow_lossy=allow_lossy,
         timelines=timelines,
         progress=stage,
     )
@@ -92,6 +110,10 @@ def plan_recorded(
     return replace(answer, search=search)
 
 
+def _always(device: Device) -> Callable[[], Device]:
+    return lambda: device
+
+
 def step_to_plan(
     paths: Sequence[Path],
     device: Device | None = None,
@@ -100,10 +122,10 @@ def step_to_plan(
     progress: Progress | None = None,
 ) -> StepToPlan | NothingToPlan:
     """The step of the rank with most exposed communication, as a workload; or why there is none."""
-    return _exposed(analyze(paths, device=device, step=step, what_if=False, progress=progress), paths[0].name)
+    return _step_to_plan(analyze(paths, device=device, step=step, what_if=False, progress=progress), paths)
 
 
-def _exposed(analysis: Analysis, name: str) -> StepToPlan | NothingToPlan:
+def _step_to_plan(analysis: Analysis, paths: Sequence[Path]) -> StepToPlan | NothingToPlan:
     recorded = analysis.step
     if recorded is None:
         if not analysis.devices:
@@ -111,9 +133,10 @@ def _exposed(analysis: Analysis, name: str) -> StepToPlan | NothingToPlan:
         reason = (analysis.no_step or "no rank has a step").partition("\n")[0]
         return NothingToPlan(reason=reason, device=", ".join(analysis.devices), notes=analysis.notes)
     return StepToPlan(
-        workload=replace(recorded.workload, name=f"rank {recorded.rank} of {name}"),
+        workload=replace(recorded.workload, name=f"rank {recorded.rank} of {paths[0].name}"),
         device=recorded.device,
         excluded=not_shown_by_a_trace(recorded),
         notes=(*analysis.notes, *recorded.workload.assumed),
+        sizes_known=recorded.sizes_known,
         times=analysis.which_times,
     )

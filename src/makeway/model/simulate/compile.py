@@ -311,7 +311,7 @@ class _Compiler:
         path = self._priced_path(op.library)
         plain = self._cost(op, footprint, path, None)
         own_blocks = op.blocks or default_blocks(self.device, op.collective)
-        scale = op.time_ns / plain.alone_ns(own_blocks) if op.time_ns else 1.0
+        scale = op.time_ns / self._timed_ns(op, footprint, path) if op.time_ns else 1.0
         self.assumed += (*footprint.assumed, *plain.assumed)
         self.link_per_ns = max(self.link_per_ns, plain.link_bytes_per_s / 1e9 / scale)
         if footprint.block is None or (self.copy and not op.collective.needs_arithmetic):
@@ -352,6 +352,12 @@ class _Compiler:
             link_per_ns=cost.wire_bytes / time_ns,
             group=op.name,
         )
+
+    def _timed_ns(self, op: CollectiveOp, footprint: CommFootprint, path: str) -> float:
+        """What the device's links alone would take for the collective whose time was measured."""
+        whole = op if op.timed is None else replace(op, collective=op.timed)
+        own_blocks = op.blocks or default_blocks(self.device, whole.collective)
+        return self._cost(whole, footprint, path, None).alone_ns(own_blocks)
 
     def _moving_power(self, hbm_per_ns: float) -> float:
         """The part of the power budget that a collective draws."""

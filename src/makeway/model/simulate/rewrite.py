@@ -1,4 +1,4 @@
-"""Controls that change the workload itself: pads, tiles, pieces, launch order."""
+"""Controls that change the workload itself: pads, tiles, pieces, launch order, compression."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from makeway.values.control import Chunks, Control, LaunchOrder, SmemPad, TileChoice
+from makeway.model.simulate.compressed import compressed, gradient_types, shrinks
+from makeway.values.control import Chunks, Compress, Control, LaunchOrder, SmemPad, TileChoice
 from makeway.values.errors import InputError
 from makeway.values.workload import BlockWork, CollectiveOp, Gemm, KernelOp, Measured, Operation, Work, Workload
 
 
 def rewritten(workload: Workload, controls: Sequence[Control]) -> Workload:
-    """The workload under the controls that act on its operations; tiles first, then pads."""
+    """The workload under the controls that act on its operations; tiles first, then pads, compression last."""
     operations = workload.operations
     for control in sorted(controls, key=lambda item: isinstance(item, SmemPad)):
         match control:
@@ -26,7 +27,9 @@ def rewritten(workload: Workload, controls: Sequence[Control]) -> Workload:
                 operations = _comm_first(operations)
             case _:
                 pass
-    return replace(workload, operations=operations)
+    workload = replace(workload, operations=operations)
+    compress = next((control for control in controls if isinstance(control, Compress)), None)
+    return workload if compress is None else compressed(workload, compress)
 
 
 def idle_controls(workload: Workload, controls: Sequence[Control]) -> list[str]:
@@ -40,7 +43,21 @@ def idle_controls(workload: Workload, controls: Sequence[Control]) -> list[str]:
             idle.append(f"{control.name}: the workload has no collective")
         elif isinstance(control, LaunchOrder) and rewritten(workload, (control,)) == workload:
             idle.append(f"{control.name}: every collective waits for a kernel, or is launched first already")
+        elif isinstance(control, Compress) and (reason := no_compression(workload, control)):
+            idle.append(f"{control.name}: {reason}")
     return idle
+
+
+def no_compression(workload: Workload, control: Compress) -> str | None:
+    """Why a compression changes nothing in a workload; None when it does."""
+    reduced = [op for op in workload.collectives if op.collective.kind == "all-reduce"]
+    if not reduced:
+        return "only gradients that are all-reduced are compressed, and the workload all-reduces nothing"
+    types = gradient_types(workload)
+    if not any(shrinks(op, control, types[op.name]) for op in reduced):
+        kinds = ", ".join(dict.fromkeys(types[op.name] for op in reduced))
+        return f"sends no fewer bytes: the gradients are {kinds}, {reduced[0].collective.ranks} ranks"
+    return None
 
 
 def _padded(operations: tuple[Operation, ...], control: SmemPad) -> tuple[Operation, ...]:

@@ -30,7 +30,7 @@ from makeway.act.measure.ranks.rounds import (
 from makeway.act.measure.ranks.workload import RankWorkload
 from makeway.act.measure.ranks.world import World
 from makeway.act.measure.variants import BASELINES, PLANNED, Variant, measured_as, rotated
-from makeway.values.control import Chunks, Control, CopyEngine, LaunchOrder
+from makeway.values.control import Chunks, Compress, Control, CopyEngine, LaunchOrder, describe, lossy
 from makeway.values.errors import UnsupportedError
 from makeway.values.receipt import Receipt
 
@@ -90,7 +90,7 @@ class Harness:
     def _why_not(self, control: Control) -> str | None:
         if isinstance(control, CopyEngine) and self.no_direct is not None:
             return self.no_direct
-        ours = isinstance(control, Chunks | LaunchOrder)  # the order of calls is the workload's own
+        ours = isinstance(control, _OF_CALLS)  # the order of calls is the workload's own
         return self.workload.refusal(control) or (None if ours else self.backend.refusal(control))
 
     def _measured(self, variant: Variant) -> _Turn:
@@ -104,6 +104,7 @@ class Harness:
                 pieces=next((control.pieces for control in variant.controls if isinstance(control, Chunks)), 1),
                 threads=torch.get_num_threads(),
                 in_flight=self.in_flight,
+                compress=next((control for control in variant.controls if isinstance(control, Compress)), None),
             )
             self.workload.prepare(schedule)
             recorder.spans.clear()
@@ -126,7 +127,7 @@ class Harness:
         torch.set_num_threads(variant.threads)
         try:
             with ExitStack() as stack:
-                theirs = [control for control in variant.controls if not isinstance(control, Chunks | LaunchOrder)]
+                theirs = [control for control in variant.controls if not isinstance(control, _OF_CALLS)]
                 applied = stack.enter_context(self.backend.applied(theirs)) if theirs else ()
                 receipts = [
                     Receipt(control=each.control, status=each.status, detail=each.detail, carrier=CARRIER)
@@ -135,6 +136,9 @@ class Harness:
                 yield (*receipts, *_own_receipts(variant.controls)), transport
         finally:
             torch.set_num_threads(before)
+
+
+_OF_CALLS = (Chunks, LaunchOrder, Compress)
 
 
 def _round_ns(turns: Sequence[_Turn], *, one_clock: bool) -> int:
@@ -160,6 +164,9 @@ def _own_receipts(controls: Sequence[Control]) -> Iterator[Receipt]:
     for control in controls:
         if isinstance(control, Chunks):
             detail = f"collectives in {control.pieces} pieces"
+            yield Receipt(control=control, status="applied", detail=detail, carrier=CARRIER)
+        elif isinstance(control, Compress):
+            detail = f"{describe(control)}: losses are not compared with stock's"
             yield Receipt(control=control, status="applied", detail=detail, carrier=CARRIER)
         elif isinstance(control, LaunchOrder):
             detail = "a collective is launched before the compute beside it in every variant: CPU compute blocks"
@@ -209,6 +216,8 @@ def run_job(job: Job, world: World, report: Report) -> Bench | None:
         original = measured_as(variants)
         distinct = [variant for variant in variants if original[variant.name] == variant.name]
         harness.rounds(distinct, job.repeats, lambda done: report(f"round {done + 1} of {job.repeats}"))
+        if names := [variant.name for variant in variants if any(map(lossy, variant.controls))]:
+            notes.append(f"results of {', '.join(names)} are lossy: losses are finite, and not compared with stock's")
         if transport is not None and transport.no_shared_memory is not None:
             reason = transport.no_shared_memory
             notes.append(f"copy-engine copied twice, through a segment, for want of shared tensors: {reason}")

@@ -10,6 +10,7 @@ import torch
 
 from makeway.act.measure.ranks.exchange import Pending, Recorder, Transfer, Transport
 from makeway.act.measure.variants import Mode
+from makeway.values.control import Compress
 from makeway.values.errors import UnsupportedError
 
 
@@ -37,6 +38,7 @@ class Schedule:
     pieces: int = 1
     threads: int = 1
     in_flight: int = 1
+    compress: Compress | None = None  # of gradients
 
 
 @dataclass(slots=True)

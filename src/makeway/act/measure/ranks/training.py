@@ -5,6 +5,7 @@ Every round starts from the same weights, and its losses must be those that torc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,8 +33,9 @@ from makeway.act.measure.ranks.lanes import Schedule
 from makeway.act.measure.ranks.transformer import SmallTransformer, batches, fresh_model, train, unlike
 from makeway.act.measure.ranks.workload import RankWorkload
 from makeway.act.measure.ranks.world import World
+from makeway.act.torch.compression import Compressed, cannot_compress
 from makeway.values.collective import Collective
-from makeway.values.control import Chunks, Control, CopyEngine
+from makeway.values.control import Chunks, Compress, Control, CopyEngine
 from makeway.values.errors import InputError, UnsupportedError
 from makeway.values.units import MIB, format_bytes
 
@@ -76,6 +78,8 @@ class Ddp:
     _losses: list[float] = field(default_factory=list)
     _state: Any = None
     _schedule: Schedule | None = None
+    _states: dict[tuple[int, Memory, Compress], Compressed] = field(default_factory=dict)  # errors stay between rounds
+    _compressed: Compressed | None = None
 
     def __post_init__(self) -> None:
         job = self.job
@@ -131,6 +135,8 @@ class Ddp:
         return max(len(self._reduced), 1)
 
     def refusal(self, control: Control) -> str | None:
+        if isinstance(control, Compress):
+            return cannot_compress(control)
         if isinstance(control, Chunks) and self.job.compress == "powersgd":
             return "PowerSGD's gradients go in one bucket: Gloo keeps no order between the later steps of several"
         if isinstance(control, CopyEngine) and self.job.compress != "none":
@@ -146,6 +152,15 @@ class Ddp:
         self._losses = []
         self._state = self._new_state()
         self._schedule = schedule
+        self._compressed = self._compressed_by(schedule)
+
+    def _compressed_by(self, schedule: Schedule) -> Compressed | None:
+        if schedule.compress is None:
+            return None
+        key = schedule.pieces, schedule.transport.memory, schedule.compress
+        if key not in self._states:
+            self._states[key] = Compressed(self._ddp, schedule.compress)
+        return self._states[key]
 
     def run(self, schedule: Schedule) -> None:
         match schedule.mode:
@@ -163,6 +178,8 @@ class Ddp:
             for tensor in self._reduced:
                 tensor.fill_(1)  # added up in every round, they would overflow
             return None
+        if schedule.compress is not None:
+            return None if all(map(math.isfinite, self._losses)) else "a loss is not a finite number"
         return unlike(self._losses, self._alone if schedule.mode == "compute" else self._expected)
 
     def _hook(self, bucket: GradBucket) -> Future:
@@ -185,6 +202,8 @@ class Ddp:
         assert self._schedule is not None
         transport = self._schedule.transport
         span = self._schedule.recorder.opened(f"bucket {bucket.index()}", transport.span_kind)
+        if self._compressed is not None:
+            return self._compressed.averaged(bucket), span
         if isinstance(transport, DirectTransport) and self._buckets is not None:
             future = shared_hook(self._buckets, bucket)
             transport.no_shared_memory = transport.no_shared_memory or self._buckets.why_not
