@@ -18,6 +18,7 @@ from makeway.show.blocks import (
     Block,
     Cell,
     Column,
+    Curves,
     Facts,
     HeatMap,
     Lines,
@@ -26,8 +27,8 @@ from makeway.show.blocks import (
     Report,
     Room,
     Table,
+    Unit,
 )
-from makeway.show.numbers import ms_text
 from makeway.show.sm_picture import legend, sm_picture
 from makeway.values.errors import printable
 
@@ -111,6 +112,8 @@ def _block(block: Block, options: _Options) -> Iterator[RenderableType]:
             yield from _bars(block, options)
         case HeatMap():
             yield from _heat(block, options)
+        case Curves():
+            yield from _curves(block, options)
         case Lines():
             return  # drawn on the page only
         case Room():
@@ -220,29 +223,29 @@ def _widened(widths: dict[int, int], longest: dict[int, int], free: int) -> dict
 
 def _bars(bars: Bars, options: _Options) -> Iterator[RenderableType]:
     yield _caption(bars.caption, bars.origin, options)
-    longest = max((bar.time_ns for bar in bars.bars), default=0.0) or 1.0
+    longest = max((bar.amount for bar in bars.bars), default=0.0) or 1.0
     grid = Grid.grid(padding=(0, 2, 0, 0))
     for wraps in (True, False, False, True):
         grid.add_column(no_wrap=not wraps, overflow="fold")
     for bar in bars.bars:
-        drawn = "█" * max(round(_BAR * bar.time_ns / longest), 1)
-        note = _bar_note(bar, verbose=options.verbose)
-        grid.add_row(_safe(bar.label), _milliseconds(bar.time_ns), drawn, _safe(note))
+        drawn = "█" * max(round(_BAR * bar.amount / longest), 1)
+        note = _bar_note(bar, bars.unit, verbose=options.verbose)
+        grid.add_row(_safe(bar.label), _amount(bars.unit, bar.amount), drawn, _safe(note))
     if bars.mark_ns is not None:
-        grid.add_row(_text(bars.mark), _milliseconds(bars.mark_ns), "", "")
+        grid.add_row(_text(bars.mark), _amount(bars.unit, bars.mark_ns), "", "")
     yield grid
 
 
-def _milliseconds(time_ns: float) -> Text:
-    return Text(ms_text(time_ns), justify="right")
+def _amount(unit: Unit, amount: float) -> Text:
+    return Text(unit.text(amount), justify="right")
 
 
-def _bar_note(bar: Bar, *, verbose: bool) -> str:
-    notes = [] if bar.spread_ns is None else [f"IQR {ms_text(bar.spread_ns)}, n = {bar.samples}"]
+def _bar_note(bar: Bar, unit: Unit, *, verbose: bool) -> str:
+    notes = [] if bar.spread_ns is None else [f"IQR {unit.text(bar.spread_ns)}, n = {bar.samples}"]
     if bar.note:
         notes.append(bar.note)
     if verbose and len(bar.parts) > 1:
-        notes += [f"{part.name} {ms_text(part.time_ns)}" for part in bar.parts]
+        notes += [f"{part.name} {unit.text(part.amount)}" for part in bar.parts]
     return "; ".join(notes)
 
 
@@ -255,4 +258,17 @@ def _heat(heat: HeatMap, options: _Options) -> Iterator[RenderableType]:
     for title, values in zip(heat.rows, heat.values, strict=True):
         cells = (Text("–" if value is None else f"{value:.{heat.digits}f}") for value in values)
         grid.add_row(_text(title), *cells)
+    yield grid
+
+
+def _curves(curves: Curves, options: _Options) -> Iterator[RenderableType]:
+    """A column for each curve; they are drawn on the page."""
+    yield _caption(curves.caption, curves.origin, options)
+    grid = Grid(box=None, pad_edge=False, show_edge=False)
+    grid.add_column(_text(curves.place_title), justify="right", no_wrap=True)
+    for curve in curves.curves:
+        grid.add_column(_text(curve.label), justify="right", overflow="fold")
+    for at, place in enumerate(curves.places):
+        values = (curve.values[at] for curve in curves.curves)
+        grid.add_row(f"{place:,}", *("–" if value is None else f"{value:,.{curves.digits}f}" for value in values))
     yield grid
