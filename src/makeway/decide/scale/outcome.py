@@ -56,6 +56,12 @@ class ControlTrial:
     reason: str = ""
 
 
+def best_trial(trials: tuple[ControlTrial, ...]) -> ControlTrial | None:
+    """The fastest; of equally fast ones that with the fewest controls."""
+    known = [(trial.step_ns, len(trial.controls), number) for number, trial in enumerate(trials) if trial.step_ns]
+    return trials[min(known)[-1]] if known else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutSearch:
     """How the layout was found."""
@@ -91,6 +97,21 @@ class Scaled:
         """The step without controls, where that was predicted, too."""
         return next((trial.step_ns for trial in self.trials if not trial.controls), None)
 
+    @property
+    def gain(self) -> float | None:
+        """What the layout's controls take off the step without them."""
+        return None if self.plain_ns is None else 1 - self.step.step_ns / self.plain_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedPoint:
+    """The same step with compressed gradients, without and with the controls that are best without compression."""
+
+    compression: str
+    step_ns: float
+    controlled_ns: float
+    gain: float  # of the controls, beside compression
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalePoint:
@@ -104,34 +125,37 @@ class ScalePoint:
     memory_bytes: int | None = None
     exposed_share: float | None = None  # of the step: communication that nothing hides
     contention_share: float | None = None
+    bubble_share: float | None = None
     trials: tuple[ControlTrial, ...] = ()
     compressed: tuple[CompressedPoint, ...] = ()
+    assumed: tuple[str, ...] = ()
     reason: str | None = None
 
     @property
     def best(self) -> ControlTrial | None:
         """The controls that gain most."""
-        known = [trial for trial in self.trials if trial.step_ns is not None]
-        return min(known, key=lambda trial: trial.step_ns or 0.0, default=None)
+        return best_trial(self.trials)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompressedPoint:
-    """The same step with compressed gradients, without and with the controls that were best without compression."""
-
-    compression: str
-    step_ns: float
-    controlled_ns: float
-    gain: float  # of the controls, beside compression
+    @property
+    def controlled_tokens_per_s_per_gpu(self) -> float | None:
+        """With the best controls."""
+        if self.best is None or not self.best.step_ns or not self.step_ns or self.tokens_per_s_per_gpu is None:
+            return None
+        return self.tokens_per_s_per_gpu * self.step_ns / self.best.step_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleCurve:
     """Steps over numbers of GPUs."""
 
-    model: Model
-    cluster: Cluster
+    model: str
+    cluster: str
+    device: str
+    seq: int  # tokens of a sequence
+    sequences_per_gpu: float | None  # weak scaling; None: the same global batch everywhere
     points: tuple[ScalePoint, ...]
-    tokens_per_gpu: float | None  # weak scaling: the same work per GPU; None: the same batch everywhere
-    assumed: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What any point assumes."""
+        return tuple(dict.fromkeys(text for point in self.points for text in point.assumed))
