@@ -167,7 +167,7 @@ def _after(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
     held = _held(pricing)[most]
     if layout.sharding not in FULLY_SHARDED:
         whole = _whole(stages[most])
-        exchanged: Exchanged = replicated(pricing, held, whole, whole)
+        exchanged: Exchanged = replicated(pricing, held, whole)
         part.add("exposed-dp", exchanged.exposed_ns)
         part.add("contention", exchanged.contention_ns)
     owned = held.total / (layout.dp * layout.cp if layout.sharding != "none" else 1)
