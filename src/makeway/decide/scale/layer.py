@@ -19,7 +19,9 @@ Dimension = Literal["tp", "cp", "ep"]
 ELEMENT = 2  # bytes of an activation
 # Framework operations that the host launches for one dense layer in eager mode, counted in Megatron-DeepSpeed.
 FORWARD_OPERATIONS, BACKWARD_OPERATIONS = 32, 45
-EXPERT_OPERATIONS = 20  # more, for routing, permutation and grouped products; assumed
+EXPERT_OPERATIONS = 20  # more, for routing and permutation; assumed
+# Launches for each expert of a GPU: Transformer Engine's grouped products are one product per expert, with its casts.
+FORWARD_LAUNCHES, BACKWARD_LAUNCHES = 6, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +132,14 @@ def layer_work(model: Model, layout: Layout, *, fused: bool, experts: bool) -> L
         forward.append(Pass("casts", cast))
         back.append(Pass("casts", cast))
     more = EXPERT_OPERATIONS if experts else 0
+    local = max(1, model.experts.count // layout.ep) if experts and model.experts else 0
     return LayerWork(
         forward=tuple(forward),
         core=tuple(core),
         input=tuple(back),
         weight=tuple(weight),
-        forward_operations=FORWARD_OPERATIONS + more,
-        backward_operations=BACKWARD_OPERATIONS + more,
+        forward_operations=FORWARD_OPERATIONS + more + FORWARD_LAUNCHES * local,
+        backward_operations=BACKWARD_OPERATIONS + more + BACKWARD_LAUNCHES * local,
     )
 
 

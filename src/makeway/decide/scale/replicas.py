@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from makeway.decide.scale.collectives import collective_ns
-from makeway.decide.scale.overlap import Overlap, beside
-from makeway.decide.scale.stages import Chunk, Pricing
+from makeway.decide.scale.overlap import KernelClass, Kernels, Overlap, Traffic, beside
+from makeway.decide.scale.stages import Chunk, Part, Pricing
 from makeway.values.cluster import Group
 from makeway.values.collective import CollectiveKind
 from makeway.values.layout import Layout
@@ -56,41 +57,68 @@ class Exchanged:
     contention_ns: float
 
 
-def exchange_ns(pricing: Pricing, kind: CollectiveKind, held: Held, width: float) -> float:
-    """The time of one exchange of `width` bytes per parameter between all replicas, alone."""
+def exchange(pricing: Pricing, kind: CollectiveKind, held: Held, width: float) -> Traffic:
+    """One exchange of `width` bytes per parameter between all replicas, alone."""
     layout = pricing.layout
-    replicas = Group(size=layout.dp * layout.cp, stride=layout.tp)
-    total = collective_ns(pricing.cluster, kind, held.dense * width, replicas).ns
+    times = [collective_ns(pricing.cluster, kind, held.dense * width, _replicas(layout))]
     if held.experts:
         size = layout.tp * layout.cp * layout.dp // layout.ep
-        total += collective_ns(pricing.cluster, kind, held.experts * width, Group(size=size, stride=layout.ep)).ns
-    return total
+        group = Group(size=size, stride=layout.ep)
+        times.append(collective_ns(pricing.cluster, kind, held.experts * width, group))
+    return Traffic(kind, sum([time.ns for time in times]), sum([time.wire_bytes for time in times]))
 
 
-def replicated(pricing: Pricing, held: Held, first: Chunk, last: Chunk) -> Exchanged:
+def _replicas(layout: Layout) -> Group:
+    """The ranks that share parameters; an HSDP copy is gathered inside its own group."""
+    if layout.sharding == "hsdp" and layout.shard_group:
+        return Group(size=layout.shard_group, stride=layout.tp * layout.cp)
+    return Group(size=layout.dp * layout.cp, stride=layout.tp)
+
+
+def replicated(pricing: Pricing, held: Held, whole: Chunk) -> Exchanged:
     """Replicas that hold all parameters: gradients after the last micro batch, sharded optimizers gather after it.
 
-    `first` and `last` are the compute of the first and the last micro batch that can hide them.
+    `whole` is the stage's compute of one micro batch: the last can hide gradients, the first can hide parameters.
     """
     layout = pricing.layout
     if layout.dp * layout.cp == 1:
         return Exchanged(0.0, 0.0)
     gradients = gradient_bytes(layout)
     if layout.sharding == "none":
-        reduce, gather = exchange_ns(pricing, "all-reduce", held, gradients), 0.0
-        kind: CollectiveKind = "all-reduce"
+        sums, gather = exchange(pricing, "all-reduce", held, gradients), None
     else:
-        reduce = exchange_ns(pricing, "reduce-scatter", held, gradients)
-        gather = exchange_ns(pricing, "all-gather", held, WEIGHT_BYTES)
-        kind = "reduce-scatter"
+        sums = exchange(pricing, "reduce-scatter", held, gradients)
+        gather = exchange(pricing, "all-gather", held, WEIGHT_BYTES)
+    after = sums.ns + (gather.ns if gather else 0.0)
     if not layout.overlap_dp:
-        return Exchanged(reduce + gather, 0.0)
+        return Exchanged(after, 0.0)
     buckets = max(1.0, held.total * gradients / layout.bucket_bytes)
-    back = beside(pricing, last.input.ns + last.weight.ns, reduce * (1 - 1 / buckets), kind)
-    ahead = beside(pricing, first.forward.ns, gather * (1 - 1 / buckets), "all-gather")
+    parts = [_hidden(pricing, (whole.input, whole.weight), sums, buckets)]
+    if gather:
+        parts.append(_hidden(pricing, (whole.forward,), gather, buckets))
     return Exchanged(
-        (reduce + gather) / buckets + back.exposed_ns + ahead.exposed_ns, back.contention_ns + ahead.contention_ns
+        after / buckets + sum([part.exposed_ns for part in parts]), sum([part.contention_ns for part in parts])
     )
+
+
+def _hidden(pricing: Pricing, phases: Sequence[Part], traffic: Traffic, buckets: float) -> Overlap:
+    """All but one bucket beside the kernels of these phases."""
+    share = 1 - 1 / buckets
+    rest = Traffic(traffic.kind, traffic.ns * share, traffic.wire_bytes * share, launches=buckets - 1)
+    return _beside(pricing, phases, rest)
+
+
+def _beside(pricing: Pricing, phases: Sequence[Part], traffic: Traffic, layers: int = 1) -> Overlap:
+    kernels: dict[KernelClass, Kernels] = {}
+    for part in phases:
+        for kernel, its in part.kernels.items():
+            kernels.setdefault(kernel, Kernels()).add(its.ns, its.square_ns, 1 / layers)
+    # While the host is late or another exchange runs, the device is idle and hides communication at no cost.
+    idle = sum([part.ns for part in phases]) / layers - sum([its.ns for its in kernels.values()])
+    left = max(0.0, traffic.ns - max(0.0, idle))
+    share = left / traffic.ns if traffic.ns else 0.0
+    rest = Traffic(traffic.kind, left, traffic.wire_bytes * share, traffic.launches * share)
+    return beside(pricing.cluster.device, kernels, rest, pricing.controls, contention=pricing.contention)
 
 
 def fully_sharded(pricing: Pricing, held: Held, chunk: Chunk) -> Exchanged:
@@ -99,20 +127,16 @@ def fully_sharded(pricing: Pricing, held: Held, chunk: Chunk) -> Exchanged:
     `held` and `chunk` are of the whole stage. One layer's exchange runs beside the compute of its neighbour.
     """
     layout, layers = pricing.layout, max(1, chunk.layers)
-    gather = exchange_ns(pricing, "all-gather", _part(held, layers), WEIGHT_BYTES)
-    scatter = exchange_ns(pricing, "reduce-scatter", _part(held, layers), gradient_bytes(layout))
+    each = Held(held.dense / layers, held.experts / layers)
+    gather = exchange(pricing, "all-gather", each, WEIGHT_BYTES)
+    scatter = exchange(pricing, "reduce-scatter", each, gradient_bytes(layout))
     if not layout.overlap_dp:
-        return Exchanged(layers * (2 * gather + scatter), 0.0)
-    ahead = beside(pricing, chunk.forward.ns / layers, gather, "all-gather")
-    back = beside(pricing, (chunk.input.ns + chunk.weight.ns) / layers, gather + scatter, "reduce-scatter")
-    return Exchanged(
-        layers * (ahead.exposed_ns + back.exposed_ns) + gather + scatter,
-        layers * (ahead.contention_ns + back.contention_ns),
-    )
-
-
-def _part(held: Held, layers: int) -> Held:
-    return Held(held.dense / layers, held.experts / layers)
-
-
-__all__ = ["Exchanged", "Held", "Overlap", "fully_sharded", "replicated"]
+        return Exchanged(layers * (2 * gather.ns + scatter.ns), 0.0)
+    back = Traffic("reduce-scatter", gather.ns + scatter.ns, gather.wire_bytes + scatter.wire_bytes, launches=2)
+    parts = [
+        _beside(pricing, (chunk.forward,), gather, layers),
+        _beside(pricing, (chunk.input, chunk.weight), back, layers),
+    ]
+    exposed = sum([part.exposed_ns for part in parts])
+    contention = sum([part.contention_ns for part in parts])
+    return Exchanged(layers * exposed + gather.ns + scatter.ns, layers * contention)

@@ -50,7 +50,7 @@ class Described:
     assumed: tuple[str, ...]
 
 
-class _Uncovered(UnsupportedError):
+class _UncoveredError(UnsupportedError):
     """A row that the model cannot predict."""
 
 
@@ -66,14 +66,14 @@ class _Reader:
         text = self.text(key)
         if text.lower() in ("", "n/a", "-", "none"):
             if default is None:
-                raise _Uncovered(f"{key} is not given")
+                raise _UncoveredError(f"{key} is not given")
             return default
         try:
             value = int(float(text))
         except (ValueError, OverflowError):
-            raise _Uncovered(f"{key} {text!r} is not a number") from None
+            raise _UncoveredError(f"{key} {text!r} is not a number") from None
         if value < 1:
-            raise _Uncovered(f"{key} {text!r} is not a whole number of 1 or more")
+            raise _UncoveredError(f"{key} {text!r} is not a whole number of 1 or more")
         return value
 
     def assume(self, sentence: str) -> None:
@@ -106,12 +106,12 @@ def _device(read: _Reader, *, calibrated: bool) -> Device:
     try:
         device = load_device(name)
     except MakewayError:
-        raise _Uncovered(f"no facts for device {name!r}") from None
+        raise _UncoveredError(f"no facts for device {name!r}") from None
     if not calibrated and not generations_of(device.name):
         try:
             newest_generation(device)
         except MakewayError:
-            raise _Uncovered(f"no calibrated numbers for {device.name}") from None
+            raise _UncoveredError(f"no calibrated numbers for {device.name}") from None
     return device
 
 
@@ -122,11 +122,11 @@ def _generation(read: _Reader, device: Device) -> Generation:
     for generation in own:
         if any(mark.lower() in where for mark in generation.sources):
             if precision == "fp8" and not generation.gemm_share_fp8:
-                raise _Uncovered(f"no 8-bit numbers for {device.name} with {generation.software}")
+                raise _UncoveredError(f"no 8-bit numbers for {device.name} with {generation.software}")
             return generation
     able = [item for item in own if precision != "fp8" or item.gemm_share_fp8]
     if own and not able:
-        raise _Uncovered(f"no 8-bit numbers for {device.name}")
+        raise _UncoveredError(f"no 8-bit numbers for {device.name}")
     generation, assumed = newest_generation(device)
     if able:
         generation, assumed = able[-1], ()
@@ -134,28 +134,28 @@ def _generation(read: _Reader, device: Device) -> Generation:
     for sentence in assumed:
         read.assume(sentence)
     if precision == "fp8" and not generation.gemm_share_fp8:
-        raise _Uncovered(f"no 8-bit numbers for {device.name}")
+        raise _UncoveredError(f"no 8-bit numbers for {device.name}")
     return generation
 
 
 def _precision(text: str) -> Precision:
     wanted = text.lower()
     if "fp4" in wanted:
-        raise _Uncovered(f"precision {text}: 4-bit products are not modelled")
+        raise _UncoveredError(f"precision {text}: 4-bit products are not modelled")
     if "fp8" in wanted:
         return "fp8"
     if wanted in ("fp16", "amp_fp16", "float16"):
         return "fp16"
     if wanted in ("bf16", "amp_bf16", "bfloat16", ""):
         return "bf16"
-    raise _Uncovered(f"precision {text!r} is not modelled")
+    raise _UncoveredError(f"precision {text!r} is not modelled")
 
 
 def _model(read: _Reader) -> Model:
     name = read.text("model")
     for word in ("lora", "tokendrop", "sft"):
         if word in name.lower() and word != "sft":
-            raise _Uncovered(f"{name}: {'adapters are' if word == 'lora' else 'dropped tokens are'} not modelled")
+            raise _UncoveredError(f"{name}: {'adapters are' if word == 'lora' else 'dropped tokens are'} not modelled")
     key = re.sub(r"[^a-z0-9]", "", name.lower())
     latent = next((value for known, value in _LATENT.items() if key.startswith(known)), None)
     count = read.whole("experts", 0 + 1) if read.text("experts") else 0
@@ -214,18 +214,18 @@ def _recompute(read: _Reader) -> Recompute:
         return "full"
     if "selective" in text:
         return "selective"
-    raise _Uncovered(f"recompute {text!r} is not modelled")
+    raise _UncoveredError(f"recompute {text!r} is not modelled")
 
 
 def _layout(read: _Reader, model: Model, generation: Generation) -> Layout:
     schedule_text = read.text("schedule").lower()
     if schedule_text not in _SCHEDULES:
-        raise _Uncovered(f"schedule {schedule_text!r} is not modelled")
+        raise _UncoveredError(f"schedule {schedule_text!r} is not modelled")
     schedule = _SCHEDULES[schedule_text]
     gpus, tp, pp, cp = read.whole("gpus"), read.whole("tp"), read.whole("pp"), read.whole("cp", 1)
     vp = read.whole("vp", 1) if pp > 1 else 1
     if gpus % (tp * pp * cp):
-        raise _Uncovered(f"{gpus} GPUs do not divide by tp {tp} x pp {pp} x cp {cp}")
+        raise _UncoveredError(f"{gpus} GPUs do not divide by tp {tp} x pp {pp} x cp {cp}")
     dp = gpus // (tp * pp * cp)
     if read.text("dp") and read.whole("dp") != dp:
         read.assume(f"dp {dp}, from the other dimensions; the row says {read.text('dp')}")
@@ -265,7 +265,7 @@ def _layout(read: _Reader, model: Model, generation: Generation) -> Layout:
         )
         layout.check_for(model)
     except InputError as error:
-        raise _Uncovered(str(error)) from None
+        raise _UncoveredError(str(error)) from None
     return layout
 
 
@@ -289,9 +289,9 @@ def _cluster(read: _Reader, device: Device) -> Cluster:
         try:
             gbps = float(net)
         except ValueError:
-            raise _Uncovered(f"net_gbps_per_gpu {net!r} is not a number") from None
+            raise _UncoveredError(f"net_gbps_per_gpu {net!r} is not a number") from None
         if gbps <= 0:
-            raise _Uncovered(f"net_gbps_per_gpu {net!r} is not above 0")
+            raise _UncoveredError(f"net_gbps_per_gpu {net!r} is not above 0")
     else:
         gbps = _NET_GBPS.get(device.arch, 400.0)
         if read.whole("gpus") > node:
@@ -309,7 +309,7 @@ _LINK_HALF_MIB = {"sm_80": 6.0, "sm_90": 10.0, "sm_100": 20.0, "sm_103": 20.0}
 def plain_cluster(device: Device, *, node_gpus: int, net_bytes_per_s: float) -> Cluster:
     """Nodes of a device with its own links inside and one network between them, as nccl-tests measures them."""
     if device.link_bytes_per_s is None:
-        raise _Uncovered(f"the link rate of {device.name} is not known")
+        raise _UncoveredError(f"the link rate of {device.name} is not known")
     node = Level(
         name="node",
         gpus=node_gpus,

@@ -8,10 +8,11 @@ from functools import lru_cache
 
 from makeway.decide.scale.collectives import collective_ns
 from makeway.decide.scale.generation import Generation
-from makeway.decide.scale.layer import ELEMENT, Dimension, Exchange, Op, Pass, Product, layer_work
-from makeway.decide.scale.overlap import Overlap, hidden
+from makeway.decide.scale.layer import ELEMENT, Attention, Dimension, Exchange, Op, Pass, Product, layer_work
+from makeway.decide.scale.overlap import KernelClass, Kernels, Traffic, in_pieces, meeting
 from makeway.decide.scale.timing import Rates, compute_ns, rates
 from makeway.values.cluster import Cluster, Group
+from makeway.values.control import Control
 from makeway.values.layout import TWO_CHUNK_SCHEDULES, Layout
 from makeway.values.model import Model
 from makeway.values.step import StepLineKind
@@ -27,6 +28,7 @@ class Part:
     """Time of one micro batch in one phase of one chunk, by kind."""
 
     lines: dict[StepLineKind, float] = field(default_factory=dict)
+    kernels: dict[KernelClass, Kernels] = field(default_factory=dict)  # on the GPU
 
     @property
     def ns(self) -> float:
@@ -36,7 +38,12 @@ class Part:
         if ns:
             self.lines[kind] = self.lines.get(kind, 0.0) + ns
 
+    def run(self, kernel: KernelClass, ns: float) -> None:
+        self.kernels.setdefault(kernel, Kernels()).add(ns, ns * ns)
+
     def plus(self, other: Part, times: float = 1.0) -> None:
+        for kernel, kernels in other.kernels.items():
+            self.kernels.setdefault(kernel, Kernels()).add(kernels.ns, kernels.square_ns, times)
         for kind, ns in other.lines.items():
             self.add(kind, ns * times)
 
@@ -75,14 +82,20 @@ class Pricing:
             case "ep":
                 return Group(size=layout.ep)
 
-    def exchange_ns(self, exchange: Exchange) -> float:
-        """The time of one exchange alone."""
+    def traffic(self, exchange: Exchange) -> Traffic:
+        """One exchange of a layer, alone."""
         group = self.group(exchange.over)
         if exchange.kind == "send-recv":  # around a ring, one neighbour at a time
             steps = group.size - 1
-            hop = Group(size=2, stride=group.stride) if group.span <= self._node else Group(size=2, stride=self._node)
-            return steps * collective_ns(self.cluster, "send-recv", exchange.bytes / steps, hop).ns
-        return collective_ns(self.cluster, exchange.kind, exchange.bytes, group).ns
+            hop = Group(size=2, stride=group.stride if group.span <= self._node else self._node)
+            time = collective_ns(self.cluster, "send-recv", exchange.bytes / steps, hop)
+            return Traffic(exchange.kind, steps * time.ns, exchange.bytes)
+        time = collective_ns(self.cluster, exchange.kind, exchange.bytes, group)
+        return Traffic(exchange.kind, time.ns, time.wire_bytes)
+
+    @property
+    def controls(self) -> tuple[Control, ...]:
+        return self.layout.controls
 
     @property
     def _node(self) -> int:
@@ -147,24 +160,42 @@ def _shape(layout: Layout) -> Layout:
 
 def _phase(pricing: Pricing, ops: Iterable[Op]) -> Part:
     part, speed, precision = Part(), pricing.speed, pricing.layout.precision
-    times: dict[str, float] = {}
+    times: dict[str, tuple[KernelClass, float]] = {}
     exchanges: list[Exchange] = []
     for op in ops:
         if isinstance(op, Exchange):
             exchanges.append(op)
-        else:
-            times[op.name] = compute_ns(op, speed, precision)
-    part.add("compute", sum(times.values()))
+            continue
+        kernel: KernelClass = (
+            "product" if isinstance(op, Product) else "attention" if isinstance(op, Attention) else "pass"
+        )
+        ns = compute_ns(op, speed, precision)
+        part.add("compute", ns)
+        slower = _under_controls(pricing, kernel)
+        part.add("contention", ns * (slower - 1))
+        part.run(kernel, ns * slower)
+        times[op.name] = kernel, ns * slower
     for exchange in exchanges:
-        ns = pricing.exchange_ns(exchange)
-        beside = times.get(exchange.beside) if exchange.beside else None
-        if beside is None:
-            part.add(_EXPOSED[exchange.over], ns)
-        else:
-            outcome = hidden(pricing, beside, ns, exchange.kind)
-            part.add(_EXPOSED[exchange.over], outcome.exposed_ns)
-            part.add("contention", outcome.contention_ns)
+        traffic = pricing.traffic(exchange)
+        if exchange.beside not in times:
+            part.add(_EXPOSED[exchange.over], traffic.ns)
+            continue
+        kernel, ns = times[exchange.beside]
+        device, controls = pricing.cluster.device, pricing.controls
+        outcome = in_pieces(device, kernel, ns, traffic, controls, contention=pricing.contention)
+        part.add(_EXPOSED[exchange.over], outcome.exposed_ns)
+        part.add("contention", outcome.contention_ns)
     return part
+
+
+_ANY_TRAFFIC = Traffic("all-gather", 1.0, 10.0)  # kernels alone do not depend on it
+
+
+def _under_controls(pricing: Pricing, kernel: KernelClass) -> float:
+    """What controls do to kernels with nothing beside them: partitions and pads cost compute all the time."""
+    if not (pricing.controls and pricing.contention):
+        return 1.0
+    return meeting(pricing.cluster.device, kernel, _ANY_TRAFFIC, pricing.controls).alone
 
 
 def _host_ns(pricing: Pricing, operations: int) -> float:
@@ -267,6 +298,3 @@ def _chunk(layers: int, parts: Iterable[tuple[LayerParts | None, int]]) -> Chunk
             back.plus(item.input, times)
             weight.plus(item.weight, times)
     return Chunk(layers, forward, back, weight)
-
-
-__all__ = ["Chunk", "Overlap", "Part", "Pricing", "stage_chunks", "tuned"]

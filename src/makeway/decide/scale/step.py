@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from makeway.decide.scale.collectives import collective_ns
 from makeway.decide.scale.generation import Generation, newest_generation
 from makeway.decide.scale.layer import ELEMENT
+from makeway.decide.scale.pipeline import PipelineCosts, step_pipeline
 from makeway.decide.scale.replicas import (
     FULLY_SHARDED,
     Exchanged,
@@ -99,19 +101,33 @@ def _pipelined(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
     for phase in (busiest.forward, busiest.input, busiest.weight):
         run.plus(phase, layout.micro_batches)
     if layout.pp > 1:
-        hop = hop_ns(pricing)
-        fill = sum([work.forward.ns + work.input.ns + work.weight.ns for work in works]) - (
-            busiest.forward.ns + busiest.input.ns + busiest.weight.ns
-        )
-        run.add("bubble", fill / layout.chunks)
-        crossings = 2 * (layout.pp - 1) + (0 if layout.overlap_pp else 2 * layout.micro_batches * layout.chunks)
-        run.add("exposed-pp", hop * crossings)
+        costs = pipeline_costs(pricing, stages)
+        whole = _between_steps(layout, costs)
+        run.add("bubble", _between_steps(layout, replace(costs, hop_ns=0.0)) - run.ns)
+        run.add("exposed-pp", whole - run.ns)
     if layout.sharding in FULLY_SHARDED:
         held = max(_held(pricing), key=lambda item: item.total)
         exchanged = fully_sharded(pricing, held, busiest)
         run.add("exposed-dp", exchanged.exposed_ns * layout.micro_batches)
         run.add("contention", exchanged.contention_ns * layout.micro_batches)
     return run
+
+
+def pipeline_costs(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> PipelineCosts:
+    """The times of one micro batch on every stage, as the pipeline takes them."""
+    return PipelineCosts(
+        forward_ns=tuple(tuple(chunk.forward.ns for chunk in chunks) for chunks in stages),
+        input_ns=tuple(tuple(chunk.input.ns for chunk in chunks) for chunks in stages),
+        weight_ns=tuple(tuple(chunk.weight.ns for chunk in chunks) for chunks in stages),
+        hop_ns=hop_ns(pricing),
+        hop_overlapped=pricing.layout.overlap_pp,
+    )
+
+
+def _between_steps(layout: Layout, costs: PipelineCosts) -> float:
+    """From one step to the next: zero-bubble schedules let each stage go on by itself (arXiv 2401.10241, section 4)."""
+    run = step_pipeline(layout, costs)
+    return run.longest_stage_ns if layout.schedule.startswith("zb") else run.makespan_ns
 
 
 def _whole(chunks: Sequence[Chunk]) -> Chunk:
@@ -151,7 +167,7 @@ def _after(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
     held = _held(pricing)[most]
     if layout.sharding not in FULLY_SHARDED:
         whole = _whole(stages[most])
-        exchanged: Exchanged = replicated(pricing, held, whole, whole)
+        exchanged: Exchanged = replicated(pricing, held, whole)
         part.add("exposed-dp", exchanged.exposed_ns)
         part.add("contention", exchanged.contention_ns)
     owned = held.total / (layout.dp * layout.cp if layout.sharding != "none" else 1)
