@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from makeway.decide.scale.compression import MOST_RANKS, Payoff
 from makeway.decide.scale.outcome import ControlTrial, LayoutSearch, ScaleCurve, Scaled
+from makeway.decide.scale.shards import CurveShard
 from makeway.show.blocks import (
     GIBIBYTES,
     Bar,
@@ -25,7 +26,7 @@ from makeway.show.blocks import (
     Section,
     Table,
 )
-from makeway.show.numbers import number, percent, time_text
+from makeway.show.numbers import count, number, percent, time_text
 from makeway.show.provenance import provenance
 from makeway.show.scale_data import curve_data, gain_percent, scaled_data, seconds
 from makeway.show.scale_names import LINE_NAMES
@@ -57,9 +58,15 @@ _PERCENT = "%"
 NUMBERS = "predicted by the model of docs/scale.md, not measured"
 
 
-def report(result: Scaled | ScaleCurve, *, arguments: str = "") -> Report:
-    """One step, or a curve over GPUs."""
-    return _curve_report(result, arguments) if isinstance(result, ScaleCurve) else _step_report(result, arguments)
+def report(result: Scaled | ScaleCurve | CurveShard, *, arguments: str = "") -> Report:
+    """One step, a curve over GPUs, or a part of one."""
+    match result:
+        case Scaled():
+            return _step_report(result, arguments)
+        case ScaleCurve():
+            return _curve_report(result, arguments)
+        case CurveShard():
+            return _shard_report(result, arguments)
 
 
 # --- one step ---------------------------------------------------------------------------------------
@@ -215,7 +222,12 @@ def _controls(trials: Sequence[ControlTrial]) -> tuple[Section, ...]:
         name="controls-tried",
         caption="The same layout under makeway's controls; a gain below 0 is a loss",
         origin="predicted",
-        columns=(Column("controls", "name"), Column("step s", "number"), Column("gain %", "number"), Column("", "wide")),
+        columns=(
+            Column("controls", "name"),
+            Column("step s", "number"),
+            Column("gain %", "number"),
+            Column("", "wide"),
+        ),
         rows=tuple(
             (
                 Cell(_controls_text(trial.controls)),
@@ -292,9 +304,7 @@ def _curve_report(curve: ScaleCurve, arguments: str) -> Report:
     if known:
         first, last = known[0], known[-1]
         value = 100 * (last.tokens_per_s_per_gpu or 0.0) / (first.tokens_per_s_per_gpu or 1.0)
-        sentence = (
-            f"{where} keeps {percent(value)} of its tokens/s per GPU from {first.gpus:,} to {last.gpus:,} GPUs"
-        )
+        sentence = f"{where} keeps {percent(value)} of its tokens/s per GPU from {first.gpus:,} to {last.gpus:,} GPUs"
     else:
         sentence = f"{where}: no number of GPUs has a layout that fits"
     return Report(
@@ -408,3 +418,25 @@ def _points(curve: ScaleCurve) -> Table:
     )
 
 
+# --- a shard of a curve -----------------------------------------------------------------------------
+
+
+def _shard_report(part: CurveShard, arguments: str) -> Report:
+    return Report(
+        result="scale-shard",
+        over="makeway scale --shard",
+        headline=Headline(
+            sentence=f"Shard {part.shard} holds {count(len(part.gpus), 'number')} of GPUs of {part.all_gpus}",
+            origin="predicted",
+        ),
+        sections=(
+            Section(
+                name="next",
+                title="Next",
+                blocks=(Paragraph(text="When all shards are written, `makeway merge FILES` gives the curve."),),
+            ),
+            provenance(arguments, numbers=NUMBERS),
+        ),
+        data={"shard": str(part.shard), "gpus": list(part.gpus), "all_gpus": part.all_gpus},
+        arguments=arguments,
+    )

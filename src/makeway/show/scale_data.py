@@ -46,7 +46,9 @@ def scaled_data(result: Scaled) -> dict[str, Any]:
         "hfu": rounded(step.hfu),
         "flops_formula": step.flops_formula,
         "memory_gib": round(result.memory_bytes / GIB, 6),
-        "device_memory_gib": None if result.memory_bytes_per_gpu is None else round(result.memory_bytes_per_gpu / GIB, 6),
+        "device_memory_gib": None
+        if result.memory_bytes_per_gpu is None
+        else round(result.memory_bytes_per_gpu / GIB, 6),
         "memory": [_stage_memory(stage) for stage in step.memory],
         "ledger": [_line(line, step.step_ns) for line in step.ledger],
         "stages": [[_line(line, step.step_ns) for line in lines] for lines in step.stage_ledgers],

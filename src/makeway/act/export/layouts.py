@@ -119,7 +119,9 @@ def _megatron_model(model: Model) -> list[str]:
     if model.latent is not None:
         mla = model.latent
         lines.append(f"--multi-latent-attention --kv-lora-rank {mla.key_value_rank}")
-        lines.append(f"--qk-head-dim {model.head_dim} --qk-pos-emb-head-dim {mla.rotary_dim} --v-head-dim {mla.value_dim}")
+        lines.append(
+            f"--qk-head-dim {model.head_dim} --qk-pos-emb-head-dim {mla.rotary_dim} --v-head-dim {mla.value_dim}"
+        )
         if mla.query_rank:
             lines.append(f"--q-lora-rank {mla.query_rank}")
     return lines

@@ -32,6 +32,14 @@ class Bounds:
     graphs: bool = False
 
 
+BATCH_TOKENS = 4 * 2**20  # of a global batch, where none is given
+
+
+def default_batch(model: Model, gpus: int) -> int:
+    """Sequences of a step where nobody says: about 4 Mi tokens, and a whole number per GPU."""
+    return gpus * max(1, round(BATCH_TOKENS / model.seq / gpus))
+
+
 def layouts(model: Model, cluster: Cluster, bounds: Bounds) -> Iterator[Layout]:
     """All layouts of a search, in a fixed order: tensor parallelism inside a node, even stages, whole micro batches."""
     if not any(True for _ in _divisions(model, cluster, bounds)):

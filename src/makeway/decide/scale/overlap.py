@@ -16,7 +16,7 @@ from typing import Literal
 from makeway.model.presets import gemm_kernel, library_for
 from makeway.model.simulate.predict import Settings, predicted_run
 from makeway.values.collective import Collective, CollectiveKind
-from makeway.values.control import Control
+from makeway.values.control import Control, CopyEngine, SmemPad
 from makeway.values.device import Device
 from makeway.values.errors import MakewayError
 from makeway.values.kernel import KernelResources
@@ -90,7 +90,23 @@ def meeting(device: Device, kernel: KernelClass, traffic: Traffic, controls: tup
     rate = traffic.wire_bytes / traffic.ns if traffic.ns else 0.0
     if rate <= 0:
         return IDEAL
-    return _measured(device, kernel, traffic.kind, round(math.log(rate, _GRID)), controls)
+    able = effective(device, kernel, traffic.kind, controls)
+    return _measured(device, kernel, traffic.kind, round(math.log(rate, _GRID)), able)
+
+
+@lru_cache(maxsize=8192)
+def effective(
+    device: Device, kernel: KernelClass, kind: CollectiveKind, controls: tuple[Control, ...]
+) -> tuple[Control, ...]:
+    """The controls that can act on this pair: copy engines cannot add, and a pad must fit the kernel's block."""
+    adds = Collective(kind=kind, size_bytes=_RANKS, ranks=_RANKS).needs_arithmetic
+    block = _kernels(device, kernel)[0].resources
+    return tuple(
+        control
+        for control in controls
+        if not (isinstance(control, CopyEngine) and adds)
+        and not (isinstance(control, SmemPad) and block.smem_bytes + control.pad_bytes > device.sm.smem_block_bytes)
+    )
 
 
 def unmodelled(device: Device) -> str | None:
@@ -214,7 +230,5 @@ def in_pieces(
     """A collective cut into pieces beside the operation that uses its data: one piece is never hidden."""
     hidden = 1 - 1 / PIECES
     part = Traffic(traffic.kind, traffic.ns * hidden, traffic.wire_bytes * hidden)
-    outcome = beside(
-        device, {kernel: Kernels(compute_ns * hidden, 0.0)}, part, controls, contention=contention
-    )
+    outcome = beside(device, {kernel: Kernels(compute_ns * hidden, 0.0)}, part, controls, contention=contention)
     return Overlap(outcome.exposed_ns + traffic.ns / PIECES, outcome.contention_ns)

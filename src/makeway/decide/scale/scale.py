@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from makeway.decide.scale.compression import Compression, Link, Payoff, payoffs
-from makeway.decide.scale.layouts import Bounds
+from makeway.decide.scale.layouts import Bounds, default_batch
 from makeway.decide.scale.memory import memory
 from makeway.decide.scale.outcome import ControlTrial, Scaled, best_trial
-from makeway.decide.scale.search import check_fits, search, trials
+from makeway.decide.scale.search import fits_or_refuse, search, trials
 from makeway.decide.scale.step import predict_step
 from makeway.read.fanout import OpenExecutor
 from makeway.values.cluster import Cluster, Group
@@ -19,19 +19,12 @@ from makeway.values.layout import Layout
 from makeway.values.model import Model
 from makeway.values.step import Step
 
-LEAST_TOKENS = 4 * 2**20  # of a global batch, where none is given
 NOT_MODELLED = (
     "Not modelled: other jobs on the same network, adaptive routing, data loading, checkpoints inside the step, and "
     "experts that get uneven numbers of tokens."
 )
 GRADIENT_BYTES = 4  # as replicas add them up
 _LOOKED_AT = tuple(Compression(kind=kind) for kind in ("bf16", "fp8", "powersgd", "top-k", "1-bit"))  # type: ignore[arg-type]
-
-
-def default_batch(model: Model, gpus: int) -> int:
-    """Sequences of a step where nobody says: 4 Mi tokens, or one sequence per GPU if that is more."""
-    sequences = max(1, LEAST_TOKENS // model.seq)
-    return max(sequences, gpus) // gpus * gpus if sequences > gpus else gpus
 
 
 def check_gpus(cluster: Cluster, gpus: int) -> None:
@@ -78,7 +71,7 @@ def scale(
     if layout is not None:
         check_links(cluster, layout)
         layout.check_for(model)
-        check_fits(model, cluster, layout)
+        fits_or_refuse(model, cluster, layout)
         step = predict_step(model, replace(layout, controls=controls or layout.controls), cluster)
         return _scaled(model, cluster, step, trials(model, cluster, layout), notes=notes)
     if global_batch is None:
@@ -94,9 +87,7 @@ def scale(
     return replace(_scaled(model, cluster, step, tried, notes=notes), search=chosen_from)
 
 
-def _scaled(
-    model: Model, cluster: Cluster, step: Step, tried: tuple[ControlTrial, ...], *, notes: list[str]
-) -> Scaled:
+def _scaled(model: Model, cluster: Cluster, step: Step, tried: tuple[ControlTrial, ...], *, notes: list[str]) -> Scaled:
     if not step.memory:
         step = replace(step, memory=memory(model, step.layout))
     return Scaled(

@@ -24,6 +24,8 @@ from makeway.values.model import Model
 from makeway.values.step import StageMemory, Step
 from makeway.values.units import GIB, KIB
 
+COMM_SMS = 16  # of a partition, and blocks of its collectives: NCCL's own choice on one node of H100
+NO_EFFECT = "acts on nothing that overlaps in this layout"
 SIMULATED = 50  # layouts that are predicted in full
 ITEM = 500  # layouts that one process works on at a time
 Progress = Callable[[str], None]
@@ -110,9 +112,7 @@ def search(
     )
 
 
-def _fitting(
-    model: Model, cluster: Cluster, considered: Sequence[Layout]
-) -> tuple[list[_Sized], list[_Dropped]]:
+def _fitting(model: Model, cluster: Cluster, considered: Sequence[Layout]) -> tuple[list[_Sized], list[_Dropped]]:
     room = cluster.device.memory_bytes
     sized, dropped = [], []
     for layout in considered:
@@ -124,6 +124,28 @@ def _fitting(
             reason = f"does not fit {room / GIB:.1f} GiB: {largest_part(most)} take most"
             dropped.append(_Dropped(reason, layout, most.total - room))
     return sized, dropped
+
+
+def fits_or_refuse(model: Model, cluster: Cluster, layout: Layout) -> None:
+    """Refuse a layout that needs more memory than a GPU has, and say what takes it and what would help."""
+    room = cluster.device.memory_bytes
+    most = max(memory(model, layout), key=lambda stage: stage.total)
+    if room is not None and most.total > room:
+        part = largest_part(most)
+        raise InputError(
+            f"{model.name} needs {most.total / GIB:.1f} GiB on a GPU of stage {most.stage}; {cluster.device.name} has "
+            f"{room / GIB:.1f} GiB: {part} take {getattr(most, part) / GIB:.1f} GiB\n{_REMEDIES[part]}"
+        )
+
+
+_REMEDIES = {
+    "weights": "Raise tp or pp, or shard parameters (sharding=fsdp).",
+    "gradients": "Raise tp or pp, or shard gradients (sharding=zero2, or fsdp).",
+    "optimizer": "Shard the optimizer (sharding=zero1), or raise tp or pp.",
+    "activations": "Recompute (recompute=selective, or full), take mbs=1, or raise tp with sp, or cp.",
+    "logits": "Raise tp or cp, or take mbs=1.",
+    "buffers": "Take fewer kinds of parallelism at once, or a smaller bucket.",
+}
 
 
 def largest_part(stage: StageMemory) -> str:
@@ -159,9 +181,7 @@ def closed_forms(model: Model, cluster: Cluster, sized: Iterable[_Sized]) -> lis
         except MakewayError as error:
             results.append(_Dropped(str(error).partition("\n")[0], item.layout, 0.0))
             continue
-        results.append(
-            _Timed(item.layout, item.memory_bytes, step.step_ns, step.tokens_per_s_per_gpu, step.mfu)
-        )
+        results.append(_Timed(item.layout, item.memory_bytes, step.step_ns, step.tokens_per_s_per_gpu, step.mfu))
     return results
 
 
@@ -191,9 +211,7 @@ def _grouped(dropped: Iterable[_Dropped], order: Sequence[_Timed]) -> tuple[Turn
     entries = []
     for reason, items in groups.items():
         nearest = min(items, key=lambda item: (item.by, layout_word(item.layout))).layout
-        entries.append(
-            TurnedDown(reason=reason, layouts=len(items), example=nearest, step_ns=times.get(nearest))
-        )
+        entries.append(TurnedDown(reason=reason, layouts=len(items), example=nearest, step_ns=times.get(nearest)))
     return tuple(sorted(entries, key=lambda entry: (-entry.layouts, entry.reason)))
 
 
@@ -210,17 +228,19 @@ def _nothing_fits(model: Model, cluster: Cluster, bounds: Bounds, dropped: Seque
 
 
 def control_sets(cluster: Cluster) -> tuple[tuple[Control, ...], ...]:
-    """What is tried on the fastest layout: each control of makeway alone, and those that add up together."""
-    eighth = max(1, cluster.device.sms // 8)
-    pad = SmemPad(48 * KIB)
+    """What is tried on a layout: each control of makeway alone, and priority with those that go with it.
+
+    A pad acts on the kernels whose block has room for it, copy engines on the collectives that add nothing up.
+    """
+    pads: tuple[Control, ...] = (SmemPad(24 * KIB), SmemPad(64 * KIB))
+    parts = (CommBlocks(COMM_SMS), SmPartition(COMM_SMS))
     return (
-        (),
         (CommPriority(),),
-        (pad,),
-        (SmPartition(eighth),),
-        (CommBlocks(eighth),),
+        *((pad,) for pad in pads),
+        parts,
+        (CommBlocks(COMM_SMS),),
         (CopyEngine(),),
-        (CommPriority(), pad),
+        *((CommPriority(), pad) for pad in pads),
         (CommPriority(), CopyEngine()),
     )
 
@@ -232,13 +252,13 @@ def trials(
     plain_ns = predict_step(model, replace(layout, controls=()), cluster).step_ns
     results = [ControlTrial(controls=(), step_ns=plain_ns, gain=0.0)]
     for controls in sets if sets is not None else control_sets(cluster):
-        if not controls:
-            continue
         try:
             step_ns = predict_step(model, replace(layout, controls=controls), cluster).step_ns
         except MakewayError as error:
             reason = str(error).partition("\n")[0]
             results.append(ControlTrial(controls=controls, step_ns=None, gain=None, reason=reason))
         else:
-            results.append(ControlTrial(controls=controls, step_ns=step_ns, gain=1 - step_ns / plain_ns))
+            gain = 1 - step_ns / plain_ns
+            reason = NO_EFFECT if step_ns == plain_ns else ""
+            results.append(ControlTrial(controls=controls, step_ns=step_ns, gain=gain, reason=reason))
     return tuple(results)

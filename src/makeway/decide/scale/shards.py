@@ -27,7 +27,6 @@ class CurveShard:
     """A part of a curve, as written."""
 
     shard: Shard
-    path: Path
     gpus: tuple[int, ...]
     all_gpus: int
     content: bytes
@@ -37,7 +36,6 @@ def curve_shard(
     request: SweepRequest,
     gpus: Sequence[int],
     shard: Shard,
-    path: Path,
     *,
     open_executor: OpenExecutor | None = None,
     progress: Progress | None = None,
@@ -55,7 +53,7 @@ def curve_shard(
         "curve": {name: getattr(curve, name) for name in _HEAD},
         "points": [_written(point) for point in curve.points],
     }
-    return CurveShard(shard=shard, path=path, gpus=own, all_gpus=len(gpus), content=msgspec.json.encode(document))
+    return CurveShard(shard=shard, gpus=own, all_gpus=len(gpus), content=msgspec.json.encode(document))
 
 
 def is_curve_shard(path: Path) -> bool:

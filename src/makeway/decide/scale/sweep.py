@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from makeway.decide.scale.compression import Compression
-from makeway.decide.scale.layouts import Bounds
+from makeway.decide.scale.layouts import Bounds, default_batch
 from makeway.decide.scale.outcome import CompressedPoint, ScaleCurve, ScalePoint
 from makeway.decide.scale.search import search, trials
 from makeway.decide.scale.step import predict_step
 from makeway.read.fanout import OpenExecutor, spread
 from makeway.values.cluster import Cluster
 from makeway.values.errors import InputError, MakewayError
-from makeway.values.layout import Layout
-from makeway.values.layout_word import compression_word
+from makeway.values.layout import Compression, Layout
+from makeway.values.layout_word import compression_word, parse_layout
 from makeway.values.model import Model
 from makeway.values.step import Step
 
@@ -38,12 +37,28 @@ class SweepRequest:
     layout: Layout | None = None  # its dp grows with the GPUs; None: the fastest is searched for
     sequences_per_gpu: float | None = None  # weak scaling; None: the global batch stays
     global_batch: int = 1
-    precision_fp8: bool = False
 
     def batch(self, gpus: int) -> int:
         if self.sequences_per_gpu is None:
             return self.global_batch
         return max(1, round(self.sequences_per_gpu * gpus))
+
+
+def sweep_request(
+    model: Model, cluster: Cluster, gpus: Sequence[int], *, layout: str | None, global_batch: int | None
+) -> SweepRequest:
+    """What a sweep keeps: the batch that is given, or as many sequences per GPU as at the largest number of GPUs."""
+    most = max(gpus)
+    if cluster.most_gpus is not None and most > cluster.most_gpus:
+        raise InputError(f"{most:,} GPUs; cluster {cluster.name} joins at most {cluster.most_gpus:,}")
+    chosen = None
+    if layout is not None:
+        chosen = parse_layout(layout)
+        chosen.check_for(model)
+    per_gpu = None if global_batch is not None else default_batch(model, most) / most
+    return SweepRequest(
+        model=model, cluster=cluster, layout=chosen, sequences_per_gpu=per_gpu, global_batch=global_batch or 1
+    )
 
 
 def parse_gpus(text: str) -> tuple[int, ...]:
