@@ -10,21 +10,31 @@ on micro batches.
 from __future__ import annotations
 
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice, pairwise
 from typing import Literal, NamedTuple
 
-from makeway.decide.scale.schedules import Order, Place, Task, TaskKind, repeating_schedule, routes, schedule, shortened
+from makeway.decide.scale.schedules import (
+    Order,
+    Place,
+    Task,
+    TaskKind,
+    repeating_schedule,
+    round_step,
+    routes,
+    schedule,
+    shortened,
+)
 from makeway.values.errors import InputError
 from makeway.values.layout import Layout, Schedule
 
 CostKind = Literal["none", "pair"] | TaskKind
 ByStage = tuple[tuple[float, ...], ...]  # [stage][chunk]
 
-_SAME = 1e-12  # of the time so far: rounding
+_SAME = 1e-11  # of the time so far: rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,23 +241,57 @@ class _Engine:
             clocks[stage] = time
         return ends, late
 
-    def repeat(self, events: Sequence[_Event], repeats: int) -> None:
-        """Run a round `repeats` times; in one leap wherever the pipeline moves on evenly."""
+    def repeat(self, turn: Sequence[_Event], tail: Sequence[_Event], repeats: int, *, window: int) -> None:
+        """Run a round `repeats` times, then the tail; in one leap wherever the pipeline moves on evenly.
+
+        Two proofs of that. The state moves on alike in two periods, until another task begins to bind (`_period`,
+        `_even_leaps`). Or nothing in the state gains more than the slowest stage takes, so nothing ever will, and all
+        ends have gained just that for `window` rounds, as long as any circuit between stages: they go on to.
+        """
+        slowest = max(self.busy(turn))
         states: list[list[float]] = []
+        totals: list[float] = []
         lates: list[list[float]] = []
-        while repeats:
-            lates.append(self.run(events)[1])
+        check, before = 1, None  # ends of the stages, had round `check` been the last
+        done = 0
+        while done < repeats:
+            lates.append(self.run(turn)[1])
             states.append([*self.clocks, *chain.from_iterable(self.queues)])
-            repeats -= 1
-            period = _period(states, lates) if repeats else None
-            if period is None:
-                continue
-            leaps = min(repeats // period, _even_leaps(lates, period, states[-1][0]))
-            if leaps:
+            totals.append(sum(states[-1]))
+            done += 1
+            period = _period(states, totals, lates) if done < repeats else None
+            leaps = min((repeats - done) // period, _even_leaps(lates, period, states[-1][0])) if period else 0
+            if period and leaps:
                 self._leap(states[-1], states[-1 - period], leaps)
-                repeats -= leaps * period
-                states.clear()
-                lates.clear()
+                done += leaps * period
+                states, totals, lates, check, before = [], [], [], done + 1, None
+            elif done == check:
+                before = self._ends(tail)
+            elif done == check + window and before is not None:
+                ends = self._ends(tail)
+                most = slowest + _SAME * max(ends)
+                if all(now - then <= most for now, then in zip(states[-1], states[-2], strict=True)) and all(
+                    abs(end - early - window * slowest) <= _SAME * end for end, early in zip(ends, before, strict=True)
+                ):
+                    self.clocks[:] = [end + (repeats - done) * slowest for end in ends]
+                    return
+                check, before = 2 * done, None
+        self.run(tail)
+
+    def busy(self, events: Iterable[_Event]) -> list[float]:
+        """Time of the tasks of each stage."""
+        busy = [0.0] * len(self.clocks)
+        for event in events:
+            busy[event.stage] += self.costs[event.cost]
+        return busy
+
+    def _ends(self, tail: Sequence[_Event]) -> list[float]:
+        """The clocks after the tail, without running it."""
+        clocks, queues = self.clocks, self.queues
+        self.clocks, self.queues = list(clocks), [deque(queue) for queue in queues]
+        self.run(tail)
+        ends, self.clocks, self.queues = self.clocks, clocks, queues
+        return ends
 
     def _leap(self, now: list[float], before: list[float], leaps: int) -> None:
         moved = iter([time + leaps * (time - earlier) for time, earlier in zip(now, before, strict=True)])
@@ -258,7 +302,7 @@ class _Engine:
             queue.extend(islice(moved, held))
 
 
-def _period(states: list[list[float]], lates: list[list[float]]) -> int | None:
+def _period(states: list[list[float]], totals: list[float], lates: list[list[float]]) -> int | None:
     """Rounds after which the state has moved on as it did in as many rounds before; None while it has not.
 
     The same tasks must bind in both, and every clock and message must advance by the same time.
@@ -267,6 +311,8 @@ def _period(states: list[list[float]], lates: list[list[float]]) -> int | None:
     last = states[-1]
     same = _SAME * max(last)
     for period in range(1, (rounds - 1) // 2 + 1):
+        if abs(totals[-1] - 2 * totals[-1 - period] + totals[-1 - 2 * period]) > same * len(last):
+            continue
         middle, first = states[-1 - period], states[-1 - 2 * period]
         if any(abs(now - 2 * mid + then) > same for now, mid, then in zip(last, middle, first, strict=True)):
             continue
@@ -309,17 +355,14 @@ def step_pipeline(layout: Layout, costs: PipelineCosts) -> PipelineRun:
     short, repeats = shortened(name, stages, chunks, micro_batches)
     program = _program(name, stages, chunks, short, repeats > 0)
     engine = _Engine(program, stages, costs)
+    window = -(-2 * stages // round_step(name, stages))
     first = program.parts[0]
     start = _starts(first, engine.run(first)[0], engine.costs, stages)
     for turn, part in zip(program.rounds, program.parts[1:], strict=True):
-        engine.repeat(turn, repeats)
-        engine.run(part)
-    counted = Counter(event.cost for event in chain.from_iterable(program.parts))
-    for event in chain.from_iterable(program.rounds):
-        counted[event.cost] += repeats
-    busy = [0.0] * stages
-    for number, count in counted.items():
-        busy[program.costs[number][1]] += count * engine.costs[number]
+        engine.repeat(turn, part, repeats, window=window)
+    once = engine.busy(chain.from_iterable(program.parts))
+    again = engine.busy(chain.from_iterable(program.rounds))
+    busy = [one_time + repeats * each for one_time, each in zip(once, again, strict=True)]
     return PipelineRun(start_ns=start, end_ns=tuple(engine.clocks), busy_ns=tuple(busy))
 
 
@@ -348,4 +391,4 @@ def _starts(events: Sequence[_Event], ends: Sequence[float], costs: Sequence[flo
         first.setdefault(event.stage, end - costs[event.cost])
         if len(first) == stages:
             break
-    return tuple(first[stage] for stage in range(stages))
+    return tuple(first.get(stage, 0.0) for stage in range(stages))

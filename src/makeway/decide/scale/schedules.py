@@ -105,7 +105,7 @@ def check_schedule(name: Schedule, stages: int, chunks: int, micro_batches: int)
 def shortened(name: Schedule, stages: int, chunks: int, micro_batches: int) -> tuple[int, int]:
     """Micro batches of a short order, and how many rounds to insert into it; none where there are few to begin with."""
     check_schedule(name, stages, chunks, micro_batches)
-    step = _steps(name, stages)
+    step = round_step(name, stages)
     least = {"gpipe": 1, "interleaved": 2 * stages, "dualpipe": 2 * stages + 2}.get(name, 2 * stages + 1)
     repeats = max(0, micro_batches - least) // step
     return micro_batches - repeats * step, repeats
@@ -114,11 +114,11 @@ def shortened(name: Schedule, stages: int, chunks: int, micro_batches: int) -> t
 @lru_cache(maxsize=256)
 def repeating_schedule(name: Schedule, stages: int, chunks: int, micro_batches: int) -> tuple[Repeating, ...]:
     """The order of each stage for a short number of micro batches, ready for rounds to be inserted."""
-    generate, step = _GENERATORS[name], _steps(name, stages)
+    generate, step = _GENERATORS[name], round_step(name, stages)
     return tuple(generate(stages, stage, chunks, micro_batches, step) for stage in range(stages))
 
 
-def _steps(name: Schedule, stages: int) -> int:
+def round_step(name: Schedule, stages: int) -> int:
     """Micro batches of one round."""
     return {"interleaved": stages, "dualpipe": 2}.get(name, 1)
 
