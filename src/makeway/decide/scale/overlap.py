@@ -93,6 +93,7 @@ def meeting(device: Device, kernel: KernelClass, traffic: Traffic, controls: tup
     return _measured(device, kernel, traffic.kind, round(math.log(rate, _GRID)), controls)
 
 
+@lru_cache(maxsize=64)
 def unmodelled(device: Device) -> str | None:
     """Why contention cannot be predicted on a device; None where it can."""
     try:
@@ -214,7 +215,5 @@ def in_pieces(
     """A collective cut into pieces beside the operation that uses its data: one piece is never hidden."""
     hidden = 1 - 1 / PIECES
     part = Traffic(traffic.kind, traffic.ns * hidden, traffic.wire_bytes * hidden)
-    outcome = beside(
-        device, {kernel: Kernels(compute_ns * hidden, 0.0)}, part, controls, contention=contention
-    )
+    outcome = beside(device, {kernel: Kernels(compute_ns * hidden, 0.0)}, part, controls, contention=contention)
     return Overlap(outcome.exposed_ns + traffic.ns / PIECES, outcome.contention_ns)
