@@ -109,6 +109,7 @@ def effective(
     )
 
 
+@lru_cache(maxsize=64)
 def unmodelled(device: Device) -> str | None:
     """Why contention cannot be predicted on a device; None where it can."""
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from makeway.decide.scale.generation import Generation, generations_of, newest_generation
 from makeway.values.cluster import Cluster, Level
@@ -46,7 +46,6 @@ class Described:
     layout: Layout
     cluster: Cluster
     generation: Generation
-    recompute_known: bool
     assumed: tuple[str, ...]
 
 
@@ -90,13 +89,14 @@ def describe(row: Mapping[str, str], *, generation: Generation | None = None) ->
     generation = generation or _generation(read, device)
     model = _model(read)
     layout = _layout(read, model, generation)
+    if not read.text("recompute"):
+        read.assume("nothing is computed again")
     cluster = _cluster(read, device)
     return Described(
         model=model,
         layout=layout,
         cluster=cluster,
         generation=generation,
-        recompute_known=bool(read.text("recompute")),
         assumed=tuple(read.assumed),
     )
 
@@ -328,8 +328,3 @@ def plain_cluster(device: Device, *, node_gpus: int, net_bytes_per_s: float) -> 
         half_rate_bytes=8.0 * MIB,
     )
     return Cluster(name=f"{device.name} x {node_gpus}", device=device, levels=(node, network))
-
-
-def with_recompute(described: Described, recompute: Recompute) -> Described:
-    """The same row with another choice of what is computed again."""
-    return replace(described, layout=replace(described.layout, recompute=recompute))

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from makeway.decide.scale.collectives import collective_ns
 from makeway.decide.scale.generation import Generation, newest_generation
+from makeway.decide.scale.jitter import PUBLISHED_JITTER, Jitter, slow_down
 from makeway.decide.scale.layer import ELEMENT
+from makeway.decide.scale.memory import memory
+from makeway.decide.scale.overlap import unmodelled
 from makeway.decide.scale.pipeline import PipelineCosts, step_pipeline
 from makeway.decide.scale.replicas import (
     FULLY_SHARDED,
@@ -26,6 +29,7 @@ from makeway.values.layout import Layout
 from makeway.values.model import Model
 from makeway.values.step import Step, StepLine, StepLineKind
 
+JITTER_REFERENCE = 8  # GPUs: what waiting costs inside one node is in the numbers of a generation
 FLOPS_FORMULA = (
     "6 x active parameters per token, without the embedding, + 12 x layers x heads x head size x sequence for "
     "attention, half of it under a causal mask; over the peak of the layout's precision"
@@ -38,16 +42,21 @@ def predict_step(
     cluster: Cluster,
     *,
     generation: Generation | None = None,
-    jitter: float | None = None,
+    jitter: Jitter | None = PUBLISHED_JITTER,
     contention: bool = True,
 ) -> Step:
-    """What one step costs; `contention=False` is a closed form for searches, without the one-GPU model."""
+    """What one step costs.
+
+    `jitter=None`: all GPUs are equally fast. `contention=False` leaves out the one-GPU model: a bound for searches.
+    """
     layout.check_for(model)
     if cluster.most_gpus is not None and layout.gpus > cluster.most_gpus:
         raise InputError(f"{layout.gpus:,} GPUs; cluster {cluster.name} joins at most {cluster.most_gpus:,}")
     assumed: tuple[str, ...] = ()
     if generation is None:
         generation, assumed = newest_generation(cluster.device)
+    if contention and (reason := unmodelled(cluster.device)):
+        contention, assumed = False, (*assumed, reason)
     pricing = Pricing(model, layout, tuned(cluster, generation), generation, contention)
     stages = stage_chunks(pricing)
     run = _pipelined(pricing, stages)
@@ -55,6 +64,9 @@ def predict_step(
     lines: dict[StepLineKind, float] = {}
     for kind, ns in (*run.lines.items(), *after.lines.items()):
         lines[kind] = lines.get(kind, 0.0) + ns
+    if jitter is not None and layout.gpus > JITTER_REFERENCE:
+        waiting = slow_down(jitter, layout.gpus, reference_gpus=JITTER_REFERENCE) - 1
+        lines["stragglers"] = sum(lines.values()) * waiting
     step_ns = sum(lines.values())
     tokens = layout.global_batch * model.seq
     per_gpu = tokens / layout.gpus / step_ns * 1e9
@@ -68,7 +80,7 @@ def predict_step(
         mfu=useful,
         hfu=useful * again,
         flops_formula=FLOPS_FORMULA,
-        memory=(),
+        memory=memory(model, layout, fused_attention=generation.fused_attention),
         ledger=tuple(StepLine(kind=kind, ns=ns) for kind, ns in lines.items()),
         assumed=assumed,
     )
