@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from makeway.decide.scale.compression import Compression, Link, Payoff, payoffs
 from makeway.decide.scale.layouts import Bounds, default_batch
-from makeway.decide.scale.memory import memory
+from makeway.decide.scale.memory import check_fits, memory
 from makeway.decide.scale.outcome import ControlTrial, Scaled, best_trial
-from makeway.decide.scale.search import fits_or_refuse, search, trials
+from makeway.decide.scale.search import search, trials
 from makeway.decide.scale.step import predict_step
 from makeway.read.fanout import OpenExecutor
 from makeway.values.cluster import Cluster, Group
@@ -71,7 +71,7 @@ def scale(
     if layout is not None:
         check_links(cluster, layout)
         layout.check_for(model)
-        fits_or_refuse(model, cluster, layout)
+        check_fits(model, layout, cluster.device)
         step = predict_step(model, replace(layout, controls=controls or layout.controls), cluster)
         return _scaled(model, cluster, step, trials(model, cluster, layout), notes=notes)
     if global_batch is None:

@@ -7,11 +7,13 @@ best of that order are predicted in full, and only those compare with each other
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
+from makeway.decide.scale.closed_form import closed_form_ns
+from makeway.decide.scale.generation import newest_generation
 from makeway.decide.scale.layouts import Bounds, layouts
-from makeway.decide.scale.memory import memory
+from makeway.decide.scale.memory import PARTS, memory
 from makeway.decide.scale.outcome import ControlTrial, LayoutSearch, RankedLayout, TurnedDown
 from makeway.decide.scale.step import predict_step
 from makeway.read.fanout import OpenExecutor, spread
@@ -21,7 +23,7 @@ from makeway.values.errors import InputError, MakewayError
 from makeway.values.layout import Layout
 from makeway.values.layout_word import layout_word
 from makeway.values.model import Model
-from makeway.values.step import StageMemory, Step
+from makeway.values.step import Step
 from makeway.values.units import GIB, KIB
 
 COMM_SMS = 16  # of a partition, and blocks of its collectives: NCCL's own choice on one node of H100
@@ -46,8 +48,6 @@ class _Timed:
     layout: Layout
     memory_bytes: int
     step_ns: float
-    tokens_per_s_per_gpu: float
-    mfu: float
 
     @property
     def order(self) -> tuple[float, int, str]:
@@ -108,7 +108,7 @@ def search(
         fitting=len(sized),
         simulated=len(full),
         ranked=kept,
-        turned_down=_grouped([*dropped, *_slower(order, best.step_ns)], order),
+        turned_down=_grouped([*dropped, *_slower(order)], order),
     )
 
 
@@ -121,37 +121,10 @@ def _fitting(model: Model, cluster: Cluster, considered: Sequence[Layout]) -> tu
         if room is None or most.total <= room:
             sized.append(_Sized(layout, most.total))
         else:
-            reason = f"does not fit {room / GIB:.1f} GiB: {largest_part(most)} take most"
+            part = max(PARTS, key=lambda name: int(getattr(most, name)))
+            reason = f"does not fit {room / GIB:.1f} GiB: most of it is {part}"
             dropped.append(_Dropped(reason, layout, most.total - room))
     return sized, dropped
-
-
-def fits_or_refuse(model: Model, cluster: Cluster, layout: Layout) -> None:
-    """Refuse a layout that needs more memory than a GPU has, and say what takes it and what would help."""
-    room = cluster.device.memory_bytes
-    most = max(memory(model, layout), key=lambda stage: stage.total)
-    if room is not None and most.total > room:
-        part = largest_part(most)
-        raise InputError(
-            f"{model.name} needs {most.total / GIB:.1f} GiB on a GPU of stage {most.stage}; {cluster.device.name} has "
-            f"{room / GIB:.1f} GiB: {part} take {getattr(most, part) / GIB:.1f} GiB\n{_REMEDIES[part]}"
-        )
-
-
-_REMEDIES = {
-    "weights": "Raise tp or pp, or shard parameters (sharding=fsdp).",
-    "gradients": "Raise tp or pp, or shard gradients (sharding=zero2, or fsdp).",
-    "optimizer": "Shard the optimizer (sharding=zero1), or raise tp or pp.",
-    "activations": "Recompute (recompute=selective, or full), take mbs=1, or raise tp with sp, or cp.",
-    "logits": "Raise tp or cp, or take mbs=1.",
-    "buffers": "Take fewer kinds of parallelism at once, or a smaller bucket.",
-}
-
-
-def largest_part(stage: StageMemory) -> str:
-    """What takes most of a GPU's memory."""
-    parts = [field.name for field in fields(StageMemory) if field.name != "stage"]
-    return max(parts, key=lambda name: getattr(stage, name))
 
 
 def _closed_forms(
@@ -174,14 +147,15 @@ def _closed_forms(
 
 def closed_forms(model: Model, cluster: Cluster, sized: Iterable[_Sized]) -> list[_Timed | _Dropped]:
     """Each layout by the closed form, or why it has none."""
+    generation, _ = newest_generation(cluster.device)
     results: list[_Timed | _Dropped] = []
     for item in sized:
         try:
-            step = predict_step(model, item.layout, cluster, contention=False)
+            step_ns = closed_form_ns(model, item.layout, cluster, generation)
         except MakewayError as error:
             results.append(_Dropped(str(error).partition("\n")[0], item.layout, 0.0))
-            continue
-        results.append(_Timed(item.layout, item.memory_bytes, step.step_ns, step.tokens_per_s_per_gpu, step.mfu))
+        else:
+            results.append(_Timed(item.layout, item.memory_bytes, step_ns))
     return results
 
 
@@ -194,8 +168,8 @@ def _pareto(points: Sequence[tuple[float, int]]) -> list[bool]:
     return efficient
 
 
-def _slower(order: Sequence[_Timed], best_ns: float) -> list[_Dropped]:
-    """The layouts that the closed form left behind, by what most of them lose."""
+def _slower(order: Sequence[_Timed]) -> list[_Dropped]:
+    """The layouts that the closed form left behind."""
     return [
         _Dropped("slower by the closed form than the layouts that were simulated", item.layout, item.step_ns)
         for item in order[SIMULATED:]
