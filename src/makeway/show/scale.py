@@ -28,10 +28,11 @@ from makeway.show.blocks import (
 )
 from makeway.show.numbers import count, number, percent, time_text
 from makeway.show.provenance import provenance
-from makeway.show.scale_data import curve_data, gain_percent, scaled_data, seconds
+from makeway.show.scale_data import curve_data, gain_percent, scaled_data, seconds, share_percent
 from makeway.show.scale_names import LINE_NAMES
 from makeway.show.tracks import rank_tracks
 from makeway.values.control import Control, control_word
+from makeway.values.layout import Layout
 from makeway.values.layout_word import compression_word, layout_word
 from makeway.values.step import StageMemory, StepLine, StepLineKind
 from makeway.values.units import GIB
@@ -104,7 +105,7 @@ def _step_report(result: Scaled, arguments: str) -> Report:
 
 def _lead(result: Scaled) -> tuple[Paragraph, ...]:
     step = result.step
-    lines = [f"Layout: {layout_word(step.layout)}."]
+    lines = [f"Layout: {_spaced(step.layout)}."]
     if step.layout.controls and result.gain is not None:
         taken = f"{percent(100 * abs(result.gain), '.1f')} {'less' if result.gain >= 0 else 'more'} than without"
         lines.append(f"With {_controls_text(step.layout.controls)}: {taken}.")
@@ -191,7 +192,7 @@ def _layouts(search: LayoutSearch | None) -> tuple[Section, ...]:
         rows=tuple(
             (
                 number(item.place, 0),
-                Cell(layout_word(item.layout)),
+                Cell(_spaced(item.layout)),
                 number(item.step_ns, scale=1e9),
                 number(item.tokens_per_s_per_gpu, 1),
                 number(100 * item.mfu, 1),
@@ -208,7 +209,7 @@ def _layouts(search: LayoutSearch | None) -> tuple[Section, ...]:
         origin="predicted",
         columns=(Column("layouts", "number"), Column("reason", "wide"), Column("nearest", "wide", brief=False)),
         rows=tuple(
-            (number(item.layouts, 0), Cell(item.reason), Cell(layout_word(item.example))) for item in search.turned_down
+            (number(item.layouts, 0), Cell(item.reason), Cell(_spaced(item.example))) for item in search.turned_down
         ),
         nothing="No layout was turned down.",
     )
@@ -239,6 +240,11 @@ def _controls(trials: Sequence[ControlTrial]) -> tuple[Section, ...]:
         ),
     )
     return (Section(name="controls", title="Controls", blocks=(table,)),)
+
+
+def _spaced(layout: Layout) -> str:
+    """A layout's word with places to break it; --layout takes it in quotes."""
+    return layout_word(layout).replace(",", ", ")
 
 
 def _controls_text(controls: Sequence[Control]) -> str:
@@ -404,12 +410,12 @@ def _points(curve: ScaleCurve) -> Table:
         rows=tuple(
             (
                 number(point.gpus, 0),
-                Cell(point.reason or "" if point.layout is None else layout_word(point.layout)),
+                Cell(point.reason or "" if point.layout is None else _spaced(point.layout)),
                 number(point.step_ns, scale=1e9),
-                number(gain_percent(point.mfu), 1),
-                number(gain_percent(point.exposed_share), 1),
-                number(gain_percent(point.bubble_share), 1),
-                number(gain_percent(point.contention_share), 1),
+                number(share_percent(point.mfu), 1),
+                number(share_percent(point.exposed_share), 1),
+                number(share_percent(point.bubble_share), 1),
+                number(share_percent(point.contention_share), 1),
                 Cell(_controls_text(point.best.controls) if point.best else "–"),
             )
             for point in curve.points

@@ -21,9 +21,14 @@ def seconds(time_ns: float | None) -> float | None:
     return None if time_ns is None else round(time_ns / 1e9, _SECOND_DIGITS)
 
 
-def gain_percent(share: float | None) -> float | None:
+def share_percent(share: float | None) -> float | None:
     """A share in percent, as figures and JSON show it."""
     return None if share is None else round(100 * share, 4)
+
+
+def gain_percent(share: float | None) -> float | None:
+    """A gain in percent; what rounds to nothing is 0, not -0."""
+    return None if share is None else round(100 * share, 2) + 0.0
 
 
 def layout_data(layout: Layout | None) -> dict[str, Any] | None:
@@ -145,9 +150,9 @@ def _point(point: ScalePoint) -> dict[str, Any]:
         "tokens_per_s_per_gpu": rounded(point.tokens_per_s_per_gpu),
         "mfu": rounded(point.mfu),
         "memory_gib": None if point.memory_bytes is None else round(point.memory_bytes / GIB, 6),
-        "exposed_percent": gain_percent(point.exposed_share),
-        "contention_percent": gain_percent(point.contention_share),
-        "bubble_percent": gain_percent(point.bubble_share),
+        "exposed_percent": share_percent(point.exposed_share),
+        "contention_percent": share_percent(point.contention_share),
+        "bubble_percent": share_percent(point.bubble_share),
         "controls": None if best is None else plain(best.controls),
         "controlled_tokens_per_s_per_gpu": rounded(point.controlled_tokens_per_s_per_gpu),
         "trials": [_trial(trial) for trial in point.trials],

@@ -32,6 +32,7 @@ from makeway.show.blocks import (
 from makeway.show.sm_picture import legend, sm_picture
 from makeway.values.errors import printable
 
+_MOST_ACROSS = 3  # curves as columns
 _GAP = 2  # characters between columns
 _BAR = 24  # characters of the longest bar
 _LEAST_WIDE = {"wide": 20, "name": 24}  # characters that prose and names in a table need, if they have as many
@@ -262,13 +263,18 @@ def _heat(heat: HeatMap, options: _Options) -> Iterator[RenderableType]:
 
 
 def _curves(curves: Curves, options: _Options) -> Iterator[RenderableType]:
-    """A column for each curve; they are drawn on the page."""
+    """A column for each of a few curves, a row for each of many; they are drawn on the page."""
     yield _caption(curves.caption, curves.origin, options)
+    labels, places = [curve.label for curve in curves.curves], [f"{place:,}" for place in curves.places]
+    cells = [
+        ["–" if value is None else f"{value:,.{curves.digits}f}" for value in curve.values] for curve in curves.curves
+    ]
+    down = len(labels) <= _MOST_ACROSS
+    heads, titles, rows = (labels, places, list(zip(*cells, strict=True))) if down else (places, labels, cells)
     grid = Grid(box=None, pad_edge=False, show_edge=False)
-    grid.add_column(_text(curves.place_title), justify="right", no_wrap=True)
-    for curve in curves.curves:
-        grid.add_column(_text(curve.label), justify="right", overflow="fold")
-    for at, place in enumerate(curves.places):
-        values = (curve.values[at] for curve in curves.curves)
-        grid.add_row(f"{place:,}", *("–" if value is None else f"{value:,.{curves.digits}f}" for value in values))
+    grid.add_column(_text(curves.place_title), justify="right" if down else "left", overflow="fold")
+    for head in heads:
+        grid.add_column(_text(head), justify="right", no_wrap=not down, overflow="fold")
+    for title, row in zip(titles, rows, strict=True):
+        grid.add_row(_text(title), *row)
     yield grid

@@ -85,8 +85,18 @@ class Layout:
             raise InputError(f"vp {self.vp} needs the interleaved schedule, not {self.schedule}")
         if self.sharding == "hsdp" and (self.shard_group is None or self.dp % self.shard_group):
             raise InputError(f"hsdp needs a shard group that divides dp {self.dp:,}, got {self.shard_group}")
+        self._check_compression()
         if self.stage_layers and len(self.stage_layers) != self.pp:
             raise InputError(f"stage_layers names {len(self.stage_layers)} stages; pp is {self.pp}")
+
+    def _check_compression(self) -> None:
+        if self.compression is None or self.sharding == "none":
+            return
+        if self.sharding not in ("zero1", "zero2") or self.compression.kind not in ("fp16", "bf16", "fp8"):
+            raise InputError(
+                f"compression {self.compression.kind} needs whole gradients on every replica, not sharding "
+                f"{self.sharding}; take sharding=none, or compression=bf16 or fp8 with sharding=zero1"
+            )
 
     @property
     def gpus(self) -> int:

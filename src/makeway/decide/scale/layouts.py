@@ -14,7 +14,6 @@ from makeway.values.model import Model
 MOST_TP = 64  # beyond it no published run goes
 MOST_PP = 64
 MICRO_BATCHES = (1, 2, 4, 8)
-RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 LEAST_TOKENS = 2048  # of a sequence on one GPU, below which context parallelism does not go
 MOST_CHUNKS = 8
 _ONE_CHUNK: tuple[Schedule, ...] = ("1f1b", "zb-h1")
@@ -30,6 +29,7 @@ class Bounds:
     precision: Precision = "bf16"
     overlap_tp: bool = False
     graphs: bool = False
+    recomputes: tuple[Recompute, ...] = ("none", "full")  # selective saves nothing with fused attention
 
 
 BATCH_TOKENS = 4 * 2**20  # of a global batch, where none is given
@@ -49,7 +49,7 @@ def layouts(model: Model, cluster: Cluster, bounds: Bounds) -> Iterator[Layout]:
         )
     for tp, cp, pp, dp in _divisions(model, cluster, bounds):
         for mbs, ep, sharding, recompute in product(
-            MICRO_BATCHES, _expert_parts(model, tp * cp * dp), _shardings(pp, dp), RECOMPUTES
+            MICRO_BATCHES, _expert_parts(model, tp * cp * dp), _shardings(pp, dp), bounds.recomputes
         ):
             if bounds.global_batch % (dp * mbs):
                 continue

@@ -16,7 +16,7 @@ from typing import Literal
 from makeway.model.presets import gemm_kernel, library_for
 from makeway.model.simulate.predict import Settings, predicted_run
 from makeway.values.collective import Collective, CollectiveKind
-from makeway.values.control import Control, CopyEngine, SmemPad
+from makeway.values.control import Control, CopyEngine, SmemPad, SmPartition, TileChoice
 from makeway.values.device import Device
 from makeway.values.errors import MakewayError
 from makeway.values.kernel import KernelResources
@@ -34,6 +34,7 @@ _PASS_BLOCKS, _PASS_BYTES = 8192, 64 * KIB  # a pass over 512 MiB
 # FlashAttention-2's forward block at head size 128; one fits on an SM.
 _ATTENTION_BLOCK = KernelResources(threads=256, registers_per_thread=255, smem_bytes=96 * KIB)
 _ATTENTION_FLOPS, _ATTENTION_BYTES = 4.0e9, 1.0e6  # of a block: a tile of queries over a sequence of 8,192
+_ON_COMPUTE = (SmemPad, SmPartition, TileChoice)  # controls that act on kernels without any collective, too
 _SETTINGS = Settings(engine="fluid", jitter=0.0)
 
 
@@ -168,7 +169,8 @@ def _probe(
 @lru_cache(maxsize=1024)
 def _end_ns(device: Device, kernel: KernelClass, controls: tuple[Control, ...]) -> float:
     workload = Workload(name="alone", operations=_kernels(device, kernel), host_launch_ns=0.0)
-    return predicted_run(workload, device, controls, _SETTINGS).result.end_ns
+    able = tuple(control for control in controls if isinstance(control, _ON_COMPUTE))
+    return predicted_run(workload, device, able, _SETTINGS).result.end_ns
 
 
 def _kernels(device: Device, kernel: KernelClass) -> tuple[KernelOp, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from makeway.decide.scale.chart import with_stages
 from makeway.decide.scale.compression import Compression, Link, Payoff, payoffs
 from makeway.decide.scale.layouts import Bounds, default_batch
-from makeway.decide.scale.memory import check_fits, memory
+from makeway.decide.scale.memory import check_fits
 from makeway.decide.scale.outcome import ControlTrial, Scaled, best_trial
 from makeway.decide.scale.search import search, trials
 from makeway.decide.scale.step import predict_step
@@ -88,12 +89,10 @@ def scale(
 
 
 def _scaled(model: Model, cluster: Cluster, step: Step, tried: tuple[ControlTrial, ...], *, notes: list[str]) -> Scaled:
-    if not step.memory:
-        step = replace(step, memory=memory(model, step.layout))
     return Scaled(
         model=model,
         cluster=cluster,
-        step=step,
+        step=with_stages(model, cluster, step),
         memory_bytes_per_gpu=cluster.device.memory_bytes,
         trials=tried,
         payoffs=_payoffs(model, cluster, step.layout),

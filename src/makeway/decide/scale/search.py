@@ -74,8 +74,11 @@ def search(
     """The fastest layout in full, and the order of the others; without a layout that fits, an error that says why."""
     tell = progress or (lambda _: None)
     tell("memory of every layout")
+    fused = newest_generation(cluster.device)[0].fused_attention
+    if not fused:
+        bounds = replace(bounds, recomputes=("none", "selective", "full"))
     considered = list(layouts(model, cluster, bounds))
-    sized, dropped = _fitting(model, cluster, considered)
+    sized, dropped = _fitting(model, cluster, considered, fused=fused)
     if not sized:
         raise InputError(_nothing_fits(model, cluster, bounds, dropped))
     tell(f"{len(sized):,} layouts by the closed form")
@@ -112,11 +115,13 @@ def search(
     )
 
 
-def _fitting(model: Model, cluster: Cluster, considered: Sequence[Layout]) -> tuple[list[_Sized], list[_Dropped]]:
+def _fitting(
+    model: Model, cluster: Cluster, considered: Sequence[Layout], *, fused: bool
+) -> tuple[list[_Sized], list[_Dropped]]:
     room = cluster.device.memory_bytes
     sized, dropped = [], []
     for layout in considered:
-        stages = memory(model, layout)
+        stages = memory(model, layout, fused_attention=fused)
         most = max(stages, key=lambda stage: stage.total)
         if room is None or most.total <= room:
             sized.append(_Sized(layout, most.total))

@@ -24,7 +24,7 @@ from makeway.values.model import Model
 from makeway.values.step import Step
 
 MOST_POINTS = 64
-COMPRESSIONS = (Compression(kind="fp8"), Compression(kind="powersgd"))
+COMPRESSIONS = (Compression(kind="bf16"), Compression(kind="fp8"))  # those that every sharding below FSDP can carry
 Progress = Callable[[int, int], None]
 
 
