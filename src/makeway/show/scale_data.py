@@ -60,7 +60,7 @@ def scaled_data(result: Scaled) -> dict[str, Any]:
         "layout": layout_data(step.layout),
         "controls": plain(step.layout.controls),
         "step_without_controls_s": seconds(result.plain_ns),
-        "trials": [_trial(trial) for trial in result.trials],
+        "trials": [trial_data(trial) for trial in result.trials],
         "compressions": [_payoff(item) for item in result.payoffs],
         "recorded_from": result.recorded_from,
         "assumed": list(step.assumed),
@@ -90,7 +90,8 @@ def _stage_memory(stage: StageMemory) -> dict[str, Any]:
     return {"stage": stage.stage, **parts, "total_gib": round(stage.total / GIB, 6)}
 
 
-def _trial(trial: ControlTrial) -> dict[str, Any]:
+def trial_data(trial: ControlTrial) -> dict[str, Any]:
+    """One set of controls that was tried."""
     return {
         "controls": plain(trial.controls),
         "step_s": seconds(trial.step_ns),
@@ -155,7 +156,7 @@ def _point(point: ScalePoint) -> dict[str, Any]:
         "bubble_percent": share_percent(point.bubble_share),
         "controls": None if best is None else plain(best.controls),
         "controlled_tokens_per_s_per_gpu": rounded(point.controlled_tokens_per_s_per_gpu),
-        "trials": [_trial(trial) for trial in point.trials],
+        "trials": [trial_data(trial) for trial in point.trials],
         "compressed": [
             {
                 "compression": item.compression,
