@@ -123,7 +123,7 @@ def fullest_bytes(layout: Layout) -> int:
 @settings(deadline=None)
 @given(layouts)
 def test_more_sharding_recompute_or_tensor_parallelism_never_takes_more(layout: Layout) -> None:
-    order = ("none", "zero1", "zero2")
+    order: tuple[Sharding, ...] = ("none", "zero1", "zero2")
     if layout.sharding in order[:-1]:
         after = order[order.index(layout.sharding) + 1]
         assert fullest_bytes(replace(layout, sharding=after)) <= fullest_bytes(layout)
