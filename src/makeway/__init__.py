@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from makeway.decide.planning.difference import PlanDifference, compare_plans
     from makeway.decide.planning.planner import plan
     from makeway.decide.planning.recorded import NothingToPlan, plan_recorded
+    from makeway.decide.validation import validate
     from makeway.model.presets import load_preset
     from makeway.model.residency import blocks_beside, pad_range, resident_blocks
     from makeway.model.room import RoomAnswer, make_room, verdict
     from makeway.model.simulate.predict import Prediction, simulate
     from makeway.model.simulate.sweep import Sweep, sweep
-    from makeway.model.validate.run import Validation, validate
+    from makeway.model.validate.run import Validation
     from makeway.read.binaries.inspect import Inspection, inspect
     from makeway.read.plan_file import dump_plan, load_plan
     from makeway.read.workload_file import load_workload
@@ -118,7 +119,7 @@ _HOMES = {
     "simulate": "model.simulate.predict",
     "sweep": "model.simulate.sweep",
     "tune_run": "act.launch.tune_run",
-    "validate": "model.validate.run",
+    "validate": "decide.validation",
     "verdict": "model.room",
 }
 

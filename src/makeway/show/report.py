@@ -31,6 +31,7 @@ _SHOWN_BY = {
     "Run": "run",
     "RunComparison": "run_comparison",
     "RunTuning": "run_tuning",
+    "ScaleValidation": "scale_validation",
     "ShardFile": "job",
     "Sweep": "prediction",
     "Validation": "validation",
