@@ -89,12 +89,18 @@ def test_bubble_of_zb_h1_loses_two_weights_per_stage(forward: float, share: floa
     assert run.makespan_ns - run.busy_ns[0] == pytest.approx((stages - 1) * (forward + grad - weight))
 
 
-@given(st.integers(1, 4), st.integers(0, 4), st.floats(1.9, 3.0))
-def test_bubble_of_dualpipe(half: int, more: int, pair: float) -> None:
-    # (stages / 2 - 1)(F&B + B - 3W) with F = 1, W = 1 and the full backward pass B = 2.
+@given(st.integers(1, 4), st.integers(0, 4), times, st.floats(0.3, 1.0), st.floats(0.0, 1.0))
+def test_bubble_of_dualpipe(half: int, more: int, forward: float, share: float, overlapped: float) -> None:
+    # (stages / 2 - 1)(F&B + B - 3W) with the full backward pass B. It holds on the middle stages, whose bubble is the
+    # largest, where the gradient of the input takes as long as the forward pass: F = B - W.
+    weight = share * forward
+    backward = forward + weight
+    pair = backward + (1 - overlapped) * forward  # no overlap beats the longer of the two
     layout = layout_of("dualpipe", 2 * half, 4 * half + 2 * more)
-    run = step_pipeline(layout, even_costs(layout, 1.0, 1.0, 1.0, pair=pair))
-    assert run.makespan_ns - max(run.busy_ns) == pytest.approx((half - 1) * (pair + 2 - 3), abs=1e-9)
+    run = step_pipeline(layout, even_costs(layout, forward, forward, weight, pair=pair))
+    bubbles = [run.makespan_ns - busy for busy in run.busy_ns]
+    assert max(bubbles) == pytest.approx(bubbles[half], abs=1e-9)
+    assert bubbles[half] == pytest.approx((half - 1) * (pair + backward - 3 * weight), abs=1e-9)
 
 
 @st.composite
