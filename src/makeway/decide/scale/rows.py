@@ -20,6 +20,9 @@ from makeway.values.units import MIB
 
 COLUMNS = frozenset({"id", "device", "gpus", "model", "layers", "hidden", "seq", "tp", "pp", "metric", "value"})
 
+# What the cost of a prediction grows with is bounded: a table may come from anywhere.
+_MOST = {"layers": 2_000, "pp": 256, "vp": 64}
+_MOST_OF_ALL = 1 << 32
 _VOCAB = 51200  # GPT-2's, padded as Megatron pads it
 _NET_GBPS = {"sm_80": 200.0, "sm_90": 400.0, "sm_100": 400.0, "sm_103": 800.0}
 _SCHEDULES: dict[str, Schedule] = {
@@ -73,6 +76,8 @@ class _Reader:
             raise _UncoveredError(f"{key} {text!r} is not a number") from None
         if value < 1:
             raise _UncoveredError(f"{key} {text!r} is not a whole number of 1 or more")
+        if value > _MOST.get(key, _MOST_OF_ALL):
+            raise _UncoveredError(f"{key} {text!r}; the model takes at most {_MOST.get(key, _MOST_OF_ALL):,}")
         return value
 
     def assume(self, sentence: str) -> None:

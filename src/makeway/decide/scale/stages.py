@@ -121,8 +121,13 @@ class LayerParts:
 
 def layer_parts(pricing: Pricing, *, experts: bool) -> LayerParts:
     """The time of one layer by phase and kind, communication across replicas left out."""
+    return _layer_parts(replace(pricing, layout=_shape(pricing.layout)), experts)
+
+
+@lru_cache(maxsize=4096)
+def _layer_parts(pricing: Pricing, experts: bool) -> LayerParts:
     layout = pricing.layout
-    work = layer_work(pricing.model, _shape(layout), fused=pricing.generation.fused_attention, experts=experts)
+    work = layer_work(pricing.model, layout, fused=pricing.generation.fused_attention, experts=experts)
     forward = _phase(pricing, work.forward)
     back, weight = _phase(pricing, work.input), _phase(pricing, work.weight)
     again, operations = Part(), work.backward_operations
@@ -142,6 +147,7 @@ def layer_parts(pricing: Pricing, *, experts: bool) -> LayerParts:
     return LayerParts(forward, back, weight)
 
 
+@lru_cache(maxsize=65536)
 def _shape(layout: Layout) -> Layout:
     """The layout as far as a layer's operations depend on it, so that many layouts share them."""
     return Layout(
@@ -152,9 +158,12 @@ def _shape(layout: Layout) -> Layout:
         sp=layout.sp,
         micro_batch=layout.micro_batch,
         global_batch=layout.micro_batch * layout.ep,
+        recompute=layout.recompute,
         precision=layout.precision,
         overlap_tp=layout.overlap_tp,
         overlap_ep=layout.overlap_ep,
+        graphs=layout.graphs,
+        controls=layout.controls,
     )
 
 
