@@ -226,14 +226,14 @@ def controls_section(trials: Sequence[ControlTrial]) -> tuple[Section, ...]:
         origin="predicted",
         columns=(
             Column("controls", "name"),
-            Column("step s", "number"),
+            Column("step ms", "number"),
             Column("gain %", "number"),
             Column("", "wide"),
         ),
         rows=tuple(
             (
                 Cell(_controls_text(trial.controls)),
-                number(trial.step_ns, scale=1e9),
+                number(trial.step_ns, scale=1e6),
                 number(gain_percent(trial.gain), 2),
                 Cell(trial.reason),
             )

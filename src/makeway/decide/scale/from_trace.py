@@ -1,8 +1,8 @@
 """A recorded step on more GPUs: its kernels as measured, its exchanges priced again for larger groups.
 
 More replicas are added; tensor, context, expert and pipeline groups stay as they were recorded. Each exchange of a
-group that grows takes its recorded time, times what the model gives for the larger group over what it gives for the recorded
-one. The step is then replayed by the one-GPU model without and with these times.
+group that grows takes its recorded time, times what the model gives for the larger group over what it gives for the
+recorded one. The step is then replayed by the one-GPU model without and with these times.
 """
 
 from __future__ import annotations
