@@ -50,7 +50,7 @@ def test_dp_and_batch_follow_from_the_gpus() -> None:
     ("text", "says"),
     [
         ("tp=3x", "tp takes a whole number"),
-        ("tq=2", "did you mean 'tp'"),
+        ("shedule=1f1b", "did you mean 'schedule'"),
         ("tp=2,tp=4", "tp twice"),
         ("overlap=dq", "not one of dp, tp, pp, ep"),
         ("compression=gzip", "Known: fp16"),
@@ -240,5 +240,5 @@ def test_bad_input_gets_one_message_that_says_what_would_work(
 
 def test_tensor_parallelism_across_nodes_without_links_is_refused() -> None:
     alone = replace(DGX, levels=DGX.levels[:1])
-    with pytest.raises(InputError, match="take tp 8 or less|joins at most 8"):
+    with pytest.raises(InputError, match=r"take tp 8 or less|joins at most 8"):
         scale(LLAMA, alone, gpus=16, layout=parse_layout("tp=16,gbs=1"))
