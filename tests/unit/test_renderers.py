@@ -59,9 +59,8 @@ from makeway.decide.analysis.many.analyze_job import Shard, ShardFile, analyze_j
 from makeway.decide.analysis.many.map_rank import MapOptions
 from makeway.decide.planning.recorded import NothingToPlan
 from makeway.model.validate.conccl import conccl_rows
-from makeway.show.blocks import Bars, Block, Cell, Column, Headline, HeatMap, Paragraph, Report, Section, Table
+from makeway.show.blocks import Bars, Block, Cell, Column, Curves, Headline, HeatMap, Paragraph, Report, Section, Table
 from makeway.show.json import json as as_json
-from makeway.show.numbers import ms_text
 from makeway.show.page import page
 from makeway.show.report import _SHOWN_BY
 from makeway.show.text import text
@@ -258,7 +257,16 @@ def figures(shown: Report) -> Iterator[tuple[str, float, str]]:
                 case Bars():
                     for bar in block.bars:
                         for part in bar.parts:
-                            yield f"{block.name}: {bar.label}", part.time_ns / 1e6, ms_text(part.time_ns)
+                            yield (
+                                f"{block.name}: {bar.label}",
+                                part.amount / block.unit.per,
+                                block.unit.text(part.amount),
+                            )
+                case Curves():
+                    for curve in block.curves:
+                        for value in curve.values:
+                            if value is not None:
+                                yield f"{block.name}: {curve.label}", value, f"{value:,.{block.digits}f}"
                 case HeatMap():
                     for values in block.values:
                         for value in values:

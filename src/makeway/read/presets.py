@@ -121,7 +121,12 @@ def _built(kind: Any, given: object, where: str) -> Any:
 
 
 _ACCEPTED: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
-_SAID = {(int,): "a whole number", (int, float): "a number", (bool,): "true or false", (str,): "a string"}
+_SAID: dict[tuple[type, ...], str] = {
+    (int,): "a whole number",
+    (int, float): "a number",
+    (bool,): "true or false",
+    (str,): "a string",
+}
 
 
 def _named(error: InputError, where: str) -> InputError:

@@ -1,1 +1,1 @@
-"""A training step on many GPUs."""
+"""A training step on thousands of GPUs: what it costs, by layout."""

@@ -1,9 +1,9 @@
 """Goodput: the share of time that training moves forward, with failures, checkpoints and restarts.
 
 Failures are Poisson. Between checkpoints of cost `checkpoint_s` the job works for an interval; a failure loses the work
-since the last checkpoint and costs a restart. The expected time is Daly's (Future Generation Computer Systems 22, 2006,
-equation 20), exact for exponential gaps; Young's interval, sqrt(2 x checkpoint x time between failures), starts the
-search for the best interval.
+since the last checkpoint and costs a restart. The expected time is Daly's (Future Generation Computer Systems 22,
+2006), exact for exponential gaps; Young's interval, sqrt(2 x checkpoint x time between failures), starts the search
+for the best interval.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from makeway.values.errors import InputError
 from makeway.values.units import check_whole
 
-# 419 unexpected interruptions in 54 days on 16,384 H100: arXiv 2407.21783, section 3.3.4, Table 5.
+# 419 unexpected interruptions in 54 days on 16,384 H100: arXiv 2407.21783, as reported
+# by datacenterdynamics.com (meta-report-details-hundreds-of-gpu-and-hbm3-related-interruptions).
 PUBLISHED_GPU_HOURS_PER_FAILURE = 16_384 * 54 * 24 / 419
 CHECKPOINT_S = 30.0  # that training stands still; assumed
 RESTART_S = 300.0  # from a failure to the first new step; assumed

@@ -41,7 +41,7 @@ class Jitter:
 PUBLISHED_JITTER = Jitter(
     transient=0.0005,
     persistent=0.0266,
-    source="Nemotron4-15B BF16, 16 to 2,048 H100 (NVIDIA/dgxc-benchmarking v25.04); repeated steps of VIA-Research/vTrain",
+    source="Nemotron4-15B BF16, 16 to 2,048 H100 (NVIDIA/dgxc-benchmarking v25.04); repeated steps of vTrain",
 )
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 from makeway.model.presets import gemm_kernel, library_for
 from makeway.model.simulate.predict import Settings, predicted_run
 from makeway.values.collective import Collective, CollectiveKind
-from makeway.values.control import Control
+from makeway.values.control import Control, CopyEngine, SmemPad, SmPartition, TileChoice
 from makeway.values.device import Device
 from makeway.values.errors import MakewayError
 from makeway.values.kernel import KernelResources
@@ -34,6 +34,7 @@ _PASS_BLOCKS, _PASS_BYTES = 8192, 64 * KIB  # a pass over 512 MiB
 # FlashAttention-2's forward block at head size 128; one fits on an SM.
 _ATTENTION_BLOCK = KernelResources(threads=256, registers_per_thread=255, smem_bytes=96 * KIB)
 _ATTENTION_FLOPS, _ATTENTION_BYTES = 4.0e9, 1.0e6  # of a block: a tile of queries over a sequence of 8,192
+_ON_COMPUTE = (SmemPad, SmPartition, TileChoice)  # controls that act on kernels without any collective, too
 _SETTINGS = Settings(engine="fluid", jitter=0.0)
 
 
@@ -90,7 +91,23 @@ def meeting(device: Device, kernel: KernelClass, traffic: Traffic, controls: tup
     rate = traffic.wire_bytes / traffic.ns if traffic.ns else 0.0
     if rate <= 0:
         return IDEAL
-    return _measured(device, kernel, traffic.kind, round(math.log(rate, _GRID)), controls)
+    able = effective(device, kernel, traffic.kind, controls)
+    return _measured(device, kernel, traffic.kind, round(math.log(rate, _GRID)), able)
+
+
+@lru_cache(maxsize=8192)
+def effective(
+    device: Device, kernel: KernelClass, kind: CollectiveKind, controls: tuple[Control, ...]
+) -> tuple[Control, ...]:
+    """The controls that can act on this pair: copy engines cannot add, and a pad must fit the kernel's block."""
+    adds = Collective(kind=kind, size_bytes=_RANKS, ranks=_RANKS).needs_arithmetic
+    block = _kernels(device, kernel)[0].resources
+    return tuple(
+        control
+        for control in controls
+        if not (isinstance(control, CopyEngine) and adds)
+        and not (isinstance(control, SmemPad) and block.smem_bytes + control.pad_bytes > device.sm.smem_block_bytes)
+    )
 
 
 @lru_cache(maxsize=64)
@@ -152,7 +169,8 @@ def _probe(
 @lru_cache(maxsize=1024)
 def _end_ns(device: Device, kernel: KernelClass, controls: tuple[Control, ...]) -> float:
     workload = Workload(name="alone", operations=_kernels(device, kernel), host_launch_ns=0.0)
-    return predicted_run(workload, device, controls, _SETTINGS).result.end_ns
+    able = tuple(control for control in controls if isinstance(control, _ON_COMPUTE))
+    return predicted_run(workload, device, able, _SETTINGS).result.end_ns
 
 
 def _kernels(device: Device, kernel: KernelClass) -> tuple[KernelOp, ...]:

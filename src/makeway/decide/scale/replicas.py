@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from makeway.decide.scale.collectives import collective_ns
+from makeway.decide.scale.compression import compressed
 from makeway.decide.scale.overlap import KernelClass, Kernels, Overlap, Traffic, beside
 from makeway.decide.scale.stages import Chunk, Part, Pricing
 from makeway.values.cluster import Group
 from makeway.values.collective import CollectiveKind
-from makeway.values.layout import Layout
+from makeway.values.layout import Compression, Layout
 from makeway.values.model import Model
 
 WEIGHT_BYTES = 2
@@ -55,6 +56,7 @@ class Exchanged:
 
     exposed_ns: float
     contention_ns: float
+    compression_ns: float = 0.0  # encoding and decoding, on the compute stream
 
 
 def exchange(pricing: Pricing, kind: CollectiveKind, held: Held, width: float) -> Traffic:
@@ -90,15 +92,36 @@ def replicated(pricing: Pricing, held: Held, whole: Chunk) -> Exchanged:
         sums = exchange(pricing, "reduce-scatter", held, gradients)
         gather = exchange(pricing, "all-gather", held, WEIGHT_BYTES)
     after = sums.ns + (gather.ns if gather else 0.0)
+    kernels_ns = 0.0
+    if layout.compression is not None:
+        sums, kernels_ns = _compressed(pricing, layout.compression, held, sums)
+        after = sums.ns + (gather.ns if gather else 0.0)
     if not layout.overlap_dp:
-        return Exchanged(after, 0.0)
+        return Exchanged(after, 0.0, kernels_ns)
     buckets = max(1.0, held.total * gradients / layout.bucket_bytes)
     parts = [_hidden(pricing, (whole.input, whole.weight), sums, buckets)]
     if gather:
         parts.append(_hidden(pricing, (whole.forward,), gather, buckets))
     return Exchanged(
-        after / buckets + sum([part.exposed_ns for part in parts]), sum([part.contention_ns for part in parts])
+        after / buckets + sum([part.exposed_ns for part in parts]),
+        sum([part.contention_ns for part in parts]),
+        kernels_ns,
     )
+
+
+def _compressed(pricing: Pricing, compression: Compression, held: Held, sums: Traffic) -> tuple[Traffic, float]:
+    """The exchange of gradients under a compression, and the time of its kernels."""
+    group = _replicas(pricing.layout)
+    small = compressed(compression, held.total, group.size, element_bytes=gradient_bytes(pricing.layout))
+    times = [
+        # A cast leaves the kind as it is: reduce-scatter with a sharded optimizer.
+        collective_ns(pricing.cluster, sums.kind if sent.kind == "all-reduce" else sent.kind, sent.size_bytes, group)
+        for sent in small.sent
+    ]
+    kernels_ns = small.kernels_ns(pricing.speed.hbm_bytes_per_s, pricing.speed.flops_per_s)
+    kind = small.sent[-1].kind if small.sent[-1].kind != "all-reduce" else sums.kind
+    traffic = Traffic(kind, sum([time.ns for time in times]), sum([time.wire_bytes for time in times]))
+    return traffic, sum(kernels_ns)
 
 
 def _hidden(pricing: Pricing, phases: Sequence[Part], traffic: Traffic, buckets: float) -> Overlap:

@@ -214,10 +214,14 @@ class _Stage:
         if split:
             self._waiting.append((micro_batch, chunk))
 
-    def weights(self) -> None:
-        if self._waiting:
-            micro_batch, chunk = self._waiting.pop(0)
-            self.order.append(Task("W", micro_batch, chunk))
+    def weights(self, *, chunk: int | None = None) -> bool:
+        """The oldest weights that wait, of any chunk or of one; False where there are none."""
+        waiting = (item for item in self._waiting if chunk is None or item[1] == chunk)
+        oldest = next(waiting, None)
+        if oldest is not None:
+            self._waiting.remove(oldest)
+            self.order.append(Task("W", *oldest))
+        return oldest is not None
 
     def both(self, forward: int, backward: int) -> None:
         self.forward(forward, paired=True)
@@ -302,9 +306,10 @@ def _zbv(stages: int, stage: int, chunks: int, micro_batches: int, step: int) ->
         line.backward(1, split=True)
     for _ in range(below):
         line.backward(0, split=True)
-        line.weights()
-    while line._waiting:
-        line.weights()
+        line.weights(chunk=0)
+    for chunk in (1, 0):
+        while line.weights(chunk=chunk):
+            pass
     order = [task for task in line.order if task.micro_batch < micro_batches]
     return _cut(order, main + 6 * stage, 6, step)
 

@@ -182,6 +182,7 @@ def _after(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
         exchanged: Exchanged = replicated(pricing, held, whole)
         part.add("exposed-dp", exchanged.exposed_ns)
         part.add("contention", exchanged.contention_ns)
+        part.add("compression", exchanged.compression_ns)
     owned = held.total / (layout.dp * layout.cp if layout.sharding != "none" else 1)
     part.add("optimizer", owned * OPTIMIZER_BYTES / pricing.speed.hbm_bytes_per_s * 1e9)
     part.add("host", pricing.generation.step_ns)
