@@ -66,6 +66,7 @@ from makeway.decide.analysis.many.map_rank import MapOptions
 from makeway.decide.planning.recorded import NothingToPlan
 from makeway.decide.scale.shards import curve_shard
 from makeway.decide.scale.sweep import SweepRequest
+from makeway.decide.scale.validate import validate_scale
 from makeway.model.validate.conccl import conccl_rows
 from makeway.show.blocks import Bars, Block, Cell, Column, Curves, Headline, HeatMap, Paragraph, Report, Section, Table
 from makeway.show.json import json as as_json
@@ -135,6 +136,7 @@ RESULTS: dict[str, Callable[[], object]] = {
         ),
         (8, 64, 65),
     ),
+    "ScaleValidation": validate_scale,
     "Scaled": lambda: scale(LLAMA, DGX, gpus=16, global_batch=32),
     "ScaledRecording": lambda: scale_recorded(RECORDED, load_cluster("dgx-a100"), gpus=64),
     "ShardFile": lambda: ShardFile(

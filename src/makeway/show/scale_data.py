@@ -101,7 +101,13 @@ def trial_data(trial: ControlTrial) -> dict[str, Any]:
 
 
 def _payoff(item: Payoff) -> dict[str, Any]:
-    return {"compression": compression_word(item.compression)} | record(item, without=("compression",))
+    rates = ("link_bytes_per_s", "pays_below_bytes_per_s")
+    return {
+        "compression": compression_word(item.compression),
+        "link_gb_per_s": item.link_bytes_per_s / 1e9,
+        "pays_below_gb_per_s": None if item.pays_below_bytes_per_s is None else item.pays_below_bytes_per_s / 1e9,
+        **record(item, without=("compression", *rates)),
+    }
 
 
 def _ranked(item: RankedLayout) -> dict[str, Any]:
