@@ -50,10 +50,8 @@ def scaled_data(result: Scaled) -> dict[str, Any]:
         "mfu": rounded(step.mfu),
         "hfu": rounded(step.hfu),
         "flops_formula": step.flops_formula,
-        "memory_gib": round(result.memory_bytes / GIB, 6),
-        "device_memory_gib": None
-        if result.memory_bytes_per_gpu is None
-        else round(result.memory_bytes_per_gpu / GIB, 6),
+        "memory_gib": _gib(result.memory_bytes),
+        "device_memory_gib": None if result.memory_bytes_per_gpu is None else _gib(result.memory_bytes_per_gpu),
         "memory": [_stage_memory(stage) for stage in step.memory],
         "ledger": [_line(line, step.step_ns) for line in step.ledger],
         "stages": [[_line(line, step.step_ns) for line in lines] for lines in step.stage_ledgers],
@@ -86,8 +84,20 @@ def _line(line: StepLine, step_ns: float) -> dict[str, Any]:
 
 
 def _stage_memory(stage: StageMemory) -> dict[str, Any]:
-    parts = {f"{name}_gib": round(size / GIB, 6) for name, size in record(stage, without=("stage",)).items()}
-    return {"stage": stage.stage, **parts, "total_gib": round(stage.total / GIB, 6)}
+    return {
+        "stage": stage.stage,
+        "weights_gib": _gib(stage.weights),
+        "gradients_gib": _gib(stage.gradients),
+        "optimizer_gib": _gib(stage.optimizer),
+        "activations_gib": _gib(stage.activations),
+        "logits_gib": _gib(stage.logits),
+        "buffers_gib": _gib(stage.buffers),
+        "total_gib": _gib(stage.total),
+    }
+
+
+def _gib(size_bytes: int) -> float:
+    return round(size_bytes / GIB, 6)
 
 
 def trial_data(trial: ControlTrial) -> dict[str, Any]:
@@ -156,7 +166,7 @@ def _point(point: ScalePoint) -> dict[str, Any]:
         "step_s": seconds(point.step_ns),
         "tokens_per_s_per_gpu": rounded(point.tokens_per_s_per_gpu),
         "mfu": rounded(point.mfu),
-        "memory_gib": None if point.memory_bytes is None else round(point.memory_bytes / GIB, 6),
+        "memory_gib": None if point.memory_bytes is None else _gib(point.memory_bytes),
         "exposed_percent": share_percent(point.exposed_share),
         "contention_percent": share_percent(point.contention_share),
         "bubble_percent": share_percent(point.bubble_share),
