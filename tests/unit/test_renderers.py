@@ -58,7 +58,9 @@ from makeway.decide.analysis.compare import parse_limit
 from makeway.decide.analysis.many.analyze_job import Shard, ShardFile, analyze_job
 from makeway.decide.analysis.many.map_rank import MapOptions
 from makeway.decide.planning.recorded import NothingToPlan
+from makeway.decide.scale.validate import ScaleValidation, validate_rows
 from makeway.model.validate.conccl import conccl_rows
+from makeway.model.validate.rows import published_csv
 from makeway.show.blocks import Bars, Block, Cell, Column, Curves, Headline, HeatMap, Paragraph, Report, Section, Table
 from makeway.show.json import json as as_json
 from makeway.show.page import page
@@ -117,6 +119,7 @@ RESULTS: dict[str, Callable[[], object]] = {
     "Run": example_run,
     "RunComparison": lambda: compared_run(),  # noqa: PLW0108
     "RunTuning": lambda: tuned_run(),  # noqa: PLW0108
+    "ScaleValidation": lambda: scale_validation(),  # noqa: PLW0108
     "ShardFile": lambda: ShardFile(
         shard=Shard(index=1, of=2), path=Path("s"), traces=1, all_traces=2, trace_bytes=9_000, summary_bytes=90
     ),
@@ -124,6 +127,14 @@ RESULTS: dict[str, Callable[[], object]] = {
     "Validation": lambda: validate(["dma"]),
 }
 WITHOUT_FIGURES = {"Checkup", "DryRun", "Export", "NothingToPlan", "ShardFile"}  # they answer in words
+
+
+def scale_validation() -> ScaleValidation:
+    """A published table that has rows of both kinds and rows that are not covered, cut short."""
+    rows = published_csv("scale/megatron_bridge.csv")
+    chosen = [*rows[:12], *[row for row in rows if "LoRA" in row["model"]][:1]]
+    steps = published_csv("scale/simumax_b200_node.csv")[:8]
+    return validate_rows([("megatron_bridge.csv", chosen), ("simumax_b200_node.csv", steps)])
 
 
 def recorded_job() -> JobRecording:
