@@ -66,7 +66,7 @@ def _digits(value: object) -> object:
 
 
 def _share(value: float, form: str = ".1f") -> Cell:
-    return Cell(percent(100 * value, form), round(value, _DIGITS))
+    return Cell(f"{100 * value:{form}} %", round(value, _DIGITS))
 
 
 def _summary_blocks(validation: ScaleValidation) -> tuple[Table, ...]:
