@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from makeway.decide.scale.layouts import Bounds, default_batch
+from makeway.decide.scale.layouts import Bounds
 from makeway.decide.scale.search import search
 from makeway.decide.scale.step import predict_step
 from makeway.read.presets import load_cluster, load_model
@@ -37,20 +37,22 @@ def one_layout(model: str, layout: Layout) -> None:
     cold = time.process_time() - start
     warm = shortest_s(lambda: predict_step(value, layout, DGX))
     print(
-        f"{model:>14} {layout.gpus:7,} GPUs  pp {layout.pp:2} x {layout.chunks}  {layout.micro_batches:5,} micro batches"
-        f"  cold {1e3 * cold:8.1f} ms  warm {1e3 * warm:7.1f} ms"
+        f"{model:>14} {layout.gpus:7,} GPUs  pp {layout.pp:2} x {layout.chunks}  {layout.micro_batches:5,} micro "
+        f"batches  cold {1e3 * cold:8.1f} ms  warm {1e3 * warm:7.1f} ms"
     )
 
 
-def one_search(model: str, gpus: int) -> None:
+def one_search(model: str, gpus: int) -> tuple[int, float]:
+    """Layouts of a search, and its seconds of CPU; wall time says more about the machine's other load."""
     value = load_model(model)
-    start = time.process_time()
-    _, answer = search(value, DGX, Bounds(gpus=gpus, global_batch=default_batch(value, gpus)))
-    took = time.process_time() - start
+    start, wall = time.process_time(), time.perf_counter()
+    _, answer = search(value, DGX, Bounds(gpus=gpus, global_batch=4 * gpus))
+    took, wall = time.process_time() - start, time.perf_counter() - wall
     print(
-        f"{model:>14} {gpus:7,} GPUs  {answer.considered:6,} layouts, {answer.fitting:6,} fit: {took:6.1f} s, "
-        f"{1e3 * took / answer.considered:5.2f} ms each"
+        f"{model:>16} {gpus:7,} GPUs  {answer.considered:6,} layouts, {answer.fitting:6,} fit: {took:5.1f} s of CPU, "
+        f"{wall:5.1f} s of wall time"
     )
+    return answer.considered, took
 
 
 def main() -> None:
@@ -65,9 +67,10 @@ def main() -> None:
     for pp in (2, 8, 16):
         one_layout("llama-3-70b", parse_layout(f"tp=8,pp={pp},mbs=1,sp,sharding=zero1,gbs=4096", gpus=2048))
     print("search:")
-    for gpus in (256, 1024, 4096):
-        one_search("llama-3-70b", gpus)
-    one_search("qwen3-235b-a22b", 1024)
+    models = ("llama-3-70b", "nemotron-4-340b", "llama-3-405b", "mixtral-8x22b", "deepseek-v3", "qwen3-235b-a22b")
+    searches = [one_search(model, 4096) for model in models]
+    layouts, took = sum(count for count, _ in searches), sum(each for _, each in searches)
+    print(f"all searches: {layouts:,} layouts, {took:.1f} s of CPU, {10_000 * took / layouts:.1f} s per 10,000")
 
 
 if __name__ == "__main__":

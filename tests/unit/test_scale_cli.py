@@ -19,7 +19,7 @@ from makeway.cli.main import main
 from makeway.decide.analysis.many.analyze_job import Shard
 from makeway.decide.scale.closed_form import bubble_ns
 from makeway.decide.scale.compression import Link, compressed, payoff
-from makeway.decide.scale.layouts import Bounds, layouts
+from makeway.decide.scale.layouts import Bounds, layouts, stage_layers
 from makeway.decide.scale.pipeline import PipelineCosts, step_pipeline
 from makeway.decide.scale.search import search
 from makeway.decide.scale.shards import curve_shard, merge_curves
@@ -137,6 +137,20 @@ def test_compression_takes_bytes_off_and_adds_kernels() -> None:
     )
     assert after["exposed-dp"] < before["exposed-dp"]
     assert after["compression"] > 0
+
+
+def test_stages_of_uneven_size_hold_all_layers_and_the_ends_fewest() -> None:
+    assert stage_layers(126, 16) == (7, *(8,) * 14, 7)
+    for layers, pp in ((61, 16), (126, 4), (94, 8), (7, 4)):
+        each = stage_layers(layers, pp)
+        assert (sum(each), len(each)) == (layers, pp)
+        assert each[0] == min(each)
+        assert max(each) - min(each) == 1
+
+
+def test_the_published_division_of_llama_405b_is_looked_at() -> None:
+    considered = layouts(load_model("llama-3-405b"), DGX, Bounds(gpus=8192, global_batch=2048))
+    assert any((item.tp, item.pp) == (8, 16) for item in considered)
 
 
 # --- sweeps --------------------------------------------------------------------------------------------

@@ -1,17 +1,18 @@
-"""Published training steps beside predicted ones: the contract for scripts, bad rows, and the errors that are claimed."""
+"""Published training steps beside predicted ones: the contract for scripts, bad rows, the errors that are claimed."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 from tests.recordings import VALIDATION
 
 from makeway import validate
 from makeway.cli.main import main
-from makeway.decide.scale.validate import SWEEP_TOP, ScaleValidation, validate_rows, validate_scale
+from makeway.decide.scale.validate import SWEEP_TOP, ScaleRow, ScaleValidation, validate_rows, validate_scale
 from makeway.values.errors import InputError
 
 TABLES = VALIDATION / "scale"
@@ -24,20 +25,23 @@ GOOD = {
 }  # fmt: skip
 
 
-def row_of(**changes: str):
+def row_of(**changes: str) -> ScaleRow:
     return validate_rows([("mine", [GOOD | changes])]).rows[0]
 
 
-def test_a_row_of_a_known_device_is_predicted_with_what_it_assumes():
+def test_a_row_of_a_known_device_is_predicted_with_what_it_assumes() -> None:
     row = row_of()
     assert row.covered
     assert row.status == "test"
+    assert row.predicted is not None
+    assert row.published is not None
     assert 0.3 < row.predicted / row.published < 3
     assert any("software as fast as" in sentence for sentence in row.assumed)
 
 
-def test_the_same_step_has_one_prediction_in_every_metric():
+def test_the_same_step_has_one_prediction_in_every_metric() -> None:
     seconds = row_of().predicted
+    assert seconds is not None
     assert row_of(metric="iteration_ms").predicted == pytest.approx(1000 * seconds)
     assert row_of(metric="tokens_per_s_per_gpu").predicted == pytest.approx(128 * 8192 / 64 / seconds)
     assert row_of(metric="samples_per_gpu_per_s").predicted == pytest.approx(128 / 64 / seconds)
@@ -69,14 +73,14 @@ def test_the_same_step_has_one_prediction_in_every_metric():
         ({"model": "Llama LoRA"}, "adapters"),
     ],
 )
-def test_what_is_not_known_is_not_covered_and_says_why(changes, reason):
+def test_what_is_not_known_is_not_covered_and_says_why(changes: dict[str, str], reason: str) -> None:
     row = row_of(**changes)
     assert not row.covered
     assert row.predicted is None
     assert reason in row.reason
 
 
-def test_scripts_read_rows_and_summary(tmp_path, capsys):
+def test_scripts_read_rows_and_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "mine.csv"
     text = io.StringIO()
     writer = csv.DictWriter(text, GOOD)
@@ -96,7 +100,7 @@ def test_scripts_read_rows_and_summary(tmp_path, capsys):
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_scale_is_asked_for_alone():
+def test_scale_is_asked_for_alone() -> None:
     with pytest.raises(InputError, match="scale alone"):
         validate(["scale", "dma"])
 
@@ -106,14 +110,14 @@ def published() -> ScaleValidation:
     return validate_scale()
 
 
-def test_dense_steps_that_nothing_was_fitted_to_are_as_close_as_the_docs_say(published):
+def test_dense_steps_that_nothing_was_fitted_to_are_as_close_as_the_docs_say(published: ScaleValidation) -> None:
     test = next(item for item in published.summary if item.name == "dense NVIDIA rows, test")
     assert test.rows >= 150
     assert test.mean_error <= 0.10
     assert test.close >= 0.80
 
 
-def test_rows_of_one_layout_calibrate_or_test_together(published):
+def test_rows_of_one_layout_calibrate_or_test_together(published: ScaleValidation) -> None:
     statuses: dict[tuple[str, ...], set[str]] = {}
     for row in published.rows:
         if row.covered and row.table == "simumax_b200_node":
@@ -122,14 +126,14 @@ def test_rows_of_one_layout_calibrate_or_test_together(published):
     assert {kind for kinds in statuses.values() for kind in kinds} == {"calibration", "test"}
 
 
-def test_every_row_that_is_not_covered_says_why(published):
+def test_every_row_that_is_not_covered_says_why(published: ScaleValidation) -> None:
     assert all(row.reason for row in published.rows if not row.covered)
     assert all(row.predicted for row in published.rows if row.covered)
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not TABLES.is_dir(), reason=f"no tables of published steps in {TABLES}")
-def test_all_tables_with_those_that_stay_outside_the_package():
+def test_all_tables_with_those_that_stay_outside_the_package() -> None:
     every = validate_scale(TABLES)
     test = next(item for item in every.summary if item.name == "dense NVIDIA rows, test")
     assert test.mean_error <= 0.10

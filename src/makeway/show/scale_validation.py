@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from makeway.decide.scale.validate import CLOSE, SWEEP_TOP, ScaleRow, ScaleValidation
+from makeway.decide.scale.validate import CLOSE, SWEEP_TOP, ScaleValidation
 from makeway.show.blocks import Cell, Column, Headline, Notes, Report, Section, Table
 from makeway.show.data import record
 from makeway.show.numbers import count, number, percent
@@ -22,13 +22,11 @@ def report(validation: ScaleValidation, *, arguments: str = "") -> Report:
     return Report(
         result="scale-validation",
         over="makeway validate scale",
-        headline=Headline(
-            sentence=_sentence(validation), origin="predicted", value=sum(row.covered for row in validation.rows)
-        ),
+        headline=Headline(sentence=_sentence(validation), origin="predicted", value=validation.covered_rows),
         sections=(
             Section(name="summary", title="Errors", blocks=_summary_blocks(validation)),
             Section(name="rows", title="Published and predicted", blocks=(_rows(validation), Notes(sentences=_NOTES))),
-            *_uncovered([row for row in validation.rows if not row.covered]),
+            *_uncovered(validation.uncovered),
             provenance(arguments, numbers="predicted, beside published ones"),
         ),
         data=_rounded(record(validation)),
@@ -37,7 +35,7 @@ def report(validation: ScaleValidation, *, arguments: str = "") -> Report:
 
 
 def _sentence(validation: ScaleValidation) -> str:
-    covered = sum(row.covered for row in validation.rows)
+    covered = validation.covered_rows
     rows = count(len(validation.rows), "published step")
     test = next((item for item in validation.summary if item.name == "dense NVIDIA rows, test"), None)
     if test is None:
@@ -68,7 +66,7 @@ def _digits(value: object) -> object:
 
 
 def _share(value: float, form: str = ".1f") -> Cell:
-    return Cell(percent(100 * value, form), round(value, _DIGITS))
+    return Cell(f"{100 * value:{form}} %", round(value, _DIGITS))
 
 
 def _summary_blocks(validation: ScaleValidation) -> tuple[Table, ...]:
@@ -183,17 +181,18 @@ def _rows(validation: ScaleValidation) -> Table:
     )
 
 
-def _uncovered(rows: Sequence[ScaleRow]) -> tuple[Section, ...]:
-    if not rows:
+def _uncovered(tables: Mapping[str, Mapping[str, int]]) -> tuple[Section, ...]:
+    if not tables:
         return ()
-    reasons: dict[tuple[str, str], list[ScaleRow]] = {}
-    for row in rows:
-        reasons.setdefault((row.table, row.reason), []).append(row)
     table = Table(
         name="uncovered",
         caption="Rows that the model does not cover, by reason",
         columns=(Column("table"), Column("rows", "number"), Column("reason", "wide")),
-        rows=tuple((Cell(key[0]), number(len(group), 0), Cell(key[1])) for key, group in reasons.items()),
+        rows=tuple(
+            (Cell(name), number(rows, 0), Cell(reason))
+            for name, reasons in tables.items()
+            for reason, rows in reasons.items()
+        ),
         brief_rows=40,
     )
     return (Section(name="not-predicted", title="Not predicted", blocks=(table,)),)

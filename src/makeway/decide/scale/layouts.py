@@ -54,7 +54,8 @@ def layouts(model: Model, cluster: Cluster, bounds: Bounds) -> Iterator[Layout]:
             if bounds.global_batch % (dp * mbs):
                 continue
             micro_batches = bounds.global_batch // (dp * mbs)
-            for schedule, vp in _schedules(model.layers // pp, pp, micro_batches):
+            uneven = stage_layers(model.layers, pp)
+            for schedule, vp in _schedules(0 if uneven else model.layers // pp, pp, micro_batches):
                 yield Layout(
                     tp=tp,
                     cp=cp,
@@ -72,6 +73,7 @@ def layouts(model: Model, cluster: Cluster, bounds: Bounds) -> Iterator[Layout]:
                     overlap_tp=bounds.overlap_tp and tp > 1,
                     overlap_pp=schedule == "interleaved",
                     graphs=bounds.graphs,
+                    stage_layers=uneven,
                 )
 
 
@@ -84,10 +86,25 @@ def _divisions(model: Model, cluster: Cluster, bounds: Bounds) -> Iterator[tuple
         for cp in _powers(max(1, model.seq // LEAST_TOKENS)):
             if model.seq % cp or tp * cp > bounds.gpus:
                 continue
-            for pp in divisors(model.layers, MOST_PP):
+            for pp in _pipelines(model.layers):
                 rest, left = divmod(bounds.gpus, tp * cp * pp)
                 if not left and rest and not bounds.global_batch % rest:
                     yield tp, cp, pp, rest
+
+
+def _pipelines(layers: int) -> tuple[int, ...]:
+    """Stages that divide the layers, and powers of two that do not: Llama 3 405B trains 126 layers on 16 stages."""
+    powers = {1 << power for power in range(7) if 1 << power <= min(layers, MOST_PP)}
+    return tuple(sorted({*divisors(layers, MOST_PP), *powers}))
+
+
+def stage_layers(layers: int, pp: int) -> tuple[int, ...]:
+    """Layers of each stage where they do not divide: the first and the last, with the ends, get the fewest."""
+    each, more = divmod(layers, pp)
+    if not more:
+        return ()
+    before = (pp - more) // 2 + (pp - more) % 2
+    return tuple(each + (before <= stage < before + more) for stage in range(pp))
 
 
 def divisors(number: int, most: int) -> tuple[int, ...]:
@@ -114,12 +131,14 @@ def _shardings(pp: int, dp: int) -> tuple[Sharding, ...]:
 
 
 def _schedules(layers: int, pp: int, micro_batches: int) -> Iterator[tuple[Schedule, int]]:
-    """Schedules and chunks per stage that these layers and micro batches allow."""
+    """Schedules and chunks per stage that these layers and micro batches allow; 0 layers: uneven, so one chunk."""
     if pp == 1:
         yield "1f1b", 1
         return
     for schedule in _ONE_CHUNK:
         yield schedule, 1
+    if not layers:
+        return
     if micro_batches % pp == 0:
         for vp in divisors(layers, MOST_CHUNKS)[1:]:
             yield "interleaved", vp

@@ -115,10 +115,26 @@ class ScalePeer:
 class ScaleValidation:
     """Published steps beside predicted ones; calibration and test rows apart."""
 
+    SHOWN: ClassVar = ("covered_rows", "uncovered")
+
     rows: tuple[ScaleRow, ...]
     summary: tuple[ScaleSummary, ...]
     sweeps: tuple[ScaleSweep, ...]
     peers: tuple[ScalePeer, ...]
+
+    @property
+    def covered_rows(self) -> int:
+        return sum(row.covered for row in self.rows)
+
+    @property
+    def uncovered(self) -> dict[str, dict[str, int]]:
+        """Rows that are not covered, by table and reason."""
+        counts: dict[str, dict[str, int]] = {}
+        for row in self.rows:
+            if not row.covered:
+                reasons = counts.setdefault(row.table, {})
+                reasons[row.reason] = reasons.get(row.reason, 0) + 1
+        return counts
 
 
 def metric_of(row: Mapping[str, str]) -> str | None:
