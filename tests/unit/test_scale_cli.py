@@ -66,7 +66,7 @@ def test_a_bad_word_is_refused_with_what_would_work(text: str, says: str) -> Non
 
 # --- compression -------------------------------------------------------------------------------------
 
-KINDS = [Compression(kind=kind) for kind in ("fp16", "fp8", "powersgd", "top-k", "1-bit")]  # type: ignore[arg-type]
+KINDS = [Compression(kind=kind) for kind in ("fp16", "fp8", "powersgd", "top-k", "1-bit")]
 
 
 @given(st.sampled_from(KINDS), st.integers(2, 4096), st.floats(1e6, 1e10))

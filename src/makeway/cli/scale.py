@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from makeway.act.export.layouts import SCHEDULES
 from makeway.cli.output import add_output_options, show, show_stage, write_file
 from makeway.cli.streams import say, write_out
 from makeway.cli.workload_input import print_list
@@ -34,7 +35,7 @@ layout: tp, cp, ep, pp, vp, dp, mbs, gbs (counts); sp, graphs; sharding=none|zer
 
 Nothing here is measured. Other jobs on the network, adaptive routing and data loading are not modelled.
 """
-EXPORTS = ("megatron", "torchtitan")
+EXPORTS = SCHEDULES
 
 
 class ShowPresets(argparse.Action):
@@ -69,7 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--perfetto", type=Path, metavar="FILE", help="write the step of every pipeline stage as a trace"
     )
-    parser.add_argument("--export", choices=EXPORTS, help="the layout as arguments of a framework")
+    parser.add_argument("--export", choices=tuple(EXPORTS), help="the layout as arguments of a framework")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the file of --export or --shard (--export: stdout)")
     parser.add_argument("--on", metavar="ENGINE", help="compute on local, dask://HOST:PORT, mpi or slurm")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes at a time")
@@ -144,6 +145,7 @@ def _answer(options: argparse.Namespace) -> object:
         global_batch=options.global_batch,
         controls=parse_controls(options.control) if options.control else None,
         top=options.top,
+        runs=EXPORTS[options.export] if options.export else None,
         open_executor=open_executor,
         progress=show_stage,
     )

@@ -1,6 +1,7 @@
 """A layout as the arguments of a training framework: Megatron-LM's command line, torchtitan's TOML.
 
-Names as in megatron/training/arguments.py (Megatron-LM core_v0.13) and torchtitan/config/job_config.py (v0.2). What a
+torchtitan's keys are those of torchtitan/config/job_config.py in 0.2.0, whose parser reads TOML; 0.3 takes no TOML.
+Megatron-LM's are of megatron/training/arguments.py, read but never run against its parser. What a
 framework cannot be asked for is refused, or said in a comment where the run is right without it.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from makeway.values.errors import InputError, UnsupportedError, suggestion
-from makeway.values.layout import Layout
+from makeway.values.layout import Layout, Schedule
 from makeway.values.layout_word import compression_word, layout_word
 from makeway.values.model import Model
 
@@ -27,6 +28,8 @@ class LayoutExport:
 
 def export_layout(model: Model, layout: Layout, target: str) -> LayoutExport:
     """The settings of `target` that train `model` under `layout`."""
+    if layout.stage_layers:
+        raise UnsupportedError("a layout with uneven stages cannot be exported; take a pp that divides the layers")
     match target:
         case "megatron":
             return _megatron(model, layout)
@@ -47,7 +50,7 @@ def _unsaid(layout: Layout, framework: str, *, refused: tuple[str, ...]) -> tupl
 
 # --- Megatron ----------------------------------------------------------------------------------------
 
-_MEGATRON_SCHEDULES = ("1f1b", "interleaved")
+_MEGATRON_SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved")
 
 
 def _megatron(model: Model, layout: Layout) -> LayoutExport:
@@ -89,8 +92,7 @@ def _megatron(model: Model, layout: Layout) -> LayoutExport:
         lines.append("--no-overlap-p2p-communication")
     if layout.graphs:
         lines.append("--enable-cuda-graph")
-    refused = ("stages of unequal size",) if layout.stage_layers else ()
-    unsaid = _unsaid(layout, "Megatron-LM", refused=refused)
+    unsaid = _unsaid(layout, "Megatron-LM", refused=())
     return LayoutExport(target="megatron", text=_file(layout, unsaid, lines), unsaid=unsaid)
 
 
@@ -152,7 +154,7 @@ def _file(layout: Layout, unsaid: tuple[str, ...], lines: list[str]) -> str:
 
 # --- torchtitan --------------------------------------------------------------------------------------
 
-_TITAN_SCHEDULES = {
+_TITAN_SCHEDULES: dict[Schedule, str] = {
     "gpipe": "GPipe",
     "1f1b": "1F1B",
     "interleaved": "Interleaved1F1B",
@@ -166,6 +168,8 @@ def _torchtitan(model: Model, layout: Layout) -> LayoutExport:
         raise UnsupportedError(
             f"torchtitan runs {', '.join(_TITAN_SCHEDULES)}, not {layout.schedule}; give such a layout"
         )
+    if layout.precision == "fp16":
+        raise UnsupportedError("torchtitan trains in bfloat16 or float32, not fp16; take precision=bf16")
     if layout.sharding in ("zero1", "zero2"):
         raise UnsupportedError(f"torchtitan shards parameters (fsdp, hsdp) or nothing, not {layout.sharding}")
     shards = {"none": 1, "hsdp": layout.shard_group or layout.dp}.get(layout.sharding, layout.dp)
@@ -175,7 +179,7 @@ def _torchtitan(model: Model, layout: Layout) -> LayoutExport:
             "local_batch_size": local if layout.pp > 1 else layout.micro_batch,
             "global_batch_size": layout.global_batch,
             "seq_len": model.seq,
-            "mixed_precision_param": "float16" if layout.precision == "fp16" else "bfloat16",
+            "mixed_precision_param": "bfloat16",
         },
         "parallelism": {
             "data_parallel_replicate_degree": layout.dp // shards,
@@ -216,3 +220,6 @@ def _toml_value(value: str | int | bool) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+SCHEDULES: dict[str, tuple[Schedule, ...]] = {"megatron": _MEGATRON_SCHEDULES, "torchtitan": tuple(_TITAN_SCHEDULES)}

@@ -29,6 +29,7 @@ class Bounds:
     precision: Precision = "bf16"
     overlap_tp: bool = False
     graphs: bool = False
+    runs: tuple[Schedule, ...] | None = None  # schedules of a framework, with even stages only; None: all
     recomputes: tuple[Recompute, ...] = ("none", "full")  # selective saves nothing with fused attention
 
 
@@ -55,7 +56,11 @@ def layouts(model: Model, cluster: Cluster, bounds: Bounds) -> Iterator[Layout]:
                 continue
             micro_batches = bounds.global_batch // (dp * mbs)
             uneven = stage_layers(model.layers, pp)
+            if uneven and bounds.runs is not None:
+                continue
             for schedule, vp in _schedules(0 if uneven else model.layers // pp, pp, micro_batches):
+                if bounds.runs is not None and schedule not in bounds.runs:
+                    continue
                 yield Layout(
                     tp=tp,
                     cp=cp,

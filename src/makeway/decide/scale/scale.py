@@ -16,7 +16,7 @@ from makeway.read.fanout import OpenExecutor
 from makeway.values.cluster import Cluster, Group
 from makeway.values.control import Control
 from makeway.values.errors import InputError
-from makeway.values.layout import Compression, CompressionKind, Layout
+from makeway.values.layout import Compression, CompressionKind, Layout, Schedule
 from makeway.values.model import Model
 from makeway.values.step import Step
 
@@ -60,13 +60,14 @@ def scale(
     global_batch: int | None = None,
     controls: tuple[Control, ...] | None = None,
     top: int = 10,
+    runs: tuple[Schedule, ...] | None = None,
     open_executor: OpenExecutor | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Scaled:
     """The step under `layout`, or under the fastest layout that a search finds.
 
     With `controls` the step has those; without, a search tries makeway's controls on the fastest layout and keeps the
-    best, and a layout that is given is predicted as it is.
+    best, and a layout that is given is predicted as it is. `runs` keeps the search to schedules of a framework.
     """
     check_gpus(cluster, gpus)
     notes = [NOT_MODELLED]
@@ -79,7 +80,7 @@ def scale(
     if global_batch is None:
         global_batch = default_batch(model, gpus)
         notes.append(f"No global batch was given: {global_batch:,} sequences of {model.seq:,} tokens.")
-    bounds = Bounds(gpus=gpus, global_batch=global_batch)
+    bounds = Bounds(gpus=gpus, global_batch=global_batch, runs=runs)
     step, chosen_from = search(model, cluster, bounds, top=top, open_executor=open_executor, progress=progress)
     tried = trials(model, cluster, step.layout)
     best = best_trial(tried)
