@@ -31,15 +31,21 @@ from makeway import (
     export,
     inspect,
     known_devices,
+    load_cluster,
     load_device,
+    load_model,
     load_plan,
     load_preset,
     make_room,
+    parse_layout,
     parse_resources,
     plan,
     report_of,
+    scale,
+    scale_recorded,
     simulate,
     sweep,
+    sweep_gpus,
     validate,
 )
 from makeway.act.doctor.certificate import sealed
@@ -59,6 +65,9 @@ from makeway.decide.analysis.many.analyze_job import Shard, ShardFile, analyze_j
 from makeway.decide.analysis.many.map_rank import MapOptions
 from makeway.decide.planning.recorded import NothingToPlan
 from makeway.decide.scale.validate import ScaleValidation, validate_rows
+from makeway.decide.scale.shards import curve_shard
+from makeway.decide.scale.sweep import SweepRequest
+from makeway.decide.scale.validate import validate_scale
 from makeway.model.validate.conccl import conccl_rows
 from makeway.model.validate.rows import published_csv
 from makeway.show.blocks import Bars, Block, Cell, Column, Curves, Headline, HeatMap, Paragraph, Report, Section, Table
@@ -72,6 +81,7 @@ from makeway.values.receipt import Receipt
 from makeway.values.timeline import Rank
 
 H100 = load_device("H100-SXM5-80GB")
+LLAMA, DGX = load_model("llama-3-8b"), load_cluster("dgx-h100")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECORDED = EXAMPLES / "recordings" / "tp-llama-70b"
 WIDE = 1_000  # columns: nothing is left out of the text
@@ -95,6 +105,9 @@ RESULTS: dict[str, Callable[[], object]] = {
     "Checkup": doctor,
     "Comparison": lambda: compare(
         EXAMPLES / "recordings" / "ddp-gloo-2ranks", EXAMPLES / "recordings" / "ddp-gloo-2ranks-controlled", jobs=1
+    ),
+    "CurveShard": lambda: curve_shard(
+        SweepRequest(model=LLAMA, cluster=DGX, layout=parse_layout("tp=8,sharding=zero1")), (8,), Shard(index=1, of=1)
     ),
     "Demo": lambda: demo_with(bench_with(wrong=None)),
     "Device": lambda: H100,
@@ -120,13 +133,22 @@ RESULTS: dict[str, Callable[[], object]] = {
     "RunComparison": lambda: compared_run(),  # noqa: PLW0108
     "RunTuning": lambda: tuned_run(),  # noqa: PLW0108
     "ScaleValidation": lambda: scale_validation(),  # noqa: PLW0108
+    "ScaleCurve": lambda: sweep_gpus(
+        SweepRequest(
+            model=LLAMA, cluster=DGX, layout=parse_layout("tp=2,dp=4,mbs=1,gbs=8,sharding=zero1"), sequences_per_gpu=1.0
+        ),
+        (8, 64, 65),
+    ),
+    "ScaleValidation": validate_scale,
+    "Scaled": lambda: scale(LLAMA, DGX, gpus=16, global_batch=32),
+    "ScaledRecording": lambda: scale_recorded(RECORDED, load_cluster("dgx-a100"), gpus=64),
     "ShardFile": lambda: ShardFile(
         shard=Shard(index=1, of=2), path=Path("s"), traces=1, all_traces=2, trace_bytes=9_000, summary_bytes=90
     ),
     "Sweep": lambda: sweep("comm-blocks", load_preset("gemm-ar", H100), H100),
     "Validation": lambda: validate(["dma"]),
 }
-WITHOUT_FIGURES = {"Checkup", "DryRun", "Export", "NothingToPlan", "ShardFile"}  # they answer in words
+WITHOUT_FIGURES = {"Checkup", "CurveShard", "DryRun", "Export", "NothingToPlan", "ShardFile"}  # they answer in words
 
 
 def scale_validation() -> ScaleValidation:

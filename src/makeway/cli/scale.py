@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
         show_stage("")
     if result is None:  # another MPI rank answers
         return 0
-    if options.perfetto is not None and isinstance(result, Scaled):
+    if options.perfetto is not None and isinstance(result, Scaled) and result.step.timeline is not None:
         from makeway.show.perfetto import write_timeline
 
         write_timeline(options.perfetto, result.step.timeline)
@@ -102,6 +102,8 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse options that do not go together, before any work."""
     if (options.model is None) == (options.from_trace is None):
         raise InputError("give a MODEL (makeway scale --list), or a recording with --from-trace, not both")
+    if options.from_trace is not None and options.gpus is None:
+        raise InputError("how many GPUs? Give --gpus N: a multiple of those that were recorded")
     if options.sweep is None and options.gpus is None and options.layout is None:
         raise InputError("how many GPUs? Give --gpus N, --sweep gpus=64..16384, or --layout with dp=")
     if options.sweep is not None and (options.export or options.perfetto or options.from_trace or options.gpus):
@@ -120,7 +122,8 @@ def _answer(options: argparse.Namespace) -> object:
     if options.from_trace is not None:
         from makeway.decide.scale.from_trace import scale_recorded
 
-        return scale_recorded(options.from_trace, cluster, gpus=options.gpus)
+        recorded = parse_layout(options.layout) if options.layout else None
+        return scale_recorded(options.from_trace, cluster, gpus=options.gpus, layout=recorded, progress=show_stage)
     model = load_model(options.model)
     if options.sweep is not None:
         gpus = parse_gpus(options.sweep)

@@ -35,6 +35,7 @@ _SHOWN_BY = {
     "ScaleValidation": "scale_validation",
     "ScaleCurve": "scale",
     "Scaled": "scale",
+    "ScaledRecording": "scale_recorded",
     "ShardFile": "job",
     "Sweep": "prediction",
     "Validation": "validation",

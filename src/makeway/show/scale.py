@@ -92,7 +92,7 @@ def _step_report(result: Scaled, arguments: str) -> Report:
             *_stages(result),
             *_memory(result),
             *_layouts(result.search),
-            *_controls(result.trials),
+            *controls_section(result.trials),
             *_compression(result.payoffs),
             _conditions(result),
             provenance(arguments, numbers=NUMBERS),
@@ -216,7 +216,8 @@ def _layouts(search: LayoutSearch | None) -> tuple[Section, ...]:
     return (Section(name="layouts", title="Layouts", blocks=(ranked, dropped)),)
 
 
-def _controls(trials: Sequence[ControlTrial]) -> tuple[Section, ...]:
+def controls_section(trials: Sequence[ControlTrial]) -> tuple[Section, ...]:
+    """The step under each set of controls that was tried."""
     if not trials:
         return ()
     table = Table(
@@ -225,14 +226,14 @@ def _controls(trials: Sequence[ControlTrial]) -> tuple[Section, ...]:
         origin="predicted",
         columns=(
             Column("controls", "name"),
-            Column("step s", "number"),
+            Column("step ms", "number"),
             Column("gain %", "number"),
             Column("", "wide"),
         ),
         rows=tuple(
             (
                 Cell(_controls_text(trial.controls)),
-                number(trial.step_ns, scale=1e9),
+                number(trial.step_ns, scale=1e6),
                 number(gain_percent(trial.gain), 2),
                 Cell(trial.reason),
             )

@@ -50,17 +50,15 @@ def scaled_data(result: Scaled) -> dict[str, Any]:
         "mfu": rounded(step.mfu),
         "hfu": rounded(step.hfu),
         "flops_formula": step.flops_formula,
-        "memory_gib": round(result.memory_bytes / GIB, 6),
-        "device_memory_gib": None
-        if result.memory_bytes_per_gpu is None
-        else round(result.memory_bytes_per_gpu / GIB, 6),
+        "memory_gib": _gib(result.memory_bytes),
+        "device_memory_gib": None if result.memory_bytes_per_gpu is None else _gib(result.memory_bytes_per_gpu),
         "memory": [_stage_memory(stage) for stage in step.memory],
         "ledger": [_line(line, step.step_ns) for line in step.ledger],
         "stages": [[_line(line, step.step_ns) for line in lines] for lines in step.stage_ledgers],
         "layout": layout_data(step.layout),
         "controls": plain(step.layout.controls),
         "step_without_controls_s": seconds(result.plain_ns),
-        "trials": [_trial(trial) for trial in result.trials],
+        "trials": [trial_data(trial) for trial in result.trials],
         "compressions": [_payoff(item) for item in result.payoffs],
         "recorded_from": result.recorded_from,
         "assumed": list(step.assumed),
@@ -86,11 +84,24 @@ def _line(line: StepLine, step_ns: float) -> dict[str, Any]:
 
 
 def _stage_memory(stage: StageMemory) -> dict[str, Any]:
-    parts = {f"{name}_gib": round(size / GIB, 6) for name, size in record(stage, without=("stage",)).items()}
-    return {"stage": stage.stage, **parts, "total_gib": round(stage.total / GIB, 6)}
+    return {
+        "stage": stage.stage,
+        "weights_gib": _gib(stage.weights),
+        "gradients_gib": _gib(stage.gradients),
+        "optimizer_gib": _gib(stage.optimizer),
+        "activations_gib": _gib(stage.activations),
+        "logits_gib": _gib(stage.logits),
+        "buffers_gib": _gib(stage.buffers),
+        "total_gib": _gib(stage.total),
+    }
 
 
-def _trial(trial: ControlTrial) -> dict[str, Any]:
+def _gib(size_bytes: int) -> float:
+    return round(size_bytes / GIB, 6)
+
+
+def trial_data(trial: ControlTrial) -> dict[str, Any]:
+    """One set of controls that was tried."""
     return {
         "controls": plain(trial.controls),
         "step_s": seconds(trial.step_ns),
@@ -100,7 +111,13 @@ def _trial(trial: ControlTrial) -> dict[str, Any]:
 
 
 def _payoff(item: Payoff) -> dict[str, Any]:
-    return {"compression": compression_word(item.compression)} | record(item, without=("compression",))
+    rates = ("link_bytes_per_s", "pays_below_bytes_per_s")
+    return {
+        "compression": compression_word(item.compression),
+        "link_gb_per_s": item.link_bytes_per_s / 1e9,
+        "pays_below_gb_per_s": None if item.pays_below_bytes_per_s is None else item.pays_below_bytes_per_s / 1e9,
+        **record(item, without=("compression", *rates)),
+    }
 
 
 def _ranked(item: RankedLayout) -> dict[str, Any]:
@@ -149,13 +166,13 @@ def _point(point: ScalePoint) -> dict[str, Any]:
         "step_s": seconds(point.step_ns),
         "tokens_per_s_per_gpu": rounded(point.tokens_per_s_per_gpu),
         "mfu": rounded(point.mfu),
-        "memory_gib": None if point.memory_bytes is None else round(point.memory_bytes / GIB, 6),
+        "memory_gib": None if point.memory_bytes is None else _gib(point.memory_bytes),
         "exposed_percent": share_percent(point.exposed_share),
         "contention_percent": share_percent(point.contention_share),
         "bubble_percent": share_percent(point.bubble_share),
         "controls": None if best is None else plain(best.controls),
         "controlled_tokens_per_s_per_gpu": rounded(point.controlled_tokens_per_s_per_gpu),
-        "trials": [_trial(trial) for trial in point.trials],
+        "trials": [trial_data(trial) for trial in point.trials],
         "compressed": [
             {
                 "compression": item.compression,

@@ -67,7 +67,7 @@ def _work(chunks: tuple[Chunk, ...], micro_batches: int) -> dict[StepLineKind, f
 def _ledgers(step: Step, works: list[dict[StepLineKind, float]]) -> Iterator[tuple[StepLine, ...]]:
     """Each stage's own work, what the step adds on every stage, and the rest: waiting for other stages."""
     busiest = max(works, key=lambda lines: sum(lines.values()))
-    shared = {
+    shared: dict[StepLineKind, float] = {
         line.kind: max(0.0, line.ns - busiest.get(line.kind, 0.0)) for line in step.ledger if line.kind != "bubble"
     }
     for work in works:

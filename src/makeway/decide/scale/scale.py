@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from makeway.decide.scale.chart import with_stages
-from makeway.decide.scale.compression import Compression, Link, Payoff, payoffs
+from makeway.decide.scale.compression import Link, Payoff, payoffs
 from makeway.decide.scale.layouts import Bounds, default_batch
 from makeway.decide.scale.memory import check_fits
 from makeway.decide.scale.outcome import ControlTrial, Scaled, best_trial
@@ -16,7 +16,7 @@ from makeway.read.fanout import OpenExecutor
 from makeway.values.cluster import Cluster, Group
 from makeway.values.control import Control
 from makeway.values.errors import InputError
-from makeway.values.layout import Layout
+from makeway.values.layout import Compression, CompressionKind, Layout
 from makeway.values.model import Model
 from makeway.values.step import Step
 
@@ -25,7 +25,8 @@ NOT_MODELLED = (
     "experts that get uneven numbers of tokens."
 )
 GRADIENT_BYTES = 4  # as replicas add them up
-_LOOKED_AT = tuple(Compression(kind=kind) for kind in ("bf16", "fp8", "powersgd", "top-k", "1-bit"))  # type: ignore[arg-type]
+_KINDS: tuple[CompressionKind, ...] = ("bf16", "fp8", "powersgd", "top-k", "1-bit")
+_LOOKED_AT = tuple(Compression(kind=kind) for kind in _KINDS)
 
 
 def check_gpus(cluster: Cluster, gpus: int) -> None:

@@ -108,7 +108,8 @@ def check_one_node(device: Device, collective: Collective) -> None:
     if collective.ranks > most:
         raise UnsupportedError(
             f"{collective.kind} over {collective.ranks:,} ranks; the simulator models one node, at most {most} "
-            f"{device.name}.\nAsk for 2 to {most} ranks, or give collectives their measured time_ms in a workload file."
+            f"{device.name}.\nAsk for 2 to {most} ranks, or give collectives their measured time_ms in a workload "
+            "file; `makeway scale` predicts training steps on many nodes."
         )
 
 
