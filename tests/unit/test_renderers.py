@@ -64,10 +64,9 @@ from makeway.decide.analysis.compare import parse_limit
 from makeway.decide.analysis.many.analyze_job import Shard, ShardFile, analyze_job
 from makeway.decide.analysis.many.map_rank import MapOptions
 from makeway.decide.planning.recorded import NothingToPlan
-from makeway.decide.scale.validate import ScaleValidation, validate_rows
 from makeway.decide.scale.shards import curve_shard
 from makeway.decide.scale.sweep import SweepRequest
-from makeway.decide.scale.validate import validate_scale
+from makeway.decide.scale.validate import ScaleValidation, validate_rows
 from makeway.model.validate.conccl import conccl_rows
 from makeway.model.validate.rows import published_csv
 from makeway.show.blocks import Bars, Block, Cell, Column, Curves, Headline, HeatMap, Paragraph, Report, Section, Table
@@ -139,7 +138,6 @@ RESULTS: dict[str, Callable[[], object]] = {
         ),
         (8, 64, 65),
     ),
-    "ScaleValidation": validate_scale,
     "Scaled": lambda: scale(LLAMA, DGX, gpus=16, global_batch=32),
     "ScaledRecording": lambda: scale_recorded(RECORDED, load_cluster("dgx-a100"), gpus=64),
     "ShardFile": lambda: ShardFile(
