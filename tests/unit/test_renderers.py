@@ -131,6 +131,7 @@ RESULTS: dict[str, Callable[[], object]] = {
     "Run": example_run,
     "RunComparison": lambda: compared_run(),  # noqa: PLW0108
     "RunTuning": lambda: tuned_run(),  # noqa: PLW0108
+    "ScaleValidation": lambda: scale_validation(),  # noqa: PLW0108
     "ScaleCurve": lambda: sweep_gpus(
         SweepRequest(
             model=LLAMA, cluster=DGX, layout=parse_layout("tp=2,dp=4,mbs=1,gbs=8,sharding=zero1"), sequences_per_gpu=1.0
@@ -139,7 +140,6 @@ RESULTS: dict[str, Callable[[], object]] = {
     ),
     "Scaled": lambda: scale(LLAMA, DGX, gpus=16, global_batch=32),
     "ScaledRecording": lambda: scale_recorded(RECORDED, load_cluster("dgx-a100"), gpus=64),
-    "ScaleValidation": lambda: scale_validation(),  # noqa: PLW0108
     "ShardFile": lambda: ShardFile(
         shard=Shard(index=1, of=2), path=Path("s"), traces=1, all_traces=2, trace_bytes=9_000, summary_bytes=90
     ),
