@@ -27,23 +27,35 @@ if TYPE_CHECKING:
     from makeway.decide.planning.difference import PlanDifference, compare_plans
     from makeway.decide.planning.planner import plan
     from makeway.decide.planning.recorded import NothingToPlan, plan_recorded
+    from makeway.decide.scale.from_trace import ScaledRecording, scale_recorded
+    from makeway.decide.scale.outcome import ScaleCurve, Scaled
+    from makeway.decide.scale.scale import scale
+    from makeway.decide.scale.step import predict_step
+    from makeway.decide.scale.sweep import sweep_gpus
+    from makeway.decide.validation import validate
     from makeway.model.presets import load_preset
     from makeway.model.residency import blocks_beside, pad_range, resident_blocks
     from makeway.model.room import RoomAnswer, make_room, verdict
     from makeway.model.simulate.predict import Prediction, simulate
     from makeway.model.simulate.sweep import Sweep, sweep
-    from makeway.model.validate.run import Validation, validate
+    from makeway.model.validate.run import Validation
     from makeway.read.binaries.inspect import Inspection, inspect
     from makeway.read.plan_file import dump_plan, load_plan
+    from makeway.read.presets import load_cluster, load_model
     from makeway.read.workload_file import load_workload
     from makeway.show.report import report_of
+    from makeway.values.cluster import Cluster
     from makeway.values.collective import CommFootprint, load_footprint
     from makeway.values.control import Control, parse_control
     from makeway.values.device import Device, DeviceList, SmLimits, known_devices, load_device
     from makeway.values.errors import MakewayError
     from makeway.values.kernel import KernelResources, parse_resources
+    from makeway.values.layout import Layout
+    from makeway.values.layout_word import parse_layout
+    from makeway.values.model import Model
     from makeway.values.plan import Plan, Search, parse_controls
     from makeway.values.receipt import Receipt
+    from makeway.values.step import Step
     from makeway.values.timeline import Timeline
     from makeway.values.workload import Workload, WorkloadBuilder
 
@@ -54,6 +66,7 @@ _HOMES = {
     "Bench": "act.measure.outcome",
     "CalibratedDevice": "act.doctor.calibrate",
     "Checkup": "act.doctor.checkup",
+    "Cluster": "values.cluster",
     "CommFootprint": "values.collective",
     "Comparison": "decide.analysis.compare",
     "Control": "values.control",
@@ -66,7 +79,9 @@ _HOMES = {
     "Inspection": "read.binaries.inspect",
     "Job": "act.measure.job",
     "KernelResources": "values.kernel",
+    "Layout": "values.layout",
     "MakewayError": "values.errors",
+    "Model": "values.model",
     "NothingToPlan": "decide.planning.recorded",
     "Plan": "values.plan",
     "PlanDifference": "decide.planning.difference",
@@ -77,8 +92,12 @@ _HOMES = {
     "Run": "act.launch.run",
     "RunComparison": "act.launch.compare_run",
     "RunTuning": "act.launch.tune_run",
+    "ScaleCurve": "decide.scale.outcome",
+    "Scaled": "decide.scale.outcome",
+    "ScaledRecording": "decide.scale.from_trace",
     "Search": "values.plan",
     "SmLimits": "values.device",
+    "Step": "values.step",
     "Sweep": "model.simulate.sweep",
     "Timeline": "values.timeline",
     "Validation": "model.validate.run",
@@ -99,8 +118,10 @@ _HOMES = {
     "export": "act.export.targets",
     "inspect": "read.binaries.inspect",
     "known_devices": "values.device",
+    "load_cluster": "read.presets",
     "load_device": "values.device",
     "load_footprint": "values.collective",
+    "load_model": "read.presets",
     "load_plan": "read.plan_file",
     "load_preset": "model.presets",
     "load_workload": "read.workload_file",
@@ -108,17 +129,22 @@ _HOMES = {
     "pad_range": "model.residency",
     "parse_control": "values.control",
     "parse_controls": "values.plan",
+    "parse_layout": "values.layout_word",
     "parse_resources": "values.kernel",
     "plan": "decide.planning.planner",
     "plan_recorded": "decide.planning.recorded",
+    "predict_step": "decide.scale.step",
     "record": "act.launch.record",
     "report_of": "show.report",
     "resident_blocks": "model.residency",
     "run": "act.launch.run",
+    "scale": "decide.scale.scale",
+    "scale_recorded": "decide.scale.from_trace",
     "simulate": "model.simulate.predict",
     "sweep": "model.simulate.sweep",
+    "sweep_gpus": "decide.scale.sweep",
     "tune_run": "act.launch.tune_run",
-    "validate": "model.validate.run",
+    "validate": "decide.validation",
     "verdict": "model.room",
 }
 
@@ -127,6 +153,7 @@ __all__ = [
     "Bench",
     "CalibratedDevice",
     "Checkup",
+    "Cluster",
     "CommFootprint",
     "Comparison",
     "Control",
@@ -139,7 +166,9 @@ __all__ = [
     "Inspection",
     "Job",
     "KernelResources",
+    "Layout",
     "MakewayError",
+    "Model",
     "NothingToPlan",
     "Plan",
     "PlanDifference",
@@ -150,8 +179,12 @@ __all__ = [
     "Run",
     "RunComparison",
     "RunTuning",
+    "ScaleCurve",
+    "Scaled",
+    "ScaledRecording",
     "Search",
     "SmLimits",
+    "Step",
     "Sweep",
     "Timeline",
     "Validation",
@@ -173,8 +206,10 @@ __all__ = [
     "export",
     "inspect",
     "known_devices",
+    "load_cluster",
     "load_device",
     "load_footprint",
+    "load_model",
     "load_plan",
     "load_preset",
     "load_workload",
@@ -182,15 +217,20 @@ __all__ = [
     "pad_range",
     "parse_control",
     "parse_controls",
+    "parse_layout",
     "parse_resources",
     "plan",
     "plan_recorded",
+    "predict_step",
     "record",
     "report_of",
     "resident_blocks",
     "run",
+    "scale",
+    "scale_recorded",
     "simulate",
     "sweep",
+    "sweep_gpus",
     "tune_run",
     "validate",
     "verdict",

@@ -288,7 +288,7 @@ def test_every_number_of_a_block_is_in_the_data_with_the_same_digits(path: Path)
     cells = [cell for block in blocks if isinstance(block, Table) for row in block.rows for cell in row]
     shown = [cell.text.partition(" ")[0].replace(",", "") for cell in cells if cell.value is not None]
     bars = [
-        part.time_ns / 1e6 for block in blocks if isinstance(block, Bars) for bar in block.bars for part in bar.parts
+        part.amount / 1e6 for block in blocks if isinstance(block, Bars) for bar in block.bars for part in bar.parts
     ]
     assert len(shown) > 100
     for digits in range(4):

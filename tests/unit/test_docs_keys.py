@@ -45,6 +45,12 @@ DOCUMENTS = [
     "run --plan examples/cpu-plan.toml -- true",
     "run --plan examples/cpu-plan.toml --compare --fail-if slower -- true",
     "record --out recording -- true",
+    f"validate --data {ROOT}/src/makeway/data/validation/scale/simumax_b200_node.csv",
+    "scale llama-3-8b --cluster dgx-h100 --gpus 16 --global-batch 32 --top 2",
+    "scale llama-3-8b --cluster dgx-h100 --gpus 16 --layout tp=8,compression=top-k",
+    "scale llama-3-8b --cluster dgx-h100 --sweep gpus=8,16 --layout tp=2,sharding=zero1",
+    "scale llama-3-8b --cluster dgx-h100 --sweep gpus=8,16 --layout tp=2,sharding=zero1 --shard 1/2 --out part.json",
+    f"scale --from-trace {RECORDING} --cluster dgx-a100 --gpus 64",
     "doctor",
     "calibrate certificate.json",
     "validate --only dma",
@@ -62,7 +68,7 @@ MAPS = {
     "calibrate": {"settled"},
     "doctor": {"platforms", "variables"},
     "run": {"evidence"},
-    "validate": {"baselines"},
+    "validate": {"baselines", "uncovered"},
 }
 
 

@@ -286,3 +286,11 @@ def test_bad_requests_say_what_was_asked() -> None:
 def test_facts_of_all_architectures_are_readable() -> None:
     for device in GPUS:
         assert comm_facts("dma", device.arch)
+
+
+def test_a_ring_cuts_its_messages_by_ranks_and_a_tree_does_not() -> None:
+    few, many = (Collective(kind="all-reduce", size_bytes=256 << 20, ranks=ranks) for ranks in (64, 4096))
+    ring = [collective_cost(H100, each, nodes=each.ranks // 8).step_bytes for each in (few, many)]
+    tree = [collective_cost(H100, each, path="tree-simple", nodes=each.ranks // 8).step_bytes for each in (few, many)]
+    assert ring[0] == 64 * ring[1]
+    assert tree[0] == tree[1] == 128 << 20

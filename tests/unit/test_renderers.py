@@ -31,15 +31,21 @@ from makeway import (
     export,
     inspect,
     known_devices,
+    load_cluster,
     load_device,
+    load_model,
     load_plan,
     load_preset,
     make_room,
+    parse_layout,
     parse_resources,
     plan,
     report_of,
+    scale,
+    scale_recorded,
     simulate,
     sweep,
+    sweep_gpus,
     validate,
 )
 from makeway.act.doctor.certificate import sealed
@@ -58,10 +64,13 @@ from makeway.decide.analysis.compare import parse_limit
 from makeway.decide.analysis.many.analyze_job import Shard, ShardFile, analyze_job
 from makeway.decide.analysis.many.map_rank import MapOptions
 from makeway.decide.planning.recorded import NothingToPlan
+from makeway.decide.scale.shards import curve_shard
+from makeway.decide.scale.sweep import SweepRequest
+from makeway.decide.scale.validate import ScaleValidation, validate_rows
 from makeway.model.validate.conccl import conccl_rows
-from makeway.show.blocks import Bars, Block, Cell, Column, Headline, HeatMap, Paragraph, Report, Section, Table
+from makeway.model.validate.rows import published_csv
+from makeway.show.blocks import Bars, Block, Cell, Column, Curves, Headline, HeatMap, Paragraph, Report, Section, Table
 from makeway.show.json import json as as_json
-from makeway.show.numbers import ms_text
 from makeway.show.page import page
 from makeway.show.report import _SHOWN_BY
 from makeway.show.text import text
@@ -71,6 +80,7 @@ from makeway.values.receipt import Receipt
 from makeway.values.timeline import Rank
 
 H100 = load_device("H100-SXM5-80GB")
+LLAMA, DGX = load_model("llama-3-8b"), load_cluster("dgx-h100")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECORDED = EXAMPLES / "recordings" / "tp-llama-70b"
 WIDE = 1_000  # columns: nothing is left out of the text
@@ -95,6 +105,9 @@ RESULTS: dict[str, Callable[[], object]] = {
     "Comparison": lambda: compare(
         EXAMPLES / "recordings" / "ddp-gloo-2ranks", EXAMPLES / "recordings" / "ddp-gloo-2ranks-controlled", jobs=1
     ),
+    "CurveShard": lambda: curve_shard(
+        SweepRequest(model=LLAMA, cluster=DGX, layout=parse_layout("tp=8,sharding=zero1")), (8,), Shard(index=1, of=1)
+    ),
     "Demo": lambda: demo_with(bench_with(wrong=None)),
     "Device": lambda: H100,
     "DeviceList": known_devices,
@@ -118,13 +131,30 @@ RESULTS: dict[str, Callable[[], object]] = {
     "Run": example_run,
     "RunComparison": lambda: compared_run(),  # noqa: PLW0108
     "RunTuning": lambda: tuned_run(),  # noqa: PLW0108
+    "ScaleValidation": lambda: scale_validation(),  # noqa: PLW0108
+    "ScaleCurve": lambda: sweep_gpus(
+        SweepRequest(
+            model=LLAMA, cluster=DGX, layout=parse_layout("tp=2,dp=4,mbs=1,gbs=8,sharding=zero1"), sequences_per_gpu=1.0
+        ),
+        (8, 64, 65),
+    ),
+    "Scaled": lambda: scale(LLAMA, DGX, gpus=16, global_batch=32),
+    "ScaledRecording": lambda: scale_recorded(RECORDED, load_cluster("dgx-a100"), gpus=64),
     "ShardFile": lambda: ShardFile(
         shard=Shard(index=1, of=2), path=Path("s"), traces=1, all_traces=2, trace_bytes=9_000, summary_bytes=90
     ),
     "Sweep": lambda: sweep("comm-blocks", load_preset("gemm-ar", H100), H100),
     "Validation": lambda: validate(["dma"]),
 }
-WITHOUT_FIGURES = {"Checkup", "DryRun", "Export", "NothingToPlan", "ShardFile"}  # they answer in words
+WITHOUT_FIGURES = {"Checkup", "CurveShard", "DryRun", "Export", "NothingToPlan", "ShardFile"}  # they answer in words
+
+
+def scale_validation() -> ScaleValidation:
+    """A published table that has rows of both kinds and rows that are not covered, cut short."""
+    rows = published_csv("scale/megatron_bridge.csv")
+    chosen = [*rows[:12], *[row for row in rows if "LoRA" in row["model"]][:1]]
+    steps = published_csv("scale/simumax_b200_node.csv")[:8]
+    return validate_rows([("megatron_bridge.csv", chosen), ("simumax_b200_node.csv", steps)])
 
 
 def recorded_job() -> JobRecording:
@@ -269,7 +299,16 @@ def figures(shown: Report) -> Iterator[tuple[str, float, str]]:
                 case Bars():
                     for bar in block.bars:
                         for part in bar.parts:
-                            yield f"{block.name}: {bar.label}", part.time_ns / 1e6, ms_text(part.time_ns)
+                            yield (
+                                f"{block.name}: {bar.label}",
+                                part.amount / block.unit.per,
+                                block.unit.text(part.amount),
+                            )
+                case Curves():
+                    for curve in block.curves:
+                        for value in curve.values:
+                            if value is not None:
+                                yield f"{block.name}: {curve.label}", value, f"{value:,.{block.digits}f}"
                 case HeatMap():
                     for values in block.values:
                         for value in values:

@@ -252,8 +252,8 @@ def test_the_parts_of_a_bar_add_up_to_the_recorded_time(spans: list[Span], data:
     (rank,) = analysis(timeline(*spans)).ranks
     waiting = data.draw(st.integers(0, rank.figures.exposed_ns))
     parts = time_parts(replace(rank, exposed_waiting_ns=waiting))
-    assert sum(part.time_ns for part in parts) == rank.figures.span_ns
-    assert min(part.time_ns for part in parts) >= 0
+    assert sum(part.amount for part in parts) == rank.figures.span_ns
+    assert min(part.amount for part in parts) >= 0
 
 
 def test_unknown_numbers_are_a_dash_that_sorts_last() -> None:

@@ -31,6 +31,7 @@ COMMANDS = {
     "record": "a few steady steps of an unmodified program, profiled on every rank",
     "residency": "does a collective's block fit beside a kernel; which pad or thread count makes room",
     "run": "run an unmodified program under a plan, and check that each control took effect",
+    "scale": "a training step on thousands of GPUs: layouts, schedules, compression, controls, contention inside",
     "simulate": "a workload on a device under controls: predicted times, timeline, share of ideal",
     "validate": "published results beside ours, with the error of each",
 }

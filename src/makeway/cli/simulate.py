@@ -37,6 +37,7 @@ MANY_BLOCKS = 150_000  # more take the block engine several seconds
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_preset_options(parser)
+    parser.add_argument("--gpus", type=int, metavar="N", help="refused: `makeway scale` predicts steps on many GPUs")
     parser.add_argument("--control", action="append", default=[], metavar="CONTROL", help="a control; may be repeated")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="take the controls from a plan file")
     parser.add_argument(
@@ -71,6 +72,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.gpus is not None:
+        raise InputError(
+            "simulate runs one node; --ranks N sets the ranks of a preset\n"
+            f"For a training step on {options.gpus:,} GPUs: makeway scale MODEL --cluster NAME --gpus {options.gpus}"
+        )
     if options.skew_us < 0:
         raise InputError(f"--skew-us cannot be negative, got {options.skew_us:g}")
     device = load_device(options.device)

@@ -6,24 +6,29 @@ import argparse
 from pathlib import Path
 
 from makeway.cli.output import add_output_options, show, show_stage
-from makeway.model.validate import PARTS, validate
+from makeway.decide.validation import PARTS, validate
 
 EXAMPLES = """\
 examples:
   makeway validate
   makeway validate --only grid --verbose
+  makeway validate scale
   makeway validate --data my_heat_map.csv --json
 
 --data takes a table with columns device, grid_y, grid_x, time_ratio (t_overlap / t_sequential), or bytes and
 columns parallel_copy, broadcast, one_engine, swap, each also with _prelaunch (speed-up over parallel_copy), or runs
-of a cycle-level simulator (scenario, role alone or overlap, total_cycles, k1_name, ...; docs/model.md): so anyone
-can test the model on results it has never seen.
+of a cycle-level simulator (scenario, role alone or overlap, total_cycles, k1_name, ...; docs/model.md), or training
+steps (id, device, gpus, model, layers, ...; docs/scale.md), also as a directory of tables: so anyone can test the
+model on results it has never seen.
 
 Text shows the worst rows of each table, all of them with --verbose.
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "part", nargs="*", choices=[[], *PARTS], metavar="PART", help=f"what to validate: {', '.join(PARTS)}"
+    )
     parser.add_argument("--only", action="append", choices=tuple(PARTS), help="only this part; may be repeated")
     parser.add_argument("--data", type=Path, metavar="FILE.csv", help="test the model on a table of your own instead")
     add_output_options(parser)
@@ -31,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     show_stage("simulating the published experiments (all of them: about 15 s) ...")
-    validation = validate(options.only, data=options.data)
+    validation = validate([*options.part, *(options.only or ())], data=options.data)
     show_stage("")
     show(validation, options)
     return 0

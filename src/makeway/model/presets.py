@@ -158,8 +158,7 @@ class _Draft:
         return elements * ELEMENT_BYTES[self.dtype]
 
     def gemm(self, name: str, shape: Shape) -> str:
-        fits = _WIDE.block.smem_bytes <= self.device.sm.smem_block_bytes
-        kernel = _CDNA if self.device.vendor == "amd" else _WIDE if fits else _NARROW
+        kernel = _usual_gemm(self.device)
         kernel = _SKINNY if shape[0] <= _FEW_TOKENS else kernel
         (m, n, k), tile, grid = shape, self.options.tile or kernel.tile, self.options.grid
         smem_bytes = kernel.block.smem_bytes * _operands(tile) // _operands(kernel.tile)
@@ -172,7 +171,7 @@ class _Draft:
         return self.builder.kernel(name, _NORM_BLOCK, work, after=after)
 
     def collective(self, name: str, kind: CollectiveKind, size_bytes: int, *, nccl: str = _NCCL, **more: Any) -> str:
-        library = self.options.library or self._library(kind, nccl)
+        library = self.options.library or library_for(self.device, kind, nccl=nccl)
         return self.builder.collective(name, kind, size_bytes, library, **more)
 
     def share(self, what: str, size: int) -> int:
@@ -181,13 +180,27 @@ class _Draft:
             raise InputError(f"{size} {what} cannot be divided among {self.builder.ranks} ranks")
         return size // self.builder.ranks
 
-    def _library(self, kind: CollectiveKind, nccl: str) -> str:
-        if self.device.vendor == "nvidia":
-            version = _NCCL_WITH_VOLTA if self.device.arch == _VOLTA else nccl
-            return f"{version}/{'sendrecv' if kind == 'all-to-all' else 'ring-simple'}"
-        if self.device.arch not in _RCCL:
-            raise UnsupportedError(f"no RCCL footprint is known for {self.device.arch}; name one with --library.")
-        return _RCCL[self.device.arch]
+
+def _usual_gemm(device: Device) -> _GemmKernel:
+    if device.vendor == "amd":
+        return _CDNA
+    return _WIDE if _WIDE.block.smem_bytes <= device.sm.smem_block_bytes else _NARROW
+
+
+def gemm_kernel(device: Device) -> tuple[Shape, KernelResources, float]:
+    """Tile, block and efficiency of the GEMM kernel that presets take for large shapes on a device."""
+    kernel = _usual_gemm(device)
+    return kernel.tile, kernel.block, kernel.efficiency
+
+
+def library_for(device: Device, kind: CollectiveKind, *, nccl: str = _NCCL) -> str:
+    """The footprint that presets take for a collective on a device."""
+    if device.vendor == "nvidia":
+        version = _NCCL_WITH_VOLTA if device.arch == _VOLTA else nccl
+        return f"{version}/{'sendrecv' if kind in ('all-to-all', 'send-recv') else 'ring-simple'}"
+    if device.arch not in _RCCL:
+        raise UnsupportedError(f"no RCCL footprint is known for {device.arch}; name one with --library.")
+    return _RCCL[device.arch]
 
 
 # --- published experiments: arXiv 2606.09200 and ConCCL, arXiv 2412.14335 ----------------------

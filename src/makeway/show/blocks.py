@@ -98,17 +98,32 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a bar; `colour` names one of the style sheet's."""
+class Unit:
+    """How an amount is written: divided by `per`, to three digits, before `name`."""
 
     name: str
-    time_ns: float
+    per: float
+
+    def text(self, amount: float) -> str:
+        return f"{amount / self.per:,.3f} {self.name}"
+
+
+MILLISECONDS = Unit("ms", 1e6)  # of nanoseconds
+GIBIBYTES = Unit("GiB", 2.0**30)  # of bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a bar, in nanoseconds or bytes; `colour` names one of the style sheet's."""
+
+    name: str
+    amount: float
     colour: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A time in parts, with its spread and a word about it ("85 % of ideal")."""
+    """An amount in parts, with its spread and a word about it ("85 % of ideal")."""
 
     label: str
     parts: tuple[Part, ...]
@@ -117,8 +132,8 @@ class Bar:
     note: str = ""
 
     @property
-    def time_ns(self) -> float:
-        return sum(part.time_ns for part in self.parts)
+    def amount(self) -> float:
+        return sum(part.amount for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +144,9 @@ class Bars:
     caption: str
     bars: tuple[Bar, ...]
     origin: Origin | str | None = None
-    mark_ns: float | None = None  # a line across all bars, such as the ideal time
+    mark_ns: float | None = None  # a line across all bars, such as the ideal time; in the unit of the bars
     mark: str = ""
+    unit: Unit = MILLISECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +167,32 @@ class HeatMap:
     def __post_init__(self) -> None:
         if len(self.values) != len(self.rows) or any(len(row) != len(self.columns) for row in self.values):
             raise InputError(f"heat map {self.name!r}: {len(self.rows)} rows of {len(self.columns)} values are needed")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a chart: a value at each of its places, None where there is none."""
+
+    label: str
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """Values over a number that grows by factors, such as GPUs."""
+
+    name: str
+    caption: str
+    places: tuple[int, ...]
+    place_title: str
+    value_title: str
+    curves: tuple[Curve, ...]
+    origin: Origin | str | None = None
+    digits: int = 1
+
+    def __post_init__(self) -> None:
+        if any(len(curve.values) != len(self.places) for curve in self.curves):
+            raise InputError(f"curves {self.name!r}: each needs {len(self.places)} values")
 
 
 # --- time and room -------------------------------------------------------------------------------
@@ -180,7 +222,7 @@ class Room:
     held: tuple[int, ...] = ()  # compute blocks on the SM, one text picture each
 
 
-Block = Paragraph | Notes | Facts | Table | Bars | HeatMap | Lines | Room
+Block = Paragraph | Notes | Facts | Table | Bars | HeatMap | Curves | Lines | Room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

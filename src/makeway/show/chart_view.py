@@ -1,4 +1,4 @@
-"""Charts of a page: bars and heat maps, drawn by Plotly where it is installed, and readable without it.
+"""Charts of a page: bars, curves and heat maps, drawn by Plotly where it is installed, and readable without it.
 
 What Plotly draws is also there as plain markup: bars of styled spans, a table of shaded cells. That is what a screen
 reader reads, and what a page shows that was made without the `report` extra.
@@ -13,10 +13,9 @@ from html import escape
 from importlib.resources import files
 from importlib.util import find_spec
 
-from makeway.show.blocks import Bar, Bars, Block, HeatMap
+from makeway.show.blocks import Bar, Bars, Block, Curves, HeatMap, Unit
 from makeway.show.markup import Html, badge, embedded, joined, legend
 
-_MS = 1e6
 _SHADES = 9  # of the plain heat map
 
 
@@ -30,7 +29,7 @@ def plotly_script(blocks: Iterable[Block]) -> Html:
 def _plotted(block: Block) -> bool:
     """Charts with spread, a mark or two axes; plain stacks of time do well without a script of 5 MB."""
     match block:
-        case HeatMap():
+        case HeatMap() | Curves():
             return True
         case Bars(bars=bars, mark_ns=mark_ns):
             return mark_ns is not None or any(bar.spread_ns is not None for bar in bars)
@@ -52,13 +51,18 @@ def _plotly() -> str:
 
 def bars_view(data: Bars) -> Html:
     """Bars on one scale, with a legend; their parts are named the same in every bar."""
-    longest = max((*(bar.time_ns for bar in data.bars), data.mark_ns or 0.0)) or 1.0
+    longest = max((*(bar.amount for bar in data.bars), data.mark_ns or 0.0)) or 1.0
     names = {part.name: part.colour for bar in data.bars for part in bar.parts}
     drawn = "".join(
-        f"<span>{escape(bar.label)}</span>{_bar(bar, longest)}<span class='soft'>{escape(_note(bar))}</span>"
+        f"<span>{escape(bar.label)}</span>{_bar(bar, longest, data.unit)}"
+        f"<span class='soft'>{escape(_note(bar, data.unit))}</span>"
         for bar in data.bars
     )
-    mark = f'<p class="soft">{escape(data.mark)}: {data.mark_ns / _MS:,.3f} ms</p>' if data.mark_ns is not None else ""
+    mark = (
+        f'<p class="soft">{escape(data.mark)}: {escape(data.unit.text(data.mark_ns))}</p>'
+        if data.mark_ns is not None
+        else ""
+    )
     plain = joined(
         legend(list(names.items())) if len(names) > 1 else Html(""),
         Html(f'<div class="bars">{drawn}</div>{mark}'),
@@ -66,42 +70,76 @@ def bars_view(data: Bars) -> Html:
     return _figure(data.name, data.caption, data.origin, plain, _bar_traces(data) if _plotted(data) else None)
 
 
-def _bar(bar: Bar, longest: float) -> str:
-    times = ", ".join(f"{part.name} {part.time_ns / _MS:,.3f} ms" for part in bar.parts)
+def _bar(bar: Bar, longest: float, unit: Unit) -> str:
+    amounts = ", ".join(f"{part.name} {unit.text(part.amount)}" for part in bar.parts)
     parts = "".join(
-        f'<span style="--colour: var(--{escape(part.colour)}); width: {100 * part.time_ns / longest:.4f}%" '
-        f'title="{escape(part.name)}: {part.time_ns / _MS:,.3f} ms, {100 * part.time_ns / (bar.time_ns or 1):.1f} %">'
+        f'<span style="--colour: var(--{escape(part.colour)}); width: {100 * part.amount / longest:.4f}%" '
+        f'title="{escape(part.name)}: {unit.text(part.amount)}, {100 * part.amount / (bar.amount or 1):.1f} %">'
         "</span>"
         for part in bar.parts
-        if part.time_ns > 0
+        if part.amount > 0
     )
-    return f'<div class="bar" role="img" aria-label="{escape(bar.label)}: {escape(times)}">{parts}</div>'
+    return f'<div class="bar" role="img" aria-label="{escape(bar.label)}: {escape(amounts)}">{parts}</div>'
 
 
-def _note(bar: Bar) -> str:
+def _note(bar: Bar, unit: Unit) -> str:
     spread = []
     if bar.spread_ns is not None:
-        spread.append(f"{bar.time_ns / _MS:,.3f} ms, IQR {bar.spread_ns / _MS:,.3f} ms, n = {bar.samples}")
+        spread.append(f"{unit.text(bar.amount)}, IQR {unit.text(bar.spread_ns)}, n = {bar.samples}")
     return "; ".join([*spread, *([bar.note] if bar.note else [])])
 
 
 def _bar_traces(data: Bars) -> object:
     names = dict.fromkeys(part.name for bar in data.bars for part in bar.parts)
-    labels = [bar.label for bar in data.bars]
+    labels, per = [bar.label for bar in data.bars], data.unit.per
     traces = []
     for name in names:
         parts = [next((part for part in bar.parts if part.name == name), None) for bar in data.bars]
         colours = [part.colour if part else "idle" for part in parts]
-        traces.append({"name": name, "colours": colours, "ms": [part.time_ns / _MS if part else 0 for part in parts]})
+        traces.append(
+            {"name": name, "colours": colours, "amounts": [part.amount / per if part else 0 for part in parts]}
+        )
     return {
         "kind": "bars",
         "labels": labels,
         "traces": traces,
-        "spread_ms": [None if bar.spread_ns is None else bar.spread_ns / _MS / 2 for bar in data.bars],
+        "spread": [None if bar.spread_ns is None else bar.spread_ns / per / 2 for bar in data.bars],
         "notes": [bar.note for bar in data.bars],
-        "mark_ms": None if data.mark_ns is None else data.mark_ns / _MS,
+        "mark_at": None if data.mark_ns is None else data.mark_ns / per,
         "mark": data.mark,
+        "unit": data.unit.name,
     }
+
+
+# --- curves --------------------------------------------------------------------------------------
+
+
+def curves_view(data: Curves) -> Html:
+    """Lines over a logarithmic axis; the plain form is a table."""
+    head = "".join(f'<th scope="col">{escape(curve.label)}</th>' for curve in data.curves)
+    rows = "".join(_curve_row(data, at) for at in range(len(data.places)))
+    plain = Html(
+        f'<div class="scroll" tabindex="0"><table aria-label="{escape(data.caption)}"><thead><tr>'
+        f'<th scope="col">{escape(data.place_title)}</th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+    traces = {
+        "kind": "curves",
+        "places": data.places,
+        "place_title": data.place_title,
+        "value_title": data.value_title,
+        "digits": data.digits,
+        "curves": [{"label": curve.label, "values": curve.values} for curve in data.curves],
+    }
+    return _figure(data.name, data.caption, data.origin, plain, traces)
+
+
+def _curve_row(data: Curves, at: int) -> str:
+    cells = "".join(_value(curve.values[at], data.digits) for curve in data.curves)
+    return f'<tr><th scope="row">{data.places[at]:,}</th>{cells}</tr>'
+
+
+def _value(value: float | None, digits: int) -> str:
+    return "<td>–</td>" if value is None else f"<td>{value:,.{digits}f}</td>"
 
 
 # --- heat maps -----------------------------------------------------------------------------------

@@ -19,11 +19,6 @@ def time_text(time_ns: float) -> str:
     return f"{time_ns:,.0f}\N{NO-BREAK SPACE}ns"
 
 
-def ms_text(time_ns: float) -> str:
-    """A time in milliseconds, to the microsecond."""
-    return f"{time_ns / 1e6:,.3f} ms"
-
-
 def number(value: float | None, digits: int = 3, *, scale: float = 1.0, hint: str | None = None) -> Cell:
     """A number that sorts by its value; a dash for one that is not known."""
     if value is None:

@@ -8,8 +8,8 @@ from html import escape
 from importlib.resources import files
 from typing import assert_never
 
-from makeway.show.blocks import Bars, Block, Facts, HeatMap, Lines, Notes, Paragraph, Report, Room, Table
-from makeway.show.chart_view import bars_view, heat_view, plotly_script
+from makeway.show.blocks import Bars, Block, Curves, Facts, HeatMap, Lines, Notes, Paragraph, Report, Room, Table
+from makeway.show.chart_view import bars_view, curves_view, heat_view, plotly_script
 from makeway.show.markup import Html, badge, joined, notes, text
 from makeway.show.room_view import room_view
 from makeway.show.table_view import table_view
@@ -75,6 +75,8 @@ def _block(block: Block, views: Mapping[str, TimelineView]) -> Html:
             return bars_view(block)
         case HeatMap():
             return heat_view(block)
+        case Curves():
+            return curves_view(block)
         case Lines():
             return views[block.name].html
         case Room():

@@ -17,7 +17,7 @@ from makeway.decide.analysis.findings import Matched
 from makeway.show.new_file import new_file
 from makeway.show.tracks import Colour, RankTracks, TrackSpan, interval, lanes, rank_tracks
 from makeway.values.errors import InputError
-from makeway.values.timeline import Span
+from makeway.values.timeline import Span, Timeline
 
 _T = TypeVar("_T", Span, TrackSpan)
 _Event = dict[str, object]
@@ -40,11 +40,20 @@ def write_perfetto(path: Path, analysis: Analysis) -> None:
     starts = (span.start_ns for timeline in analysis.timelines for span in timeline.spans)
     added = (span.start_ns for rank in ranks for track in rank.added for span in track.spans)
     origin_ns = min(chain(starts, added), default=0)
+    _write(path, ranks, analysis.matching.matched, origin_ns)
+
+
+def write_timeline(path: Path, timeline: Timeline) -> None:
+    """Write one process per rank of a timeline, as `write_perfetto` does of an analysis."""
+    _write(path, rank_tracks([timeline], ()), (), min((span.start_ns for span in timeline.spans), default=0))
+
+
+def _write(path: Path, ranks: Sequence[RankTracks], matched: Sequence[Matched], origin_ns: int) -> None:
     with new_file(path) as file:
         file.write('{"displayTimeUnit": "ns",\n"otherData": ')
         file.write(json.dumps(_about(ranks, origin_ns)))
         file.write(',\n"traceEvents": [')
-        for number, event in enumerate(_events(ranks, analysis.matching.matched, origin_ns)):
+        for number, event in enumerate(_events(ranks, matched, origin_ns)):
             file.write(",\n" if number else "\n")
             file.write(json.dumps(event))
         file.write("\n]}\n")

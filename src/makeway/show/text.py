@@ -18,6 +18,7 @@ from makeway.show.blocks import (
     Block,
     Cell,
     Column,
+    Curves,
     Facts,
     HeatMap,
     Lines,
@@ -26,11 +27,12 @@ from makeway.show.blocks import (
     Report,
     Room,
     Table,
+    Unit,
 )
-from makeway.show.numbers import ms_text
 from makeway.show.sm_picture import legend, sm_picture
 from makeway.values.errors import printable
 
+_MOST_ACROSS = 3  # curves as columns
 _GAP = 2  # characters between columns
 _BAR = 24  # characters of the longest bar
 _LEAST_WIDE = {"wide": 20, "name": 24}  # characters that prose and names in a table need, if they have as many
@@ -111,6 +113,8 @@ def _block(block: Block, options: _Options) -> Iterator[RenderableType]:
             yield from _bars(block, options)
         case HeatMap():
             yield from _heat(block, options)
+        case Curves():
+            yield from _curves(block, options)
         case Lines():
             return  # drawn on the page only
         case Room():
@@ -222,29 +226,29 @@ def _widened(widths: dict[int, int], longest: dict[int, int], free: int) -> dict
 
 def _bars(bars: Bars, options: _Options) -> Iterator[RenderableType]:
     yield _caption(bars.caption, bars.origin, options)
-    longest = max((bar.time_ns for bar in bars.bars), default=0.0) or 1.0
+    longest = max((bar.amount for bar in bars.bars), default=0.0) or 1.0
     grid = Grid.grid(padding=(0, 2, 0, 0))
     for wraps in (True, False, False, True):
         grid.add_column(no_wrap=not wraps, overflow="fold")
     for bar in bars.bars:
-        drawn = "█" * max(round(_BAR * bar.time_ns / longest), 1)
-        note = _bar_note(bar, verbose=options.verbose)
-        grid.add_row(_safe(bar.label), _milliseconds(bar.time_ns), drawn, _safe(note))
+        drawn = "█" * max(round(_BAR * bar.amount / longest), 1)
+        note = _bar_note(bar, bars.unit, verbose=options.verbose)
+        grid.add_row(_safe(bar.label), _amount(bars.unit, bar.amount), drawn, _safe(note))
     if bars.mark_ns is not None:
-        grid.add_row(_text(bars.mark), _milliseconds(bars.mark_ns), "", "")
+        grid.add_row(_text(bars.mark), _amount(bars.unit, bars.mark_ns), "", "")
     yield grid
 
 
-def _milliseconds(time_ns: float) -> Text:
-    return Text(ms_text(time_ns), justify="right")
+def _amount(unit: Unit, amount: float) -> Text:
+    return Text(unit.text(amount), justify="right")
 
 
-def _bar_note(bar: Bar, *, verbose: bool) -> str:
-    notes = [] if bar.spread_ns is None else [f"IQR {ms_text(bar.spread_ns)}, n = {bar.samples}"]
+def _bar_note(bar: Bar, unit: Unit, *, verbose: bool) -> str:
+    notes = [] if bar.spread_ns is None else [f"IQR {unit.text(bar.spread_ns)}, n = {bar.samples}"]
     if bar.note:
         notes.append(bar.note)
     if verbose and len(bar.parts) > 1:
-        notes += [f"{part.name} {ms_text(part.time_ns)}" for part in bar.parts]
+        notes += [f"{part.name} {unit.text(part.amount)}" for part in bar.parts]
     return "; ".join(notes)
 
 
@@ -257,4 +261,22 @@ def _heat(heat: HeatMap, options: _Options) -> Iterator[RenderableType]:
     for title, values in zip(heat.rows, heat.values, strict=True):
         cells = (Text("–" if value is None else f"{value:.{heat.digits}f}") for value in values)
         grid.add_row(_text(title), *cells)
+    yield grid
+
+
+def _curves(curves: Curves, options: _Options) -> Iterator[RenderableType]:
+    """A column for each of a few curves, a row for each of many; they are drawn on the page."""
+    yield _caption(curves.caption, curves.origin, options)
+    labels, places = [curve.label for curve in curves.curves], [f"{place:,}" for place in curves.places]
+    cells = [
+        ["–" if value is None else f"{value:,.{curves.digits}f}" for value in curve.values] for curve in curves.curves
+    ]
+    down = len(labels) <= _MOST_ACROSS
+    heads, titles, rows = (labels, places, list(zip(*cells, strict=True))) if down else (places, labels, cells)
+    grid = Grid(box=None, pad_edge=False, show_edge=False)
+    grid.add_column(_text(curves.place_title), justify="right" if down else "left", overflow="fold")
+    for head in heads:
+        grid.add_column(_text(head), justify="right", no_wrap=not down, overflow="fold")
+    for title, row in zip(titles, rows, strict=True):
+        grid.add_row(_text(title), *row)
     yield grid

@@ -56,6 +56,7 @@ class Cluster:
     device: Device
     levels: tuple[Level, ...]
     source: str = ""
+    summary: str = ""
 
     def __post_init__(self) -> None:
         if not self.levels:

@@ -89,7 +89,7 @@ class Device:
     link_bytes_per_s: float | None = None  # all links of the device together, one direction
     pcie_bytes_per_s: float | None = None  # one direction
     copy_engines: int | None = None
-    facts: Mapping[str, Fact] = field(repr=False)  # the same numbers with their sources
+    facts: Mapping[str, Fact] = field(repr=False, hash=False)  # the same numbers with their sources
 
     @property
     def sm(self) -> SmLimits:

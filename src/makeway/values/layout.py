@@ -27,6 +27,13 @@ class Compression:
     rank: int = 4  # PowerSGD
     share: float = 0.01  # top-k: of the gradient's elements that are sent
 
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(CompressionKind):
+            raise InputError(f"compression {self.kind!r}; it must be one of {', '.join(get_args(CompressionKind))}")
+        check_whole("rank of PowerSGD", self.rank, 1)
+        if not 0 < self.share <= 1:
+            raise InputError(f"top-k sends a share of the elements above 0 and up to 1, got {self.share!r}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -78,8 +85,18 @@ class Layout:
             raise InputError(f"vp {self.vp} needs the interleaved schedule, not {self.schedule}")
         if self.sharding == "hsdp" and (self.shard_group is None or self.dp % self.shard_group):
             raise InputError(f"hsdp needs a shard group that divides dp {self.dp:,}, got {self.shard_group}")
+        self._check_compression()
         if self.stage_layers and len(self.stage_layers) != self.pp:
             raise InputError(f"stage_layers names {len(self.stage_layers)} stages; pp is {self.pp}")
+
+    def _check_compression(self) -> None:
+        if self.compression is None or self.sharding == "none":
+            return
+        if self.sharding not in ("zero1", "zero2") or self.compression.kind not in ("fp16", "bf16", "fp8"):
+            raise InputError(
+                f"compression {self.compression.kind} needs whole gradients on every replica, not sharding "
+                f"{self.sharding}; take sharding=none, or compression=bf16 or fp8 with sharding=zero1"
+            )
 
     @property
     def gpus(self) -> int:
@@ -111,8 +128,18 @@ class Layout:
             raise InputError(f"ep {self.ep}: {model.name} has no experts")
         for what, total, by, parts in whole:
             if total % parts:
-                raise InputError(f"{model.name}: {total:,} {what} do not divide by {by} {parts:,}")
+                raise InputError(
+                    f"{model.name}: {total:,} {what} do not divide by {by} {parts:,}; {by} may be {_near(total, parts)}"
+                )
         if self.stage_layers and sum(self.stage_layers) != model.layers:
             raise InputError(
                 f"{model.name} has {model.layers} layers; stage_layers adds up to {sum(self.stage_layers)}"
             )
+
+
+def _near(total: int, parts: int) -> str:
+    """The divisors of `total` on both sides of `parts`."""
+    divisors = [number for number in range(1, min(total, 2 * parts) + 1) if total % number == 0]
+    below = [number for number in divisors if number < parts][-1:]
+    above = [number for number in divisors if number > parts][:1]
+    return " or ".join(f"{number:,}" for number in (*below, *above))

@@ -64,6 +64,12 @@ class Model:
             )
 
     @property
+    def summary(self) -> str:
+        """Its size in a few words."""
+        active = f", {self.active_parameters / 1e9:,.1f} B active" if self.experts else ""
+        return f"{self.parameters / 1e9:,.1f} B parameters{active}, {self.layers} layers, sequence {self.seq:,}"
+
+    @property
     def moe_layers(self) -> int:
         """Layers with experts."""
         return self.layers - self.experts.dense_layers if self.experts else 0

@@ -63,4 +63,5 @@ class Step:
     memory: tuple[StageMemory, ...]
     ledger: tuple[StepLine, ...]
     assumed: tuple[str, ...]  # in plain sentences
+    stage_ledgers: tuple[tuple[StepLine, ...], ...] = ()  # of each stage; each adds up to the step's time
     timeline: Timeline | None = None  # one rank per stage

@@ -92,9 +92,14 @@ def collective_cost(
             *assumptions(facts, ["net_bytes_per_s", "net_half_rate_bytes"] if nodes > 1 else []),
             *assumptions(traffic, ["nvls_passes" if path == "nvls-simple" else kind]),
         ),
-        step_bytes=collective.size_bytes / collective.ranks,
+        step_bytes=_step_bytes(collective, path),
         half_rate_bytes=number(facts, "net_half_rate_bytes") if nodes > 1 else 0.0,
     )
+
+
+def _step_bytes(collective: Collective, path: str) -> float:
+    """What a rank sends at once over all channels: a ring cuts the buffer by ranks, each of two trees carries half."""
+    return collective.size_bytes / (2 if path == "tree-simple" else collective.ranks)
 
 
 def check_one_node(device: Device, collective: Collective) -> None:
@@ -103,7 +108,8 @@ def check_one_node(device: Device, collective: Collective) -> None:
     if collective.ranks > most:
         raise UnsupportedError(
             f"{collective.kind} over {collective.ranks:,} ranks; the simulator models one node, at most {most} "
-            f"{device.name}.\nAsk for 2 to {most} ranks, or give collectives their measured time_ms in a workload file."
+            f"{device.name}.\nAsk for 2 to {most} ranks, or give collectives their measured time_ms in a workload "
+            "file; `makeway scale` predicts training steps on many nodes."
         )
 
 

@@ -15,22 +15,35 @@ function mixed(from, to, share) { // two colours #rrggbb
 
 function barFigure(data, colour) {
   const traces = data.traces.map((trace, place) => ({
-    type: "bar", orientation: "h", name: trace.name, y: data.labels, x: trace.ms, marker: { color: trace.colours.map(colour) },
+    type: "bar", orientation: "h", name: trace.name, y: data.labels, x: trace.amounts, marker: { color: trace.colours.map(colour) },
     text: place === data.traces.length - 1 ? data.notes : undefined, textposition: "auto", insidetextanchor: "start",
     insidetextfont: { color: trace.colours.map((name) => inkOn(colour(name))) },
-    hovertemplate: "%{y}: %{x:.3f} ms<extra></extra>",
-    error_x: place === data.traces.length - 1 && data.spread_ms.some((half) => half !== null)
-      ? { type: "data", array: data.spread_ms.map((half) => half ?? 0), color: colour("ink"), thickness: 1.2 } : undefined,
+    hovertemplate: `%{y}: %{x:.3f} ${data.unit}<extra></extra>`,
+    error_x: place === data.traces.length - 1 && data.spread.some((half) => half !== null)
+      ? { type: "data", array: data.spread.map((half) => half ?? 0), color: colour("ink"), thickness: 1.2 } : undefined,
   }));
-  const shapes = data.mark_ms === null ? [] : [{
-    type: "line", x0: data.mark_ms, x1: data.mark_ms, yref: "paper", y0: 0, y1: 1, line: { color: colour("exposed"), dash: "dot", width: 1.5 },
+  const shapes = data.mark_at === null ? [] : [{
+    type: "line", x0: data.mark_at, x1: data.mark_at, yref: "paper", y0: 0, y1: 1, line: { color: colour("exposed"), dash: "dot", width: 1.5 },
   }];
-  const annotations = data.mark_ms === null ? [] : [{
-    x: data.mark_ms, yref: "paper", y: 1, yanchor: "bottom", showarrow: false, text: data.mark, font: { color: colour("ink") },
+  const annotations = data.mark_at === null ? [] : [{
+    x: data.mark_at, yref: "paper", y: 1, yanchor: "bottom", showarrow: false, text: data.mark, font: { color: colour("ink") },
   }];
   return [traces, {
     barmode: "stack", shapes, annotations, height: 90 + 30 * data.labels.length, showlegend: data.traces.length > 1,
-    xaxis: { title: { text: "ms" }, gridcolor: colour("line"), rangemode: "tozero" }, yaxis: { autorange: "reversed", automargin: true, ticksuffix: "  " },
+    xaxis: { title: { text: data.unit }, gridcolor: colour("line"), rangemode: "tozero" }, yaxis: { autorange: "reversed", automargin: true, ticksuffix: "  " },
+  }];
+}
+
+function curveFigure(data, colour) {
+  const names = ["accent", "comm", "waiting", "contention", "dependency", "exposed", "copy", "memory"];
+  return [data.curves.map((curve, place) => ({
+    type: "scatter", mode: "lines+markers", name: curve.label, x: data.places, y: curve.values, connectgaps: false,
+    line: { color: colour(names[place % names.length]), dash: place < names.length ? "solid" : "dot" },
+    hovertemplate: `${data.place_title} %{x:,}: %{y:,.${data.digits}f}<extra>%{fullData.name}</extra>`,
+  })), {
+    height: 340, showlegend: data.curves.length > 1, legend: { orientation: "h", y: -0.25 },
+    xaxis: { type: "log", title: { text: data.place_title }, tickvals: data.places, ticktext: data.places.map((place) => place.toLocaleString("en")), gridcolor: colour("line") },
+    yaxis: { title: { text: data.value_title }, gridcolor: colour("line"), rangemode: "tozero", automargin: true },
   }];
 }
 
@@ -52,7 +65,7 @@ function drawCharts() {
   const colour = colours();
   for (const box of document.querySelectorAll("[data-chart]")) {
     const data = JSON.parse(document.getElementById(box.dataset.chart).textContent);
-    const [traces, layout] = (data.kind === "heat" ? heatFigure : barFigure)(data, colour);
+    const [traces, layout] = { heat: heatFigure, bars: barFigure, curves: curveFigure }[data.kind](data, colour);
     box.hidden = false;
     Plotly.react(box, traces, {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("ink"), size: 12 },

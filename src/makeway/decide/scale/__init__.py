@@ -1,0 +1,1 @@
+"""A training step on thousands of GPUs: what it costs, by layout."""

@@ -1,0 +1,143 @@
+"""The step of a layout in closed form: bubbles by formula, no contention. It orders the layouts of a search.
+
+Times of a layer are the same as in `predict_step`, shared between all layouts that divide a layer alike; so a layout
+costs a fraction of a millisecond. What a search prints comes from `predict_step`, never from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import assert_never
+
+from makeway.decide.scale.generation import Generation
+from makeway.decide.scale.replicas import (
+    FULLY_SHARDED,
+    Held,
+    end_parameters,
+    fully_sharded,
+    layer_parameters,
+    replicated,
+)
+from makeway.decide.scale.stages import Chunk, Part, Pricing, layer_parts, stage_chunks, tuned
+from makeway.decide.scale.step import hop_ns
+from makeway.decide.scale.timing import OPTIMIZER_BYTES
+from makeway.values.cluster import Cluster
+from makeway.values.layout import Layout, Schedule
+from makeway.values.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """One layer on average, and embedding with output projection, of one micro batch."""
+
+    layer: Chunk
+    ends: Chunk
+
+
+def closed_form_ns(model: Model, layout: Layout, cluster: Cluster, generation: Generation) -> float:
+    """The time of a step, for comparison with other layouts only."""
+    pricing = Pricing(model, layout, tuned(cluster, generation), generation, False)
+    pieces = _pieces(Pricing(model, _divided(layout), pricing.cluster, generation, False))
+    layers = max(layout.layers_of(model))
+    busiest = _added([(pieces.layer, layers), (pieces.ends, 1)])
+    forward, back, weight = (
+        (part.ns * model.layers + end.ns) / layout.pp
+        for part, end in zip(_phases(pieces.layer), _phases(pieces.ends), strict=True)
+    )
+    whole = sum(part.ns for part in _phases(busiest)) * layout.micro_batches
+    whole += bubble_ns(layout.schedule, layout.pp, layout.chunks, forward, back, weight)
+    if layout.pp > 1:
+        waits = 0 if layout.overlap_pp else 2 * layout.micro_batches * layout.chunks
+        whole += hop_ns(pricing) * (2 * (layout.pp - 1) + waits)
+    held = _held(model, layout)
+    if layout.sharding in FULLY_SHARDED:
+        whole += fully_sharded(pricing, held, busiest).exposed_ns * layout.micro_batches
+    else:
+        whole += replicated(pricing, held, busiest).exposed_ns
+    owned = held.total / (layout.dp * layout.cp if layout.sharding != "none" else 1)
+    return whole + owned * OPTIMIZER_BYTES / pricing.speed.hbm_bytes_per_s * 1e9 + generation.step_ns
+
+
+def bubble_ns(schedule: Schedule, stages: int, chunks: int, forward: float, back: float, weight: float) -> float:
+    """What a pipeline of equal stages waits, by the published formulas; times are of a stage and a micro batch.
+
+    1F1B and interleaved: arXiv 2104.04473; zero-bubble schedules: arXiv 2401.10241; DualPipe: its README.
+    """
+    match schedule:
+        case "gpipe" | "1f1b":
+            return (stages - 1) * (forward + back + weight)
+        case "interleaved":
+            return (stages - 1) * (forward + back + weight) / chunks
+        case "zb-h1":
+            return (stages - 1) * max(0.0, forward + back - weight)
+        case "zb-2p" | "zbv":
+            return 0.0
+        case "dualpipe" | "dualpipev":
+            together = forward + back + weight
+            return max(0.0, (stages / 2 - 1) * (together + back + weight - 3 * weight) / 2)
+        case _:
+            assert_never(schedule)
+
+
+def _divided(layout: Layout) -> Layout:
+    """The layout as far as one layer depends on it: no pipeline, as few replicas as experts need."""
+    return Layout(
+        tp=layout.tp,
+        cp=layout.cp,
+        ep=layout.ep,
+        dp=layout.ep,
+        sp=layout.sp,
+        micro_batch=layout.micro_batch,
+        global_batch=layout.micro_batch * layout.ep,
+        recompute=layout.recompute,
+        precision=layout.precision,
+        overlap_tp=layout.overlap_tp,
+        overlap_ep=layout.overlap_ep,
+        graphs=layout.graphs,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _pieces(pricing: Pricing) -> _Pieces:
+    model = pricing.model
+    dense = model.layers - model.moe_layers
+    kinds = [
+        (layer_parts(pricing, experts=experts), layers)
+        for experts, layers in ((False, dense), (True, model.moe_layers))
+        if layers
+    ]
+    chunks = [(Chunk(1, parts.forward, parts.input, parts.weight), layers) for parts, layers in kinds]
+    (whole,) = stage_chunks(pricing)[0]
+    ends = _added([(whole, 1), *((chunk, -layers) for chunk, layers in chunks)])
+    return _Pieces(
+        layer=_added([(chunk, layers / model.layers) for chunk, layers in chunks]), ends=replace(ends, layers=0)
+    )
+
+
+def _phases(chunk: Chunk) -> tuple[Part, Part, Part]:
+    return chunk.forward, chunk.input, chunk.weight
+
+
+def _added(chunks: Iterable[tuple[Chunk, float]]) -> Chunk:
+    """Chunks that one stage runs, each so many times."""
+    phases, layers = (Part(), Part(), Part()), 0.0
+    for chunk, times in chunks:
+        layers += chunk.layers * times
+        for total, part in zip(phases, _phases(chunk), strict=True):
+            total.plus(part, times)
+    return Chunk(round(layers), *phases)
+
+
+def _held(model: Model, layout: Layout) -> Held:
+    """Parameters on a GPU of the fullest stage."""
+    layers = max(layout.layers_of(model))
+    routed = layers * model.moe_layers / model.layers
+    plain = layer_parameters(model, layout, experts=False)
+    experts = layer_parameters(model, layout, experts=True) if model.moe_layers else Held(0.0, 0.0)
+    ends = 1 if layout.pp > 1 or model.tied_embeddings else 2
+    return Held(
+        plain.dense * (layers - routed) + experts.dense * routed + ends * end_parameters(model, layout),
+        experts.experts * routed,
+    )

@@ -1,0 +1,335 @@
+"""Rows of published training steps: the model, layout, cluster and software that each describes.
+
+A row has the columns of the tables of published steps (docs/scale.md). What a row leaves open is assumed, in plain
+sentences; what it names and the model does not know makes the row uncovered, with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from makeway.decide.scale.generation import Generation, generations_of, newest_generation
+from makeway.values.cluster import Cluster, Level
+from makeway.values.device import Device, load_device
+from makeway.values.errors import InputError, MakewayError, UnsupportedError
+from makeway.values.layout import Layout, Precision, Recompute, Schedule, Sharding
+from makeway.values.model import Experts, LatentAttention, Model
+from makeway.values.units import MIB
+
+COLUMNS = frozenset({"id", "device", "gpus", "model", "layers", "hidden", "seq", "tp", "pp", "metric", "value"})
+
+# What the cost of a prediction grows with is bounded: a table may come from anywhere.
+_MOST = {"layers": 2_000, "pp": 256, "vp": 64}
+_MOST_OF_ALL = 1 << 32
+_VOCAB = 51200  # GPT-2's, padded as Megatron pads it
+_NET_GBPS = {"sm_80": 200.0, "sm_90": 400.0, "sm_100": 400.0, "sm_103": 800.0}
+_SCHEDULES: dict[str, Schedule] = {
+    "": "1f1b", "1f1b": "1f1b", "gpipe": "gpipe", "interleaved 1f1b": "interleaved", "interleaved": "interleaved",
+    "1f1b-i": "interleaved", "zb-h1": "zb-h1", "zb-1p": "zb-h1", "zb-2p": "zb-2p", "zb-h2": "zb-2p", "zbv": "zbv",
+    "zb-v": "zbv", "dualpipe": "dualpipe", "dualpipev": "dualpipev",
+}  # fmt: skip
+_GATED = re.compile(r"llama|mixtral|qwen|deepseek|mistral|gemma|gpt.?oss|kimi|glm|grok|yi-|falcon3|olmo", re.IGNORECASE)
+_NOT_GATED = re.compile(r"nemotron|gpt|mpt|opt|bloom|megatron|turing", re.IGNORECASE)
+# DeepSeek's latent attention, from its published configurations; a row has no columns for it.
+_LATENT = {
+    "deepseekv2": LatentAttention(query_rank=1536, key_value_rank=512, rotary_dim=64, value_dim=128),
+    "deepseekv3": LatentAttention(query_rank=1536, key_value_rank=512, rotary_dim=64, value_dim=128),
+}
+_SHARED = {"deepseekv2": (2, 1536, 1), "deepseekv3": (1, 2048, 3)}  # shared experts, their ffn, dense layers
+_LATENT_HEAD = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What a row describes, completed by what it leaves open."""
+
+    model: Model
+    layout: Layout
+    cluster: Cluster
+    generation: Generation
+    assumed: tuple[str, ...]
+
+
+class _UncoveredError(UnsupportedError):
+    """A row that the model cannot predict."""
+
+
+@dataclass(slots=True)
+class _Reader:
+    row: Mapping[str, str]
+    assumed: list[str]
+
+    def text(self, key: str) -> str:
+        return (self.row.get(key) or "").strip()
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        text = self.text(key)
+        if text.lower() in ("", "n/a", "-", "none"):
+            if default is None:
+                raise _UncoveredError(f"{key} is not given")
+            return default
+        try:
+            value = int(float(text))
+        except (ValueError, OverflowError):
+            raise _UncoveredError(f"{key} {text!r} is not a number") from None
+        if value < 1:
+            raise _UncoveredError(f"{key} {text!r} is not a whole number of 1 or more")
+        if value > _MOST.get(key, _MOST_OF_ALL):
+            raise _UncoveredError(f"{key} {text!r}; the model takes at most {_MOST.get(key, _MOST_OF_ALL):,}")
+        return value
+
+    def assume(self, sentence: str) -> None:
+        self.assumed.append(sentence)
+
+
+def describe(row: Mapping[str, str], *, generation: Generation | None = None) -> Described:
+    """What a row describes, with the generation of its software or a given one.
+
+    An `UnsupportedError` says why it cannot be predicted.
+    """
+    read = _Reader(row, [])
+    device = _device(read, calibrated=generation is not None)
+    generation = generation or _generation(read, device)
+    model = _model(read)
+    layout = _layout(read, model, generation)
+    if not read.text("recompute"):
+        read.assume("nothing is computed again")
+    cluster = _cluster(read, device)
+    return Described(
+        model=model,
+        layout=layout,
+        cluster=cluster,
+        generation=generation,
+        assumed=tuple(read.assumed),
+    )
+
+
+def _device(read: _Reader, *, calibrated: bool) -> Device:
+    name = read.text("device")
+    try:
+        device = load_device(name)
+    except MakewayError:
+        raise _UncoveredError(f"no facts for device {name!r}") from None
+    if not calibrated and not generations_of(device.name):
+        try:
+            newest_generation(device)
+        except MakewayError:
+            raise _UncoveredError(f"no calibrated numbers for {device.name}") from None
+    return device
+
+
+def _generation(read: _Reader, device: Device) -> Generation:
+    where = f"{read.text('id')} {read.text('source')} {read.text('flags')} {read.text('system')}".lower()
+    precision = _precision(read.text("precision"))
+    own = generations_of(device.name)
+    for generation in own:
+        if any(mark.lower() in where for mark in generation.sources):
+            if precision == "fp8" and not generation.gemm_share_fp8:
+                raise _UncoveredError(f"no 8-bit numbers for {device.name} with {generation.software}")
+            return generation
+    able = [item for item in own if precision != "fp8" or item.gemm_share_fp8]
+    if own and not able:
+        raise _UncoveredError(f"no 8-bit numbers for {device.name}")
+    generation, assumed = newest_generation(device)
+    if able:
+        generation, assumed = able[-1], ()
+    read.assume(f"software as fast as {generation.software}")
+    for sentence in assumed:
+        read.assume(sentence)
+    if precision == "fp8" and not generation.gemm_share_fp8:
+        raise _UncoveredError(f"no 8-bit numbers for {device.name}")
+    return generation
+
+
+def _precision(text: str) -> Precision:
+    wanted = text.lower()
+    if "fp4" in wanted:
+        raise _UncoveredError(f"precision {text}: 4-bit products are not modelled")
+    if "fp8" in wanted:
+        return "fp8"
+    if wanted in ("fp16", "amp_fp16", "float16"):
+        return "fp16"
+    if wanted in ("bf16", "amp_bf16", "bfloat16", ""):
+        return "bf16"
+    raise _UncoveredError(f"precision {text!r} is not modelled")
+
+
+def _model(read: _Reader) -> Model:
+    name = read.text("model")
+    for word in ("lora", "tokendrop", "sft"):
+        if word in name.lower() and word != "sft":
+            raise _UncoveredError(f"{name}: {'adapters are' if word == 'lora' else 'dropped tokens are'} not modelled")
+    key = re.sub(r"[^a-z0-9]", "", name.lower())
+    latent = next((value for known, value in _LATENT.items() if key.startswith(known)), None)
+    count = read.whole("experts", 0 + 1) if read.text("experts") else 0
+    experts = None
+    if count > 1:
+        shared, shared_ffn, dense = next((item for known, item in _SHARED.items() if key.startswith(known)), (0, 0, 0))
+        experts = Experts(
+            count=count,
+            top_k=read.whole("topk"),
+            ffn=read.whole("expert_ffn"),
+            shared=shared,
+            shared_ffn=shared_ffn,
+            dense_layers=dense,
+        )
+    hidden, heads = read.whole("hidden"), read.whole("heads")
+    gated = bool(_GATED.search(name)) or not _NOT_GATED.search(name)
+    if not (_GATED.search(name) or _NOT_GATED.search(name)):
+        read.assume("a gated MLP")
+    if not read.text("vocab"):
+        read.assume(f"a vocabulary of {_VOCAB:,}")
+    kv_heads = read.whole("kv_heads", heads)
+    head_dim = _LATENT_HEAD if latent else 128 if key.startswith("qwen3") else hidden // heads
+    return Model(
+        name=name,
+        layers=read.whole("layers"),
+        hidden=hidden,
+        ffn=read.whole("ffn", 0 if experts else None) if not experts or experts.dense_layers else 0,
+        heads=heads,
+        kv_heads=kv_heads,
+        vocab=read.whole("vocab", _VOCAB),
+        seq=read.whole("seq"),
+        head_dim=head_dim,
+        gated=gated,
+        experts=experts,
+        latent=latent,
+    )
+
+
+def _sharding(read: _Reader, generation: Generation) -> Sharding:
+    text = read.text("fsdp").lower()
+    if text in ("full_shard", "fsdp", "zero3") or (text.isdigit() and int(text) > 1):
+        return "fsdp"
+    if text in ("zero1", "zero2"):
+        return "zero1" if text == "zero1" else "zero2"
+    if generation.fused_attention and "megatron" in generation.software.lower():
+        read.assume("a distributed optimizer")
+        return "zero1"
+    return "none"
+
+
+def _recompute(read: _Reader) -> Recompute:
+    text = read.text("recompute").lower()
+    if not text or text in ("none", "no", "sp"):
+        return "none"
+    if "full" in text:
+        return "full"
+    if "selective" in text:
+        return "selective"
+    raise _UncoveredError(f"recompute {text!r} is not modelled")
+
+
+def _layout(read: _Reader, model: Model, generation: Generation) -> Layout:
+    schedule_text = read.text("schedule").lower()
+    if schedule_text not in _SCHEDULES:
+        raise _UncoveredError(f"schedule {schedule_text!r} is not modelled")
+    schedule = _SCHEDULES[schedule_text]
+    gpus, tp, pp, cp = read.whole("gpus"), read.whole("tp"), read.whole("pp"), read.whole("cp", 1)
+    vp = read.whole("vp", 1) if pp > 1 else 1
+    if gpus % (tp * pp * cp):
+        raise _UncoveredError(f"{gpus} GPUs do not divide by tp {tp} x pp {pp} x cp {cp}")
+    dp = gpus // (tp * pp * cp)
+    if read.text("dp") and read.whole("dp") != dp:
+        read.assume(f"dp {dp}, from the other dimensions; the row says {read.text('dp')}")
+    if vp > 1 and schedule == "1f1b":
+        schedule = "interleaved"
+    micro = read.whole("mbs", 1)
+    batch = read.whole("gbs", micro * dp * read.whole("ga", 1))
+    ep = read.whole("ep", 1)
+    if not model.experts:
+        ep = 1
+    precision = _precision(read.text("precision"))
+    flags = read.text("flags").lower()
+    sp = read.text("sp").lower() == "yes" or (not read.text("sp") and tp > 1 and generation.fused_attention)
+    megatron = "megatron" in generation.software.lower() and generation.fused_attention
+    overlap_tp = (generation.overlap_tp or "async tp" in flags) and tp > 1 and sp
+    if overlap_tp:
+        read.assume("tensor-parallel collectives beside their products")
+    try:
+        layout = Layout(
+            tp=tp,
+            cp=cp,
+            ep=ep,
+            pp=pp,
+            vp=vp,
+            dp=dp,
+            sp=sp and tp > 1,
+            sharding=_sharding(read, generation) if dp * cp > 1 else "none",
+            micro_batch=micro,
+            global_batch=batch,
+            recompute=_recompute(read),
+            schedule=schedule if pp > 1 else "1f1b",
+            precision=precision,
+            overlap_dp="no dp overlap" not in flags,
+            overlap_tp=overlap_tp,
+            overlap_pp=megatron and vp > 1,
+            stage_layers=_stage_layers(read, model.layers, pp, vp),
+        )
+        layout.check_for(model)
+    except InputError as error:
+        raise _UncoveredError(str(error)) from None
+    return layout
+
+
+def _stage_layers(read: _Reader, layers: int, pp: int, vp: int) -> tuple[int, ...]:
+    """Uneven stages where layers do not divide: embedding and output count as a layer each, as Megatron can."""
+    if pp == 1 or layers % (pp * vp) == 0:
+        return ()
+    each, rest = divmod(layers + 2, pp)
+    if rest == 0:
+        read.assume("the first and the last stage hold one layer less")
+        return (each - 1, *((each,) * (pp - 2)), each - 1)
+    each, rest = divmod(layers, pp)
+    read.assume("layers spread as evenly as they go")
+    return tuple(each + (stage < rest) for stage in range(pp))
+
+
+def _cluster(read: _Reader, device: Device) -> Cluster:
+    node = read.whole("nodes_gpus", 8)
+    net = read.text("net_gbps_per_gpu")
+    if net:
+        try:
+            gbps = float(net)
+        except ValueError:
+            raise _UncoveredError(f"net_gbps_per_gpu {net!r} is not a number") from None
+        if gbps <= 0:
+            raise _UncoveredError(f"net_gbps_per_gpu {net!r} is not above 0")
+    else:
+        gbps = _NET_GBPS.get(device.arch, 400.0)
+        if read.whole("gpus") > node:
+            read.assume(f"a network of {gbps:g} Gb/s per GPU")
+    return plain_cluster(device, node_gpus=node, net_bytes_per_s=gbps / 8 * 1e9)
+
+
+# Latency of a hop and payload at half the rate, from nccl-tests: vTrain's tables on eight A100, stas00's on eight
+# H200 and B200 and on four nodes of B200.
+_LINK_SHARE = {"sm_80": 0.77}
+_LINK_SHARE_DEFAULT = 0.81
+_LINK_HALF_MIB = {"sm_80": 6.0, "sm_90": 10.0, "sm_100": 20.0, "sm_103": 20.0}
+
+
+def plain_cluster(device: Device, *, node_gpus: int, net_bytes_per_s: float) -> Cluster:
+    """Nodes of a device with its own links inside and one network between them, as nccl-tests measures them."""
+    if device.link_bytes_per_s is None:
+        raise _UncoveredError(f"the link rate of {device.name} is not known")
+    node = Level(
+        name="node",
+        gpus=node_gpus,
+        bytes_per_s=device.link_bytes_per_s,
+        latency_ns=2_000.0,
+        efficiency=_LINK_SHARE.get(device.arch, _LINK_SHARE_DEFAULT),
+        half_rate_bytes=_LINK_HALF_MIB.get(device.arch, 10.0) * MIB,
+        reduces=device.link == "nvlink-switch" and device.arch != "sm_80",
+    )
+    network = Level(
+        name="network",
+        gpus=None,
+        bytes_per_s=net_bytes_per_s,
+        latency_ns=8_000.0,
+        efficiency=0.85,
+        half_rate_bytes=8.0 * MIB,
+    )
+    return Cluster(name=f"{device.name} x {node_gpus}", device=device, levels=(node, network))

@@ -1,0 +1,189 @@
+"""`predict_step`: one training step of a model under a layout on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from makeway.decide.scale.collectives import collective_ns
+from makeway.decide.scale.generation import Generation, newest_generation
+from makeway.decide.scale.jitter import PUBLISHED_JITTER, Jitter, slow_down
+from makeway.decide.scale.layer import ELEMENT
+from makeway.decide.scale.memory import memory
+from makeway.decide.scale.overlap import unmodelled
+from makeway.decide.scale.pipeline import PipelineCosts, step_pipeline
+from makeway.decide.scale.replicas import (
+    FULLY_SHARDED,
+    Exchanged,
+    Held,
+    end_parameters,
+    fully_sharded,
+    layer_parameters,
+    replicated,
+)
+from makeway.decide.scale.stages import Chunk, Part, Pricing, placed_layers, stage_chunks, tuned
+from makeway.decide.scale.timing import OPTIMIZER_BYTES
+from makeway.values.cluster import Cluster, Group
+from makeway.values.errors import InputError
+from makeway.values.layout import Layout
+from makeway.values.model import Model
+from makeway.values.step import Step, StepLine, StepLineKind
+
+JITTER_REFERENCE = 8  # GPUs: what waiting costs inside one node is in the numbers of a generation
+FLOPS_FORMULA = (
+    "6 x active parameters per token, without the embedding, + 12 x layers x heads x head size x sequence for "
+    "attention, half of it under a causal mask; over the peak of the layout's precision"
+)
+
+
+def predict_step(
+    model: Model,
+    layout: Layout,
+    cluster: Cluster,
+    *,
+    generation: Generation | None = None,
+    jitter: Jitter | None = PUBLISHED_JITTER,
+    contention: bool = True,
+) -> Step:
+    """What one step costs.
+
+    `jitter=None`: all GPUs are equally fast. `contention=False` leaves out the one-GPU model: a bound for searches.
+    """
+    layout.check_for(model)
+    if cluster.most_gpus is not None and layout.gpus > cluster.most_gpus:
+        raise InputError(f"{layout.gpus:,} GPUs; cluster {cluster.name} joins at most {cluster.most_gpus:,}")
+    assumed: tuple[str, ...] = ()
+    if generation is None:
+        generation, assumed = newest_generation(cluster.device)
+    if contention and (reason := unmodelled(cluster.device)):
+        contention, assumed = False, (*assumed, reason)
+    pricing = Pricing(model, layout, tuned(cluster, generation), generation, contention)
+    stages = stage_chunks(pricing)
+    run = _pipelined(pricing, stages)
+    after = _after(pricing, stages)
+    lines: dict[StepLineKind, float] = {}
+    for kind, ns in (*run.lines.items(), *after.lines.items()):
+        lines[kind] = lines.get(kind, 0.0) + ns
+    if jitter is not None and layout.gpus > JITTER_REFERENCE:
+        waiting = slow_down(jitter, layout.gpus, reference_gpus=JITTER_REFERENCE) - 1
+        lines["stragglers"] = sum(lines.values()) * waiting
+    step_ns = sum(lines.values())
+    tokens = layout.global_batch * model.seq
+    per_gpu = tokens / layout.gpus / step_ns * 1e9
+    peak = pricing.speed.fp8_flops_per_s if layout.precision == "fp8" else pricing.speed.flops_per_s
+    useful = model_flops_per_token(model) * per_gpu / peak
+    again = 4 / 3 if layout.recompute == "full" else 1.0
+    return Step(
+        layout=layout,
+        step_ns=step_ns,
+        tokens_per_s_per_gpu=per_gpu,
+        mfu=useful,
+        hfu=useful * again,
+        flops_formula=FLOPS_FORMULA,
+        memory=memory(model, layout, fused_attention=generation.fused_attention),
+        ledger=tuple(StepLine(kind=kind, ns=ns) for kind, ns in lines.items()),
+        assumed=assumed,
+    )
+
+
+def model_flops_per_token(model: Model) -> float:
+    """Forward and backward, as `FLOPS_FORMULA` says."""
+    active = model.active_parameters - (0 if model.tied_embeddings else model.embedding_parameters)
+    attention = 12.0 * model.layers * model.heads * model.head_dim * model.seq * (0.5 if model.causal else 1.0)
+    return 6.0 * active + attention
+
+
+def hop_ns(pricing: Pricing) -> float:
+    """A message between two stages."""
+    layout = pricing.layout
+    if layout.pp == 1:
+        return 0.0
+    tokens = layout.micro_batch * pricing.model.seq // layout.cp // (layout.tp if layout.sp else 1)
+    size = float(tokens * pricing.model.hidden * ELEMENT)
+    ends = Group(size=2, stride=layout.tp * layout.cp * layout.dp)
+    return pricing.generation.hop_ns + collective_ns(pricing.cluster, "send-recv", size, ends).ns
+
+
+def _pipelined(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
+    """All micro batches through all stages, on the busiest of them: its work, and what it waits for."""
+    layout = pricing.layout
+    works = [_whole(chunks) for chunks in stages]
+    busiest = max(works, key=lambda work: work.forward.ns + work.input.ns + work.weight.ns)
+    run = Part()
+    for phase in (busiest.forward, busiest.input, busiest.weight):
+        run.plus(phase, layout.micro_batches)
+    if layout.pp > 1:
+        costs = pipeline_costs(pricing, stages)
+        whole = _between_steps(layout, costs)
+        run.add("bubble", _between_steps(layout, replace(costs, hop_ns=0.0)) - run.ns)
+        run.add("exposed-pp", whole - run.ns)
+    if layout.sharding in FULLY_SHARDED:
+        held = max(_held(pricing), key=lambda item: item.total)
+        exchanged = fully_sharded(pricing, held, busiest)
+        run.add("exposed-dp", exchanged.exposed_ns * layout.micro_batches)
+        run.add("contention", exchanged.contention_ns * layout.micro_batches)
+    return run
+
+
+def pipeline_costs(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> PipelineCosts:
+    """The times of one micro batch on every stage, as the pipeline takes them."""
+    return PipelineCosts(
+        forward_ns=tuple(tuple(chunk.forward.ns for chunk in chunks) for chunks in stages),
+        input_ns=tuple(tuple(chunk.input.ns for chunk in chunks) for chunks in stages),
+        weight_ns=tuple(tuple(chunk.weight.ns for chunk in chunks) for chunks in stages),
+        hop_ns=hop_ns(pricing),
+        hop_overlapped=pricing.layout.overlap_pp,
+    )
+
+
+def _between_steps(layout: Layout, costs: PipelineCosts) -> float:
+    """From one step to the next: zero-bubble schedules let each stage go on by itself (arXiv 2401.10241, section 4)."""
+    run = step_pipeline(layout, costs)
+    return run.longest_stage_ns if layout.schedule.startswith("zb") else run.makespan_ns
+
+
+def _whole(chunks: Sequence[Chunk]) -> Chunk:
+    forward, back, weight = Part(), Part(), Part()
+    for chunk in chunks:
+        forward.plus(chunk.forward)
+        back.plus(chunk.input)
+        weight.plus(chunk.weight)
+    return Chunk(sum([chunk.layers for chunk in chunks]), forward, back, weight)
+
+
+def _held(pricing: Pricing) -> tuple[Held, ...]:
+    """Parameters on one GPU of each stage."""
+    model, layout = pricing.model, pricing.layout
+    dense_layers = model.layers - model.moe_layers
+    plain = layer_parameters(model, layout, experts=False) if dense_layers else Held(0.0, 0.0)
+    routed = layer_parameters(model, layout, experts=True) if model.moe_layers else Held(0.0, 0.0)
+    held, left = [], dense_layers
+    for stage, chunks in enumerate(placed_layers(model, layout)):
+        layers = sum(chunks)
+        dense = min(left, layers)
+        left -= dense
+        ends = (stage == 0) + (stage == layout.pp - 1 and not (model.tied_embeddings and layout.pp == 1))
+        held.append(
+            Held(
+                plain.dense * dense + routed.dense * (layers - dense) + ends * end_parameters(model, layout),
+                routed.experts * (layers - dense),
+            )
+        )
+    return tuple(held)
+
+
+def _after(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
+    """What follows the last micro batch: replicas, the optimizer, and what a step costs whatever its size."""
+    layout, part = pricing.layout, Part()
+    most = max(range(layout.pp), key=lambda stage: _held(pricing)[stage].total)
+    held = _held(pricing)[most]
+    if layout.sharding not in FULLY_SHARDED:
+        whole = _whole(stages[most])
+        exchanged: Exchanged = replicated(pricing, held, whole)
+        part.add("exposed-dp", exchanged.exposed_ns)
+        part.add("contention", exchanged.contention_ns)
+        part.add("compression", exchanged.compression_ns)
+    owned = held.total / (layout.dp * layout.cp if layout.sharding != "none" else 1)
+    part.add("optimizer", owned * OPTIMIZER_BYTES / pricing.speed.hbm_bytes_per_s * 1e9)
+    part.add("host", pricing.generation.step_ns)
+    return part

@@ -1,0 +1,105 @@
+"""How long the operations of a layer take on a device with a generation of software.
+
+A matrix product takes whole waves of tiles over the SMs, at a rate that grows with its inner dimension, and at least
+the time of its bytes. Everything else is arithmetic or bytes over a rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import assert_never
+
+from makeway.decide.scale.generation import Generation
+from makeway.decide.scale.layer import Attention, Exchange, Op, Pass, Product
+from makeway.values.device import Device
+from makeway.values.errors import UnsupportedError
+from makeway.values.layout import Precision
+
+# Rows and columns of the tiles that libraries offer, and the rate of each relative to the largest.
+TILES = ((256, 128, 1.0), (128, 128, 0.93), (64, 128, 0.75), (64, 64, 0.55))
+FP8_ARCHITECTURES = ("sm_89", "sm_90", "sm_100", "sm_103", "gfx942", "gfx950")
+FP8_SPEEDUP = 2.0  # of the 16-bit peak: vendors' tables for all of these
+# Adam on 32-bit state: reads gradient, master weight and two moments, writes three and the 16-bit weight; the norm of
+# the gradients reads them once more, and clearing them writes them.
+OPTIMIZER_BYTES = 38
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a device reaches with a generation of software."""
+
+    sms: int
+    flops_per_s: float  # 16-bit, peak
+    fp8_flops_per_s: float  # peak
+    gemm_share: float
+    fp8_share: float
+    half_k: float
+    grouped_share: float
+    attention_flops_per_s: float
+    attention_backward_flops_per_s: float
+    hbm_bytes_per_s: float
+    kernel_ns: float
+
+
+@lru_cache(maxsize=1024)
+def rates(device: Device, generation: Generation) -> Rates:
+    """The rates of a device with these numbers; refuses a device without known peaks."""
+    if device.fp16_flops_per_s is None or device.hbm_bytes_per_s is None:
+        raise UnsupportedError(f"{device.name} has no known fp16_flops_per_s and hbm_bytes_per_s.")
+    peak = device.fp16_flops_per_s
+    fp8 = peak * FP8_SPEEDUP if device.arch in FP8_ARCHITECTURES else 0.0
+    return Rates(
+        sms=device.sms,
+        flops_per_s=peak,
+        fp8_flops_per_s=fp8,
+        gemm_share=generation.gemm_share,
+        fp8_share=generation.gemm_share_fp8,
+        half_k=generation.gemm_half_k,
+        grouped_share=generation.grouped_share,
+        attention_flops_per_s=peak * generation.attention_share,
+        attention_backward_flops_per_s=peak * generation.attention_backward_share,
+        hbm_bytes_per_s=device.hbm_bytes_per_s * generation.hbm_share,
+        kernel_ns=generation.kernel_ns,
+    )
+
+
+def compute_ns(op: Op, speed: Rates, precision: Precision) -> float:
+    """The time of an operation alone on the GPU; 0 for an exchange."""
+    match op:
+        case Product():
+            return product_ns(op, speed, precision)
+        case Attention():
+            rate = speed.attention_backward_flops_per_s if op.backward else speed.attention_flops_per_s
+            return max(op.flops / rate, op.bytes / speed.hbm_bytes_per_s) * 1e9 + speed.kernel_ns
+        case Pass():
+            return op.bytes / speed.hbm_bytes_per_s * 1e9 + speed.kernel_ns
+        case Exchange():
+            return 0.0
+        case _:
+            assert_never(op)
+
+
+def product_ns(product: Product, speed: Rates, precision: Precision) -> float:
+    """The time of a matrix product with the tile that suits it best."""
+    narrow = precision == "fp8" and not product.wide
+    if narrow and not speed.fp8_flops_per_s:
+        raise UnsupportedError("this device has no 8-bit matrix products; use bf16.")
+    if narrow and not speed.fp8_share:
+        raise UnsupportedError("no 8-bit steps of this device and software were seen; use bf16.")
+    peak, share = (speed.fp8_flops_per_s, speed.fp8_share) if narrow else (speed.flops_per_s, speed.gemm_share)
+    if product.grouped:
+        share *= speed.grouped_share
+    sm_rate = peak * share / speed.sms * product.k / (product.k + speed.half_k)
+    arithmetic = min(
+        [
+            -(-(-(-product.m // rows) * -(-product.n // columns) * product.batch) // speed.sms)
+            * (2.0 * rows * columns * product.k)
+            / (sm_rate * relative)
+            for rows, columns, relative in TILES
+        ]
+    )
+    element = 1 if narrow else 2
+    read = (product.m + product.n) * product.k * element
+    moved = product.batch * (read + product.m * product.n * product.out_bytes)
+    return max(arithmetic, moved / speed.hbm_bytes_per_s) * 1e9 + speed.kernel_ns

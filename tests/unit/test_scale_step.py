@@ -1,0 +1,162 @@
+"""A predicted training step: its ledger adds up, and it follows the laws that every step follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from makeway.decide.scale.generation import known_generations, load_generation, newest_generation
+from makeway.decide.scale.layer import Attention, Product, layer_work
+from makeway.decide.scale.rows import plain_cluster
+from makeway.decide.scale.step import model_flops_per_token, predict_step
+from makeway.decide.scale.timing import product_ns, rates
+from makeway.values.control import CommPriority, SmPartition
+from makeway.values.device import load_device
+from makeway.values.errors import InputError, UnknownNameError
+from makeway.values.layout import Layout
+from makeway.values.model import Experts, Model
+from makeway.values.step import Step
+
+DENSE = Model(
+    name="dense", layers=32, hidden=4096, ffn=14336, heads=32, kv_heads=8, vocab=128256, seq=4096, head_dim=128,
+    gated=True,
+)  # fmt: skip
+ROUTED = replace(DENSE, name="routed", ffn=0, experts=Experts(count=64, top_k=4, ffn=1536))
+H100 = plain_cluster(load_device("H100-SXM5-80GB"), node_gpus=8, net_bytes_per_s=50e9)
+SLOW = plain_cluster(load_device("H100-SXM5-80GB"), node_gpus=8, net_bytes_per_s=5e9)
+PLAIN = Layout(tp=2, sp=True, pp=2, dp=4, micro_batch=1, global_batch=64, sharding="zero1")
+
+layouts = st.builds(
+    lambda tp, pp, dp, micro, batches, sharding, recompute, overlap: Layout(
+        tp=tp, sp=tp > 1, pp=pp, dp=dp, micro_batch=micro, global_batch=dp * micro * batches * pp,
+        sharding=sharding if dp > 1 else "none", recompute=recompute, overlap_dp=overlap,
+    ),
+    st.sampled_from((1, 2, 8)),
+    st.sampled_from((1, 2, 4)),
+    st.sampled_from((1, 2, 16)),
+    st.sampled_from((1, 2)),
+    st.integers(1, 4),
+    st.sampled_from(("none", "zero1", "fsdp")),
+    st.sampled_from(("none", "full")),
+    st.booleans(),
+)  # fmt: skip
+
+
+def lines(step: Step) -> dict[str, float]:
+    return {line.kind: line.ns for line in step.ledger}
+
+
+@given(layouts)
+@settings(max_examples=40, deadline=None)
+def test_the_ledger_adds_up_to_the_step(layout: Layout) -> None:
+    step = predict_step(DENSE, layout, H100)
+    assert sum(line.ns for line in step.ledger) == pytest.approx(step.step_ns, rel=1e-9)
+    assert all(line.ns >= -1e-6 for line in step.ledger)
+    assert 0 < step.mfu < 1
+
+
+@given(layouts)
+@settings(max_examples=25, deadline=None)
+def test_contention_never_makes_a_step_faster(layout: Layout) -> None:
+    with_it = predict_step(DENSE, layout, H100).step_ns
+    assert with_it >= predict_step(DENSE, layout, H100, contention=False).step_ns * (1 - 1e-9)
+
+
+@given(layouts)
+@settings(max_examples=25, deadline=None)
+def test_a_slower_network_never_makes_a_step_faster(layout: Layout) -> None:
+    assert predict_step(DENSE, layout, SLOW).step_ns >= predict_step(DENSE, layout, H100).step_ns * (1 - 1e-9)
+
+
+def test_full_recompute_costs_one_more_forward_pass() -> None:
+    without, again = (
+        lines(predict_step(DENSE, replace(PLAIN, recompute=kind), H100, contention=False)) for kind in ("none", "full")
+    )
+    assert 0.2 < again["recompute"] / without["compute"] < 0.4
+
+
+def test_more_micro_batches_take_proportionally_longer_and_leave_the_bubble() -> None:
+    few, many = (
+        lines(predict_step(DENSE, replace(PLAIN, global_batch=batch), H100, jitter=None)) for batch in (64, 256)
+    )
+    assert many["compute"] == pytest.approx(4 * few["compute"])
+    assert many["bubble"] == pytest.approx(few["bubble"], rel=0.05)
+
+
+def test_stragglers_grow_with_gpus_and_are_absent_without_jitter() -> None:
+    small, large = (
+        lines(predict_step(DENSE, replace(PLAIN, dp=dp, global_batch=16 * dp), H100))["stragglers"] for dp in (8, 1024)
+    )
+    assert large > small > 0
+    assert "stragglers" not in lines(predict_step(DENSE, PLAIN, H100, jitter=None))
+
+
+def test_exchanges_beside_compute_slow_it_down_and_priority_does_not_undo_it() -> None:
+    fsdp = Layout(dp=16, micro_batch=1, global_batch=32, sharding="fsdp")
+    plain, first = (predict_step(DENSE, replace(fsdp, controls=kind), H100) for kind in ((), (CommPriority(),)))
+    assert lines(plain)["contention"] > 0
+    assert lines(first)["contention"] > 0
+    assert first.step_ns <= plain.step_ns
+
+
+def test_a_partition_costs_compute_even_where_nothing_is_exchanged() -> None:
+    alone = Layout(micro_batch=1, global_batch=2)
+    kept = replace(alone, controls=(SmPartition(24),))
+    assert "contention" not in lines(predict_step(DENSE, alone, H100))
+    assert lines(predict_step(DENSE, kept, H100))["contention"] > 0
+
+
+def test_experts_exchange_tokens_and_cost_the_host_a_launch_each() -> None:
+    layout = Layout(dp=8, ep=8, micro_batch=1, global_batch=16, sharding="zero1")
+    step = lines(predict_step(ROUTED, layout, H100))
+    assert step["exposed-ep"] > 0
+    few, many = (
+        layer_work(ROUTED, replace(layout, ep=ep), fused=True, experts=True).forward_operations for ep in (8, 1)
+    )
+    assert many > few
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_the_products_of_a_layer_do_the_flops_of_the_formula(experts: bool) -> None:
+    model = ROUTED if experts else DENSE
+    work = layer_work(model, Layout(micro_batch=1), fused=True, experts=experts)
+    ops = [*work.forward, *work.input, *work.weight]
+    products = sum(2.0 * op.m * op.n * op.k * op.batch for op in ops if isinstance(op, Product))
+    attention = sum(op.flops for op in work.forward if isinstance(op, Attention)) * 3
+    per_layer = model_flops_per_token(model) - 6 * model.embedding_parameters
+    assert products + attention == pytest.approx(per_layer * model.seq / model.layers, rel=1e-6)
+
+
+@given(st.integers(1, 1 << 14), st.integers(1, 1 << 14), st.integers(1, 1 << 14))
+def test_a_product_is_never_faster_than_peak_and_never_faster_for_more_rows(m: int, n: int, k: int) -> None:
+    speed = rates(H100.device, newest_generation(H100.device)[0])
+    time = product_ns(Product("p", m, n, k), speed, "bf16")
+    assert time * 1e-9 * speed.flops_per_s >= 2.0 * m * n * k
+    assert product_ns(Product("p", m + 256, n, k), speed, "bf16") >= time
+
+
+def test_every_generation_is_a_dozen_named_numbers_of_a_known_device() -> None:
+    for name in known_generations():
+        generation = load_generation(name)
+        assert load_device(generation.device).fp16_flops_per_s
+        assert len(generation.facts) <= 12
+        assert generation.calibrated_on
+        assert generation.split
+        assert all(fact.source for fact in generation.facts.values())
+
+
+def test_an_unknown_generation_and_a_cluster_that_is_too_small_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match="no generation 'h100'"):
+        load_generation("h100")
+    bounded = replace(H100, levels=(H100.levels[0], replace(H100.levels[1], gpus=64)))
+    with pytest.raises(InputError, match="joins at most 64"):
+        predict_step(DENSE, replace(PLAIN, dp=64, global_batch=64), bounded)
+
+
+def test_a_device_without_numbers_of_its_own_borrows_and_says_so() -> None:
+    generation, assumed = newest_generation(load_device("H200"))
+    assert generation.device == "H100-SXM5-80GB"
+    assert "stand in" in assumed[0]

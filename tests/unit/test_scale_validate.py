@@ -1,0 +1,144 @@
+"""Published training steps beside predicted ones: the contract for scripts, bad rows, the errors that are claimed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from tests.recordings import VALIDATION
+
+from makeway import validate
+from makeway.cli.main import main
+from makeway.decide.scale.validate import SWEEP_TOP, ScaleRow, ScaleValidation, validate_rows, validate_scale
+from makeway.values.errors import InputError
+
+TABLES = VALIDATION / "scale"
+GOOD = {
+    "id": "mine-1", "source": "a run of mine", "device": "H100-SXM5-80GB", "gpus": "64", "nodes_gpus": "8",
+    "net_gbps_per_gpu": "400", "model": "Llama", "layers": "32", "hidden": "4096", "ffn": "14336", "heads": "32",
+    "kv_heads": "8", "vocab": "128256", "seq": "8192", "tp": "2", "pp": "2", "vp": "1", "cp": "1", "dp": "16",
+    "sp": "yes", "mbs": "1", "gbs": "128", "recompute": "none", "precision": "bf16", "schedule": "1f1b",
+    "metric": "iteration_s", "value": "4",
+}  # fmt: skip
+
+
+def row_of(**changes: str) -> ScaleRow:
+    return validate_rows([("mine", [GOOD | changes])]).rows[0]
+
+
+def test_a_row_of_a_known_device_is_predicted_with_what_it_assumes() -> None:
+    row = row_of()
+    assert row.covered
+    assert row.status == "test"
+    assert row.predicted is not None
+    assert row.published is not None
+    assert 0.3 < row.predicted / row.published < 3
+    assert any("software as fast as" in sentence for sentence in row.assumed)
+
+
+def test_the_same_step_has_one_prediction_in_every_metric() -> None:
+    seconds = row_of().predicted
+    assert seconds is not None
+    assert row_of(metric="iteration_ms").predicted == pytest.approx(1000 * seconds)
+    assert row_of(metric="tokens_per_s_per_gpu").predicted == pytest.approx(128 * 8192 / 64 / seconds)
+    assert row_of(metric="samples_per_gpu_per_s").predicted == pytest.approx(128 / 64 / seconds)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"device": "TPU-v5p"}, "no facts for device 'TPU-v5p'"),
+        ({"device": "MI300X"}, "no calibrated numbers"),
+        ({"layers": ""}, "layers is not given"),
+        ({"layers": "many"}, "is not a number"),
+        ({"layers": "1e999"}, "is not a number"),
+        ({"layers": "nan"}, "is not a number"),
+        ({"layers": "99999999999"}, "at most"),
+        ({"pp": "1000000", "gpus": "64000000"}, "at most"),
+        ({"tp": "3"}, "do not divide"),
+        ({"heads": "31", "kv_heads": "31", "hidden": "3968"}, "do not divide by tp"),
+        ({"gbs": "100"}, "does not divide"),
+        ({"precision": "NVFP4"}, "4-bit"),
+        ({"precision": "int3"}, "not modelled"),
+        ({"schedule": "chimera"}, "schedule 'chimera'"),
+        ({"recompute": "some of it"}, "not modelled"),
+        ({"metric": "happiness"}, "not the time of a step"),
+        ({"value": "-1"}, "not above 0"),
+        ({"value": ""}, "not a number"),
+        ({"net_gbps_per_gpu": "fast"}, "is not a number"),
+        ({"net_gbps_per_gpu": "-3"}, "not above 0"),
+        ({"model": "Llama LoRA"}, "adapters"),
+    ],
+)
+def test_what_is_not_known_is_not_covered_and_says_why(changes: dict[str, str], reason: str) -> None:
+    row = row_of(**changes)
+    assert not row.covered
+    assert row.predicted is None
+    assert reason in row.reason
+
+
+def test_scripts_read_rows_and_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "mine.csv"
+    text = io.StringIO()
+    writer = csv.DictWriter(text, GOOD)
+    writer.writeheader()
+    writer.writerows([GOOD, GOOD | {"id": "mine-2", "device": "\x1b[31mGPU"}])
+    table.write_text(text.getvalue())
+    assert main(["validate", "--data", str(table), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    good, bad = document["rows"]
+    assert {"id", "metric", "published", "predicted", "covered", "reason", "assumed"} <= set(good)
+    assert (good["id"], good["metric"], good["published"], good["covered"]) == ("mine-1", "iteration_s", 4.0, True)
+    assert bad["covered"] is False
+    assert bad["predicted"] is None
+    assert bad["reason"]
+    assert document["summary"][0]["rows"] == 1
+    assert main(["validate", "scale", "--data", str(tmp_path)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_scale_is_asked_for_alone() -> None:
+    with pytest.raises(InputError, match="scale alone"):
+        validate(["scale", "dma"])
+
+
+@pytest.fixture(scope="module")
+def published() -> ScaleValidation:
+    return validate_scale()
+
+
+def test_dense_steps_that_nothing_was_fitted_to_are_as_close_as_the_docs_say(published: ScaleValidation) -> None:
+    test = next(item for item in published.summary if item.name == "dense NVIDIA rows, test")
+    assert test.rows >= 150
+    assert test.mean_error <= 0.10
+    assert test.close >= 0.80
+
+
+def test_rows_of_one_layout_calibrate_or_test_together(published: ScaleValidation) -> None:
+    statuses: dict[tuple[str, ...], set[str]] = {}
+    for row in published.rows:
+        if row.covered and row.table == "simumax_b200_node":
+            statuses.setdefault((row.generation, row.case), set()).add(row.status)
+    assert all(len(kinds) == 1 for kinds in statuses.values())
+    assert {kind for kinds in statuses.values() for kind in kinds} == {"calibration", "test"}
+
+
+def test_every_row_that_is_not_covered_says_why(published: ScaleValidation) -> None:
+    assert all(row.reason for row in published.rows if not row.covered)
+    assert all(row.predicted for row in published.rows if row.covered)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not TABLES.is_dir(), reason=f"no tables of published steps in {TABLES}")
+def test_all_tables_with_those_that_stay_outside_the_package() -> None:
+    every = validate_scale(TABLES)
+    test = next(item for item in every.summary if item.name == "dense NVIDIA rows, test")
+    assert test.mean_error <= 0.10
+    assert test.close >= 0.80
+    sweeps = {item.name: item for item in every.sweeps}
+    wanted = next(item for name, item in sweeps.items() if "39.1B" in name and "512 GPUs" in name)
+    assert wanted.layouts == 47
+    assert wanted.rank <= SWEEP_TOP
