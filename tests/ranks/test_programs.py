@@ -9,7 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.hosts import calibration
 from tests.ranks.test_run_ddp import ENDED_WITHIN_S, TORCHRUN, run
+
+from makeway.read.plan_file import load_plan
 
 pytestmark = pytest.mark.timeout(6 * ENDED_WITHIN_S)
 JOBS = Path(__file__).parents[2] / "examples" / "jobs"
@@ -37,16 +40,26 @@ def command(name: str, steps: int) -> tuple[str, ...]:
     return (*TORCHRUN, str(JOBS / f"{name}.py"), "--steps", str(steps), *small)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+QUICK = ("hf_trainer", "fsdp2_transformer")  # the others differ in the framework around the same steps
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.long) for n in PROGRAMS])
 def test_a_program_is_recorded_and_a_plan_is_made_for_it(name: str, tmp_path: Path) -> None:
     few = ("--steps", "1", "--warm-up", "1")
     recorded, plan = tmp_path / "recorded", tmp_path / "plan.toml"
     code, out, said = run(*MAKEWAY, "record", *few, "--out", str(recorded), "--", *command(name, 6), **QUIET)
     assert code == 0, said
     assert len(weights(out)) == 2
-    code, out, said = run(*MAKEWAY, "plan", str(recorded), "--for", "run", "--out", str(plan), "--json")
+    host = tmp_path / "host.toml"
+    host.write_text(calibration().text)
+    code, out, said = run(
+        *MAKEWAY, "plan", str(recorded), "--device", str(host), "--for", "run", "--out", str(plan), "--json"
+    )
     assert code == 0, said
-    assert [item["control"] for item in json.loads(out)["controls"]] == ["copy-engine", "priority"]
+    document = json.loads(out)
+    assert document["t_plan_ms"] <= document["t_naive_ms"]
+    assert {item["control"] for item in document["controls"]} <= {"copy-engine"}
+    assert len(load_plan(plan).controls) == len(document["controls"])
 
 
 @pytest.mark.long
@@ -56,13 +69,16 @@ def test_a_program_goes_through_the_whole_chain(name: str, tmp_path: Path) -> No
     code, out, said = run(*command(name, steps), **QUIET)
     assert code == 0, said
     plain = weights(out)
-    recorded, plan = str(tmp_path / "recorded"), str(tmp_path / "plan.toml")
+    recorded, plan, host = str(tmp_path / "recorded"), str(tmp_path / "plan.toml"), tmp_path / "host.toml"
+    host.write_text(calibration().text)
     code, out, said = run(*MAKEWAY, "record", "--out", recorded, "--", *command(name, steps), **QUIET)
     assert (code, weights(out)) == (0, plain), said
     code, out, said = run(*MAKEWAY, "analyze", recorded, "--json")
     assert code == 0, said
     assert len(json.loads(out)["ranks"]) == 2
-    code, _, said = run(*MAKEWAY, "plan", recorded, "--for", "run", "--out", plan)
+    code, _, said = run(
+        *MAKEWAY, "plan", recorded, "--device", str(host), "--control", "copy-engine", "--for", "run", "--out", plan
+    )
     assert code == 0, said
     for kind in (("--plan", plan, "--compare", "--compare-steps", "200"), ("--tune", "--tune-share", "0.4")):
         document = tmp_path / f"{kind[0]}.json"

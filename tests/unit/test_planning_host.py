@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.hosts import host
 
 from makeway.act.measure.calibrate import Calibration
 from makeway.decide.planning.host import HostPrediction, HostStep, carrier_rates, predict_host_step
@@ -16,32 +16,14 @@ from makeway.decide.planning.recorded import plan_recorded
 from makeway.values.collective import Collective
 from makeway.values.control import CopyEngine, parse_control
 from makeway.values.device import (
-    HOST_CARRIERS,
-    HOST_KINDS,
     HOST_OUTPUT_KEY,
     Device,
-    host_fact_key,
     load_device,
     parse_device,
 )
 from makeway.values.errors import InputError, UnsupportedError
 from makeway.values.plan import Plan
 from makeway.values.support import CONTROL_NAMES, support_table
-
-ROUND = {"latency_ns": 1e5, "ns_per_byte": 1.0, "cpu_ns_per_byte": 0.5}
-
-
-def host(**changes: float) -> Any:
-    facts = {
-        host_fact_key(carrier, kind, quantity): value * (0.25 if carrier == "direct" else 1.0)
-        for carrier in HOST_CARRIERS
-        for kind in HOST_KINDS
-        for quantity, value in ROUND.items()
-    }
-    calibration = Calibration(
-        facts={"fp32_flops_per_s": 100e9, **facts, **changes}, cores=2, rounds=7, machine="a made-up host"
-    )
-    return calibration.device
 
 
 def step(gflop: float, size: int, *, link: float | None = None) -> HostPrediction:
