@@ -12,8 +12,9 @@ import pytest
 from hypothesis import settings
 from tests.sharing import once_per_run
 
-settings.register_profile("makeway", deadline=None, max_examples=200, print_blob=True)
-settings.load_profile("makeway")
+settings.register_profile("makeway", deadline=None, max_examples=80, print_blob=True)
+settings.register_profile("long", deadline=None, max_examples=400, print_blob=True)  # HYPOTHESIS_PROFILE=long
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "makeway"))
 
 SEED_VARIABLE = "MAKEWAY_TEST_SEED"  # set it to repeat the random draws of a run
 

@@ -66,6 +66,7 @@ def check_applied(document: Path, ranks: list[int]) -> None:
         assert [(one["rank"], one["status"]) for one in control["receipts"]] == [(rank, "applied") for rank in ranks]
 
 
+@pytest.mark.long
 @needs_mpi
 def test_around_mpirun_every_rank_is_reported_and_the_code_is_mpiruns(tmp_path: Path) -> None:
     document = tmp_path / "ran.json"
@@ -88,6 +89,7 @@ def test_inside_a_launcher_every_rank_reports_its_own(launcher: Launcher, tmp_pa
     assert "makeway run (rank 1): exit code 3; 2 of 2 controls applied" in said
 
 
+@pytest.mark.long
 def test_around_srun_in_a_batch_script_all_ranks_are_one_run(slurm: dict[str, str], tmp_path: Path) -> None:
     """A batch script has a SLURM_PROCID, and is no rank for all that."""
     inner = shlex.join((*MAKEWAY, "--out", "ran.json", "--", *SRUN, *TRAIN, "--last-rank-ends", "3"))
@@ -139,6 +141,7 @@ def test_the_end_of_a_rank_gives_the_launchers_own_code(launcher: Launcher, ends
     assert ran((*launch, *MAKEWAY, "--", *program), own)[0] == plain
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_signal_ends_launcher_and_ranks_as_without_makeway(launcher: Launcher, number: signal.Signals) -> None:
     launch, own = launcher

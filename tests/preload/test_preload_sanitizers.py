@@ -21,7 +21,10 @@ OPTIONS = {
 }
 
 
-@pytest.fixture(scope="module", params=sorted(SANITIZERS))
+EVERY = ["address", pytest.param("thread", marks=pytest.mark.long)]
+
+
+@pytest.fixture(scope="module", params=EVERY)
 def watched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Setting:
     """Client and shim in one program, so that no sanitizer need be preloaded into anything."""
     home, flags = tmp_path_factory.mktemp("watched"), SANITIZERS[request.param]
@@ -100,7 +103,7 @@ def test_threads_that_meet_refusals_are_clean_and_counted(watched: Setting, way:
 ATTACK = HERE.parent / "attack" / "shim"
 
 
-@pytest.fixture(scope="module", params=sorted(SANITIZERS))
+@pytest.fixture(scope="module", params=EVERY)
 def attacking(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Setting:
     """The program that is hard on the shim, with the shim in it."""
     home, flags = tmp_path_factory.mktemp("attacking"), SANITIZERS[request.param]
@@ -155,7 +158,7 @@ def test_a_storm_of_forks_is_clean(attacking: Setting) -> None:
     assert len(ran.receipts) == 1 + 2 * 4
 
 
-@pytest.mark.parametrize("sanitizer", sorted(SANITIZERS))
+@pytest.mark.parametrize("sanitizer", EVERY)
 def test_hip_launches_and_refusals_are_clean(sanitizer: str, tmp_path: Path) -> None:
     shared = ("-fPIC", "-shared", "-Wl,-soname,libamdhip64.so", "-Wl,-Bsymbolic-functions")
     compile_program(tmp_path / "libamdhip64.so", *shared, str(HERE / "hip_driver.c"))

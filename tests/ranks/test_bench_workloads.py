@@ -39,9 +39,9 @@ def bench(*arguments: str) -> dict[str, Any]:
         ),
         pytest.param(
             ("gemm-a2a", "--size", "256KiB", "--scale", "0.5", "--control", "chunks=4", "--control", "copy-engine"),
-            ("gemm-rs", "--size", "256KiB", "--scale", "0.5", "--control", "chunks=4", "--control", "copy-engine"),
             marks=pytest.mark.long,  # all-to-all: also in ep and mb-a2a
         ),
+        ("gemm-rs", "--size", "256KiB", "--scale", "0.5", "--control", "chunks=4", "--control", "copy-engine"),
         ("tp", "--scale", "0.25", "--steps", "2", "--control", "chunks=2", "--control", "priority"),
         pytest.param(  # all-to-all: also in mb-a2a
             ("ep", "--scale", "0.25", "--steps", "2", "--control", "chunks=2", "--control", "copy-engine"),

@@ -40,7 +40,7 @@ def command(name: str, steps: int) -> tuple[str, ...]:
     return (*TORCHRUN, str(JOBS / f"{name}.py"), "--steps", str(steps), *small)
 
 
-QUICK = ("hf_trainer", "fsdp2_transformer")  # the others differ in the framework around the same steps
+QUICK = ("hf_trainer",)  # the others differ in the framework around the same steps
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.long) for n in PROGRAMS])
@@ -91,6 +91,7 @@ def test_a_program_goes_through_the_whole_chain(name: str, tmp_path: Path) -> No
         assert answer["steps"] > 90
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind",
     [

@@ -87,6 +87,7 @@ def test_whole_runs_alternate_for_controls_that_are_read_at_the_start(tmp_path: 
 # --- record ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_every_rank_is_recorded_and_the_files_can_be_analyzed(plain: list[str], tmp_path: Path) -> None:
     where = tmp_path / "recording"
     code, out, said = run(*RECORD, "--out", str(where), "--", *TORCHRUN, PROGRAM, "--steps", "18")

@@ -136,6 +136,7 @@ def test_a_rank_that_fails_under_torchrun_gives_torchruns_code() -> None:
     assert any(line.split()[:3] == ["copy-engine", "applied", "0-1"] for line in said.splitlines())
 
 
+@pytest.mark.long
 def test_ctrl_c_in_the_middle_ends_all_ranks(started: list[Started]) -> None:
     job = Started(*MAKEWAY, "--", *TORCHRUN, PROGRAM, "--steps", "0")
     started.append(job)

@@ -62,6 +62,7 @@ def blocks(kept: Path) -> int:
     return max(len(log["blocks"]) for log in logs)
 
 
+@pytest.mark.long
 def test_a_restart_after_an_exception_compares_again(tmp_path: Path) -> None:
     code, out, said, compared = tried("compare", faulty("exception", restarts=1), tmp_path)
     assert code == 0, said

@@ -14,7 +14,7 @@ from tests.processes import free_port
 STEPS = 20
 TOLERANCE = 1e-4  # relative; of compressed gradients, whose rounding depends on how they are cut
 RAN_WITHIN_S = 240
-pytestmark = pytest.mark.timeout(RAN_WITHIN_S + 60)
+pytestmark = [pytest.mark.timeout(RAN_WITHIN_S + 60), pytest.mark.long]
 CHECKS = Path(__file__).with_name("training_checks.py")
 
 

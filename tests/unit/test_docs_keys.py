@@ -33,7 +33,7 @@ DOCUMENTS = [
     f"plan gemm-ar {H100}",
     f"plan --compare examples/cpu-plan.toml examples/cpu-plan.toml fsdp-llama-7b {H100}",
     "export examples/cpu-plan.toml --to env",
-    f"plan {RECORDING}",
+    pytest.param(f"plan {RECORDING}", marks=pytest.mark.long),
     f"analyze {RECORDING} --jobs 1",
     f"analyze {RECORDING} --no-what-if --fail-if exposed>1% --jobs 1",
     "compare examples/recordings/ddp-gloo-2ranks examples/recordings/ddp-gloo-2ranks-controlled --jobs 1",
@@ -54,7 +54,7 @@ DOCUMENTS = [
     "doctor",
     "calibrate certificate.json",
     "validate --only dma",
-    "demo --quick",
+    pytest.param("demo --quick", marks=pytest.mark.long),
 ]
 # Where the keys of an object are names of things, not of the schema.
 MAPS = {

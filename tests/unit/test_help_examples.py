@@ -11,8 +11,9 @@ import pytest
 
 from makeway.cli.main import COMMANDS, main
 
-_OWN = re.compile(
-    r"\.toml|\.json|\.sqlite|\.so|\.cubin|\.hsaco|\.fatbin|\.env|\.summary|traces/|torchrun|doctor --calibrate"
+_OWN = re.compile(  # files and programs of the reader
+    r"\.toml|\.json|\.sqlite|\.so|\.cubin|\.hsaco|\.fatbin|\.env|\.summary|traces/|recording/"
+    r"|torchrun|doctor --calibrate"
 )
 _SLOW = ("bench", "demo", "validate")  # real ranks, and minutes: their own tests run them
 
@@ -23,7 +24,7 @@ def examples() -> list[str]:
         text = re.sub(r"\\\n\s+", "", import_module(f"makeway.cli.{command}").EXAMPLES)
         for line in re.findall(rf"^  (makeway {command}\b.*)$", text, re.M):
             words = re.split(r"  +", line)[0]  # what follows wide space explains
-            if not _OWN.search(words) and command not in _SLOW:
+            if not _OWN.search(words) and command not in _SLOW and "--sweep" not in words:
                 found.append(words)
     return found
 

@@ -27,8 +27,8 @@ from makeway.values.workload import Workload
 
 CASES = (
     ("gemm-ar", "H100-SXM5-80GB"),
-    ("tp-llama-70b", "MI300X"),
-    ("ddp-llama-7b", "A100-SXM4-80GB"),
+    pytest.param("tp-llama-70b", "MI300X", marks=pytest.mark.long),
+    pytest.param("ddp-llama-7b", "A100-SXM4-80GB", marks=pytest.mark.long),
     ("conccl-20", "MI250X"),
 )
 PRIORITY = (CommPriority(),)

@@ -56,7 +56,7 @@ def test_every_kind_of_control_has_its_place() -> None:
 @pytest.mark.parametrize("device", [A100, H100, MI250X], ids=lambda device: device.name)
 @pytest.mark.parametrize("preset", ["gemm-ar", "conccl-01", "tp-llama-70b"])
 def test_every_kind_is_offered_or_turned_down_with_a_reason(device, preset) -> None:  # type: ignore[no-untyped-def]
-    offered = candidates(load_preset(preset, device), device)
+    offered = candidates(load_preset(preset, device), device, allow_lossy=True)
     kinds = {type(axis[0][0]) for axis in offered.axes} | {type(item.control) for item in offered.rejected}
     assert kinds == set(get_args(Control))
     assert all(item.reason for item in offered.rejected)

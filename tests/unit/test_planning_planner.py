@@ -128,13 +128,23 @@ def test_a_plan_is_not_slower_than_nothing_under_any_policy_and_says_the_times()
 # --- laws --------------------------------------------------------------------------------------
 
 PRESETS = [
-    *(
-        (device, preset, PresetOptions())
-        for device in (A40, A100, H100, MI250X, MI300X)
-        for preset in ("gemm-ar", "conccl-01")
-    ),
+    (A40, "gemm-ar", PresetOptions()),
+    (H100, "conccl-01", PresetOptions()),
+    (MI250X, "gemm-ar", PresetOptions()),
     (A100, "cb-ar", PresetOptions(grid=(16, 16), iterations=3)),
-    (MI300X, "tp-llama-70b", PresetOptions()),
+    *(
+        pytest.param(device, preset, PresetOptions(), marks=pytest.mark.long)
+        for device, preset in (
+            (A40, "conccl-01"),
+            (A100, "gemm-ar"),
+            (A100, "conccl-01"),
+            (H100, "gemm-ar"),
+            (MI250X, "conccl-01"),
+            (MI300X, "gemm-ar"),
+            (MI300X, "conccl-01"),
+            (MI300X, "tp-llama-70b"),
+        )
+    ),
     pytest.param(H100, "fsdp-llama-7b", PresetOptions(), marks=pytest.mark.long),
     pytest.param(A100, "ep-moe", PresetOptions(), marks=pytest.mark.long),
 ]
@@ -183,7 +193,14 @@ def changed_by_effort(device: Device, preset: str) -> bool:
     )
 
 
-@pytest.mark.parametrize(("device", "preset"), [(A100, "gemm-ar"), (H100, "conccl-04"), (MI300X, "conccl-25")])
+@pytest.mark.parametrize(
+    ("device", "preset"),
+    [
+        (A100, "gemm-ar"),
+        pytest.param(H100, "conccl-04", marks=pytest.mark.long),
+        pytest.param(MI300X, "conccl-25", marks=pytest.mark.long),
+    ],
+)
 def test_ten_times_the_effort_changes_nothing(device: Device, preset: str) -> None:
     assert not changed_by_effort(device, preset)
 
@@ -330,17 +347,22 @@ def test_a_workload_of_hundreds_of_operations_is_searched_less_widely() -> None:
 
 CELLS = [
     ("A40", "Triton GEMM", "ring 544"),
-    ("A100-SXM4-80GB", "GEMM 128x128", "ring 544"),
-    ("A100-SXM4-80GB", "Triton GEMM, persistent", "ring 288"),
     ("H100-SXM5-80GB", "Hopper GEMM", "ring 544"),
-    ("H100-SXM5-80GB", "elementwise 1024", "ring 288, cluster 1"),
-    ("MI250X", "small-tile GEMM", "RCCL 256"),
     ("MI300X", "attention", "RCCL 256"),
+    *(
+        pytest.param(cell, marks=pytest.mark.long)
+        for cell in (
+            ("A100-SXM4-80GB", "GEMM 128x128", "ring 544"),
+            ("A100-SXM4-80GB", "Triton GEMM, persistent", "ring 288"),
+            ("H100-SXM5-80GB", "elementwise 1024", "ring 288, cluster 1"),
+            ("MI250X", "small-tile GEMM", "RCCL 256"),
+        )
+    ),
 ]
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=", ".join)
-@pytest.mark.parametrize("copies", [True, False])
+@pytest.mark.parametrize("copies", [pytest.param(True, marks=pytest.mark.long), False])
 def test_the_plan_uses_what_the_control_map_says_helps_or_saves_as_much(
     cell: tuple[str, str, str], copies: bool
 ) -> None:

@@ -130,7 +130,7 @@ def test_the_search_finds_the_best_of_all_within_a_percent() -> None:
     assert sum(gap <= 0.01 for gap in gaps) >= 0.95 * len(gaps)
 
 
-@pytest.mark.parametrize("cells", [slice(0, 7, 6), pytest.param(slice(None), marks=pytest.mark.long)], ids=repr)
+@pytest.mark.parametrize("cells", [slice(0, 1), pytest.param(slice(None), marks=pytest.mark.long)], ids=repr)
 def test_a_wider_search_finds_the_same(cells: slice) -> None:
     changes = []
     for case in sample()[cells]:

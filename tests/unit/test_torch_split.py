@@ -78,7 +78,7 @@ class Rank:
         future.set_result([output])
         return SimpleNamespace(get_future=lambda: future)
 
-    def all_gather_object(self, answers: list[Any], mine: Any, *, group: Any) -> None:
+    def all_gather(self, answers: list[Any], mine: Any, *, group: Any) -> None:
         answers[:] = self._exchange(mine)
 
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket, _register_comm_hook
@@ -23,6 +24,8 @@ from makeway.values.receipt import Receipt
 
 SEVERAL_HOSTS = "the ranks are on several hosts, and NCCL copies only within one NVLink domain"
 HOOKED = "the module has a hook for gradients or no reducer for one, and stays as it is"
+_MOST_TEXT = 300  # characters of a host's name or a reason, at most 6 bytes each in JSON
+_MESSAGE_BYTES = 4096
 _PROBE = 1_024  # numbers per rank in the window that shows whether windows work
 
 
@@ -133,12 +136,20 @@ def agreed_refusal(own: str | None, group: Any, *, probe: Callable[[], None], on
     return _first(_from_all((socket.gethostname(), failed), group, on))
 
 
-def _from_all(mine: tuple[str, str | None], group: Any, on: Any) -> list[Any]:
-    answers: list[Any] = [None] * on.get_world_size(group)
-    on.all_gather_object(answers, mine, group=group)
-    return answers
+def _from_all(mine: tuple[str, str | None], group: Any, on: Any) -> list[tuple[str, str | None]]:
+    """What every rank says, as bytes: torch's gathering of objects would unpickle what peers send."""
+    host, reason = mine
+    message = msgspec.json.encode((host[:_MOST_TEXT], reason and reason[:_MOST_TEXT]))
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    sent = torch.zeros(_MESSAGE_BYTES, dtype=torch.uint8)
+    sent[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+    sent = sent.to(device)
+    answers = [torch.zeros_like(sent) for _ in range(on.get_world_size(group))]
+    on.all_gather(answers, sent, group=group)
+    texts = [bytes(answer.tolist()).rstrip(b"\0") for answer in answers]
+    return [msgspec.json.decode(text, type=tuple[str, str | None]) for text in texts]
 
 
-def _first(answers: list[Any]) -> str | None:
+def _first(answers: list[tuple[str, str | None]]) -> str | None:
     reason: str | None = next((reason for _, reason in answers if reason is not None), None)
     return reason or (SEVERAL_HOSTS if len({host for host, _ in answers}) > 1 else None)
