@@ -153,7 +153,7 @@ def expected_rows(analysis: Analysis) -> Counter[tuple[str, str, int, int, int]]
     )
 
 
-@pytest.mark.parametrize("made", [pytest.param(recorded, marks=needs_recordings), simulated])
+@pytest.mark.parametrize("made", [pytest.param(recorded, marks=[needs_recordings, pytest.mark.long]), simulated])
 def test_perfetto_shows_every_row_with_every_slice_to_the_nanosecond(
     browser: Browser, tmp_path: Path, made: Callable[[], Analysis]
 ) -> None:

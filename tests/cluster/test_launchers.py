@@ -77,6 +77,9 @@ def test_around_mpirun_every_rank_is_reported_and_the_code_is_mpiruns(tmp_path: 
     check_applied(document, [0, 1])
 
 
+@pytest.mark.parametrize(
+    "launcher", [pytest.param("mpirun", marks=[needs_mpi, pytest.mark.long]), "srun"], indirect=True
+)
 def test_inside_a_launcher_every_rank_reports_its_own(launcher: Launcher, tmp_path: Path) -> None:
     launch, own = launcher
     command = on_each_rank(*MAKEWAY, "--out", "%.json", "--", *TRAIN, "--last-rank-ends", "3")

@@ -28,6 +28,7 @@ def ask(argument: str = "", **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
+@pytest.mark.long
 def test_many_processes_at_once_get_one_library(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CALL.format(f"Path({str(tmp_path)!r})")]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]

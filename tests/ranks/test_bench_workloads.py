@@ -41,8 +41,14 @@ def bench(*arguments: str) -> dict[str, Any]:
             ("gemm-a2a", "--size", "256KiB", "--scale", "0.5", "--control", "chunks=4", "--control", "copy-engine"),
             marks=pytest.mark.long,  # all-to-all: also in ep and mb-a2a
         ),
-        ("gemm-rs", "--size", "256KiB", "--scale", "0.5", "--control", "chunks=4", "--control", "copy-engine"),
-        ("tp", "--scale", "0.25", "--steps", "2", "--control", "chunks=2", "--control", "priority"),
+        pytest.param(
+            ("gemm-rs", "--size", "256KiB", "--scale", "0.5", "--control", "chunks=4", "--control", "copy-engine"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ("tp", "--scale", "0.25", "--steps", "2", "--control", "chunks=2", "--control", "priority"),
+            marks=pytest.mark.long,
+        ),
         pytest.param(  # all-to-all: also in mb-a2a
             ("ep", "--scale", "0.25", "--steps", "2", "--control", "chunks=2", "--control", "copy-engine"),
             marks=pytest.mark.long,
@@ -57,7 +63,7 @@ def bench(*arguments: str) -> dict[str, Any]:
         pytest.param(  # test_training_loss.py trains with it
             ("ddp", "--scale", "0.25", "--compress", "powersgd", "--steps", "4"), marks=pytest.mark.long
         ),
-        ("fsdp2", "--scale", "0.25", "--control", "copy-engine"),
+        pytest.param(("fsdp2", "--scale", "0.25", "--control", "copy-engine"), marks=pytest.mark.long),
     ],
     ids=" ".join,
 )

@@ -118,6 +118,7 @@ def test_makeway_on_each_rank_reports_its_own(plain: list[str]) -> None:
         assert any(line.split()[:3] == ["copy-engine", "applied", str(rank)] for line in said.splitlines())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ends", "expected"), [pytest.param("3", 3, marks=pytest.mark.long), ("SIGKILL", -9)])
 def test_the_end_of_a_rank_is_passed_on(ends: str, expected: int) -> None:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

@@ -39,7 +39,10 @@ CASES = [
         for device in CUDA
         for client in list(CLIENTS)[:4]
     ),
-    *(("MI250X", client) for client in list(CLIENTS)[4:]),
+    *(
+        pytest.param("MI250X", client, marks=pytest.mark.long if "triton" in client else ())
+        for client in list(CLIENTS)[4:]
+    ),
 ]
 LAUNCHES = 3
 RAN_WITHIN_S = 240

@@ -138,6 +138,7 @@ def test_the_parts_of_a_result_cover_it_once_and_none_is_empty(made: Blocks, m: 
     assert down <= -(-m // made.tile[0])
 
 
+@pytest.mark.long
 @given(blocks, st.sampled_from((1, 2, 4)))
 def test_a_gemm_in_blocks_gives_the_same_bits_whole_or_in_pieces(made: Blocks, pieces: int) -> None:
     shape = PairShape(m=48, n=40, k=24, kind="all-reduce", size_bytes=48 * 40 * 4, carries_result=True)

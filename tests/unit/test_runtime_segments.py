@@ -63,6 +63,7 @@ def test_what_a_killed_process_left_is_removed(left: Path) -> None:
     assert list(left.iterdir()) == []
 
 
+@pytest.mark.long
 def test_two_mappings_see_the_same_bytes_after_the_name_is_gone(tmp_path: Path) -> None:
     code = """
 one = Segment.create(8192, Path(sys.argv[1]))
@@ -75,6 +76,7 @@ print(two.view(4096, 8, torch.float32).tolist(), list(Path(sys.argv[1]).iterdir(
     assert run(code, str(tmp_path)) == "[1.5, 2.5] []\n"
 
 
+@pytest.mark.long
 def test_a_wrong_size_or_a_missing_segment_is_one_clear_message(tmp_path: Path) -> None:
     code = """
 one = Segment.create(4096, Path(sys.argv[1]))
@@ -88,6 +90,7 @@ for path, size in ((one.path, 8192), (one.path.with_name("makeway-gone"), 4096))
     assert "UnsupportedError cannot open the shared memory" in second
 
 
+@pytest.mark.long
 def test_a_full_tmpfs_is_one_clear_message_and_leaves_nothing() -> None:
     prefix = ("unshare", "-Urm", "sh", "-c", 'mount -t tmpfs -o size=1m none /dev/shm && exec "$0" "$@"')
     if subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode != 0:
@@ -103,6 +106,7 @@ print(os.listdir("/dev/shm"))
     assert listing == "[]"
 
 
+@pytest.mark.long
 def test_the_start_of_a_process_is_known_while_it_lives() -> None:
     code = """
 assert start_ticks(os.getpid()) == this_process().start_ticks
