@@ -73,7 +73,8 @@ def test_a_restart_after_an_exception_compares_again(tmp_path: Path) -> None:
     assert any("restarted" in note for note in compared["notes"])
 
 
-@pytest.mark.parametrize("trial", ["compare", pytest.param("tune", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("trial", ["compare", "tune"])
 def test_a_program_that_catches_its_fault_finds_its_own_settings_again(trial: str, tmp_path: Path) -> None:
     code, out, said, document = tried(trial, faulty("caught"), tmp_path)
     assert code == document["exit_code"] == 1, said

@@ -311,6 +311,19 @@ def test_one_that_ignores_the_request_is_killed_even_in_a_session_of_its_own() -
     assert comes_to(pid, "Z")
 
 
+def test_a_child_that_was_there_before_is_nobodys_leftover() -> None:
+    code = (
+        "import os, subprocess\n"
+        "from makeway.act.launch.supervise import Patience, supervise\n"
+        "other = subprocess.Popen(['sleep', '60'])\n"
+        "ended = supervise(['true'], os.environ, patience=Patience(settle_s=0.1, grace_s=0.1))\n"
+        "print(ended.leftovers, other.poll())\n"
+        "other.kill()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.stdout == "() None\n", done.stderr
+
+
 def test_one_that_ends_by_itself_is_left_alone() -> None:
     assert leaving("sh", "-c", "sleep 0.05 >&- 2>&- & exit 0", settle_s=LIMIT_S / 2) == ("0", [])
 

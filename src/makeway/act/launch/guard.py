@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from makeway.act.launch.leftovers import Patience, end_leftovers, reaped
+from makeway.act.launch.leftovers import Patience, Spared, end_leftovers, reaped
 from makeway.values.errors import InputError
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
@@ -142,7 +142,7 @@ def _be_guard(makeway: int, pipe: int, start: _Start) -> NoReturn:
     while True:
         signal.sigwaitinfo((signal.SIGCHLD, signal.SIGTERM))
         if os.getppid() != makeway:
-            end_leftovers(_AFTER_KILL)
+            end_leftovers(_AFTER_KILL, spared=Spared())
             os._exit(0)
         for pid, status in reaped():
             if pid == program:

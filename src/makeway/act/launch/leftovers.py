@@ -27,7 +27,20 @@ class Leftover:
     ended_by: str
 
 
-def end_leftovers(patience: Patience, *, spared: int | None = None) -> tuple[Leftover, ...]:
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """Processes that are not the program's: the guard above it, and children that were there before, with theirs."""
+
+    guard: int | None = None
+    earlier: frozenset[int] = frozenset()
+
+
+def children() -> frozenset[int]:
+    """Living descendants of this process."""
+    return frozenset(_descendants(Spared()))
+
+
+def end_leftovers(patience: Patience, *, spared: Spared) -> tuple[Leftover, ...]:
     """Terminate all descendants except `spared`, then kill those that stay. Needs SIGCHLD blocked."""
     if _none_left_within(patience.settle_s, spared):
         return ()
@@ -56,7 +69,7 @@ def reaped() -> list[tuple[int, int]]:
     return statuses
 
 
-def _none_left_within(limit_s: float, spared: int | None) -> bool:
+def _none_left_within(limit_s: float, spared: Spared) -> bool:
     until = time.monotonic() + limit_s
     while True:
         reaped()
@@ -68,7 +81,7 @@ def _none_left_within(limit_s: float, spared: int | None) -> bool:
         signal.sigtimedwait((signal.SIGCHLD,), min(remaining_s, 0.1))
 
 
-def _descendants(spared: int | None) -> dict[int, str]:
+def _descendants(spared: Spared) -> dict[int, str]:
     """Names of all living descendants except `spared`, by process id."""
     parents: dict[int, tuple[int, str]] = {}
     for entry in Path("/proc").iterdir():
@@ -76,12 +89,16 @@ def _descendants(spared: int | None) -> dict[int, str]:
             with suppress(OSError):
                 head, _, tail = (entry / "stat").read_text(errors="replace").rpartition(")")
                 state, parent, *_ = tail.split()
-                if state not in "ZX" or entry.name == str(spared):
+                if state not in "ZX" or entry.name == str(spared.guard):
                     parents[int(entry.name)] = (int(parent), head.partition("(")[2])
     descendants: dict[int, str] = {}
     above = {os.getpid()}
     while above:
-        below = {pid: name for pid, (parent, name) in parents.items() if parent in above and pid not in descendants}
+        below = {
+            pid: name
+            for pid, (parent, name) in parents.items()
+            if parent in above and pid not in descendants and pid not in spared.earlier
+        }
         descendants |= below
         above = set(below)
-    return {pid: name for pid, name in descendants.items() if pid != spared}
+    return {pid: name for pid, name in descendants.items() if pid != spared.guard}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from makeway.act.launch.guard import Guard, adopt_orphans, start_guarded
-from makeway.act.launch.leftovers import Leftover, Patience, end_leftovers
+from makeway.act.launch.leftovers import Leftover, Patience, Spared, children, end_leftovers
 
 # Terminals send these to a whole group. Others go to the child alone.
 _TO_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
@@ -46,6 +46,7 @@ def supervise(
     waited = {*passed, signal.SIGCHLD}
     reaping = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it stayed ignored, the child's status would be lost
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    earlier = children()
     adopt_orphans(True)
     terminal = _Terminal()
     try:
@@ -53,7 +54,7 @@ def supervise(
         try:
             ended = _until_ended(guard, waited, terminal)
             terminal.take_back()
-            leftovers = end_leftovers(patience or Patience(), spared=guard.pid)
+            leftovers = end_leftovers(patience or Patience(), spared=Spared(guard.pid, earlier))
         finally:
             terminal.take_back()
             guard.end()
