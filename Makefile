@@ -10,8 +10,7 @@ VENV := .venv
 unexport PYTHONDONTWRITEBYTECODE  # every command would compile its modules anew
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-# A module's tests on one worker: its fixtures are made once. One worker more than cores: tests of ranks often wait.
-PARALLEL := -n $(shell echo $$(($$(nproc) + 1))) --dist loadscope
+PARALLEL := -n auto --dist loadscope  # a module's tests on one worker: its fixtures are made once
 
 .PHONY: setup demo test test-long check format bench docs walks map planner-map mutate clean
 

@@ -73,6 +73,7 @@ def failures(found: dict[str, str]) -> str:
     return "\n".join(f"{name}: {said}" for name, said in found.items() if said not in ("ok", "passed", "skipped"))
 
 
+@pytest.mark.long
 def test_every_way_of_calling_what_is_replaced_works(tmp_path: Path) -> None:
     place = tmp_path / "place"
     found = outcomes(place, *PLANNED, *TORCHRUN, PROGRAMS / "start_hook.py", place, limit_s=150)

@@ -80,6 +80,7 @@ def test_slurm_jobs_give_the_local_answer_and_survive_a_death(
     assert list(tmp_path.glob(".makeway-slurm-*")) == []
 
 
+@pytest.mark.long
 def test_a_missing_scheduler_is_one_clear_message(tmp_path: Path) -> None:
     command = [*MAKEWAY, "analyze", str(EXAMPLE), "--on", "dask://127.0.0.1:1"]
     done = subprocess.run(

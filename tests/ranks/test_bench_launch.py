@@ -195,6 +195,7 @@ def python_as(rank: int, instead: str) -> tuple[str, ...]:
     return ("sh", "-c", f'[ "$RANK" = {rank} ] && {instead}; exec "$@"', "sh", *RANK_COMMAND)
 
 
+@pytest.mark.long
 def test_a_rank_that_never_starts_is_named() -> None:
     with pytest.raises(RankFailedError, match=r"^rank 1 of 2 did not join the others within 6 s"):
         run_ranks(2, python_as(1, "exec sleep 60"), job=small_job(2), limits=Limits(start_s=6))

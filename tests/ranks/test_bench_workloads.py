@@ -56,7 +56,20 @@ def bench(*arguments: str) -> dict[str, Any]:
         pytest.param(("cb-ar", "--scale", "0.02", "--in-flight", "2"), marks=pytest.mark.long),  # as mb-a2a
         ("mb-a2a", "--scale", "0.01", "--control", "chunks=2", "--control", "partition=1"),
         pytest.param(("conccl-16", "--scale", "0.02", "--control", "copy-engine"), marks=pytest.mark.long),
-        ("ddp", "--scale", "0.25", "--bucket-mb", "0.1", "--control", "copy-engine+chunks=2", "--control", "priority"),
+        pytest.param(
+            (
+                "ddp",
+                "--scale",
+                "0.25",
+                "--bucket-mb",
+                "0.1",
+                "--control",
+                "copy-engine+chunks=2",
+                "--control",
+                "priority",
+            ),
+            marks=pytest.mark.long,
+        ),
         pytest.param(  # test_training_loss.py trains with it
             ("ddp", "--scale", "0.25", "--bucket-mb", "0.1", "--compress", "fp16"), marks=pytest.mark.long
         ),

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.timeout(2 * ENDED_WITHIN_S)
 RUN = (sys.executable, "-m", "makeway", "run", "--json", "--strict", "--plan")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("word", "least", "most"),
     [("compress=topk:0.05", 0.09, 0.11), pytest.param("compress=bf16", 0.49, 0.51, marks=pytest.mark.long)],

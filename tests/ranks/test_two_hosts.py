@@ -128,6 +128,7 @@ def found_by(hosts: tuple[Host, Host], *more: str, own_memory: bool) -> dict[str
     return document
 
 
+@pytest.mark.long
 def test_hosts_that_share_no_memory_are_measured_and_copy_engines_refused(hosts: tuple[Host, Host]) -> None:
     found = found_by(hosts, "--control", "copy-engine", "--control", "chunks=2", own_memory=True)
     (refused,) = [note for note in found["notes"] if "refused" in note]
