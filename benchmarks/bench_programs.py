@@ -60,11 +60,11 @@ def interval(ratios: Sequence[float], draws: int = 2000) -> tuple[float, float]:
     return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
 
 
-def comm_share(name: str, place: Path) -> float:
-    """Communication's part of a recorded step, on the rank where it is exposed most."""
-    ran((*MAKEWAY, "record", "--out", str(place), "--", *job(name, 30)))
-    plan = json.loads(ran((*MAKEWAY, "plan", str(place), "--for", "run", "--json")))
-    return float(plan["comm_ms"] / plan["step_ms"])
+def comm_share(name: str, recorded: Path) -> float:
+    """Communication in the recorded time of the rank that has most of it."""
+    ran((*MAKEWAY, "record", "--out", str(recorded), "--", *job(name, 20)))
+    ranks = json.loads(ran((*MAKEWAY, "analyze", str(recorded), "--json")))["ranks"]
+    return max(float(rank["comm_ms"] / rank["span_ms"]) for rank in ranks)
 
 
 def one(name: str, options: argparse.Namespace) -> None:
