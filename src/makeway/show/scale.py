@@ -1,12 +1,11 @@
-"""Training steps at scale as reports: the ledger, stages, memory, ranked layouts, controls, compression; and curves."""
+"""A training step at scale as a report: the ledger, stages, memory, ranked layouts, controls, compression."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from makeway.decide.scale.compression import MOST_RANKS, Payoff
-from makeway.decide.scale.outcome import ControlTrial, LayoutSearch, ScaleCurve, Scaled
-from makeway.decide.scale.shards import CurveShard
+from makeway.decide.scale.outcome import ControlTrial, LayoutSearch, Scaled
 from makeway.show.blocks import (
     GIBIBYTES,
     Bar,
@@ -14,8 +13,6 @@ from makeway.show.blocks import (
     Block,
     Cell,
     Column,
-    Curve,
-    Curves,
     Facts,
     Headline,
     Lines,
@@ -26,9 +23,9 @@ from makeway.show.blocks import (
     Section,
     Table,
 )
-from makeway.show.numbers import count, number, percent, time_text
+from makeway.show.numbers import number, percent, time_text
 from makeway.show.provenance import provenance
-from makeway.show.scale_data import curve_data, gain_percent, scaled_data, seconds, share_percent
+from makeway.show.scale_data import gain_percent, scaled_data, seconds
 from makeway.show.scale_names import LINE_NAMES
 from makeway.show.tracks import rank_tracks
 from makeway.values.control import Control, control_word
@@ -59,21 +56,8 @@ _PERCENT = "%"
 NUMBERS = "predicted by the model of docs/scale.md, not measured"
 
 
-def report(result: Scaled | ScaleCurve | CurveShard, *, arguments: str = "") -> Report:
-    """One step, a curve over GPUs, or a part of one."""
-    match result:
-        case Scaled():
-            return _step_report(result, arguments)
-        case ScaleCurve():
-            return _curve_report(result, arguments)
-        case CurveShard():
-            return _shard_report(result, arguments)
-
-
-# --- one step ---------------------------------------------------------------------------------------
-
-
-def _step_report(result: Scaled, arguments: str) -> Report:
+def report(result: Scaled, *, arguments: str = "") -> Report:
+    """One step: its ledger, stages, memory, the layouts of a search, controls and compression."""
     step, layout = result.step, result.step.layout
     where = f"{layout.gpus:,} {result.cluster.device.name} ({result.cluster.name})"
     return Report(
@@ -105,10 +89,10 @@ def _step_report(result: Scaled, arguments: str) -> Report:
 
 def _lead(result: Scaled) -> tuple[Paragraph, ...]:
     step = result.step
-    lines = [f"Layout: {_spaced(step.layout)}."]
+    lines = [f"Layout: {spaced(step.layout)}."]
     if step.layout.controls and result.gain is not None:
         taken = f"{percent(100 * abs(result.gain), '.1f')} {'less' if result.gain >= 0 else 'more'} than without"
-        lines.append(f"With {_controls_text(step.layout.controls)}: {taken}.")
+        lines.append(f"With {controls_text(step.layout.controls)}: {taken}.")
     if result.recorded_from is not None:
         lines.append(f"Kernel times come from the recording {result.recorded_from}.")
     return tuple(Paragraph(text=line) for line in lines)
@@ -192,7 +176,7 @@ def _layouts(search: LayoutSearch | None) -> tuple[Section, ...]:
         rows=tuple(
             (
                 number(item.place, 0),
-                Cell(_spaced(item.layout)),
+                Cell(spaced(item.layout)),
                 number(item.step_ns, scale=1e9),
                 number(item.tokens_per_s_per_gpu, 1),
                 number(100 * item.mfu, 1),
@@ -209,7 +193,7 @@ def _layouts(search: LayoutSearch | None) -> tuple[Section, ...]:
         origin="predicted",
         columns=(Column("layouts", "number"), Column("reason", "wide"), Column("nearest", "wide", brief=False)),
         rows=tuple(
-            (number(item.layouts, 0), Cell(item.reason), Cell(_spaced(item.example))) for item in search.turned_down
+            (number(item.layouts, 0), Cell(item.reason), Cell(spaced(item.example))) for item in search.turned_down
         ),
         nothing="No layout was turned down.",
     )
@@ -232,7 +216,7 @@ def controls_section(trials: Sequence[ControlTrial]) -> tuple[Section, ...]:
         ),
         rows=tuple(
             (
-                Cell(_controls_text(trial.controls)),
+                Cell(controls_text(trial.controls)),
                 number(trial.step_ns, scale=1e6),
                 number(gain_percent(trial.gain), 2),
                 Cell(trial.reason),
@@ -243,12 +227,13 @@ def controls_section(trials: Sequence[ControlTrial]) -> tuple[Section, ...]:
     return (Section(name="controls", title="Controls", blocks=(table,)),)
 
 
-def _spaced(layout: Layout) -> str:
+def spaced(layout: Layout) -> str:
     """A layout's word with places to break it; --layout takes it in quotes."""
     return layout_word(layout).replace(",", ", ")
 
 
-def _controls_text(controls: Sequence[Control]) -> str:
+def controls_text(controls: Sequence[Control]) -> str:
+    """Controls as they are written together."""
     return " + ".join(control_word(control) for control in controls) or "none"
 
 
@@ -297,153 +282,10 @@ def _conditions(result: Scaled) -> Section:
             ("fullest GPU", f"{result.memory_bytes / GIB:,.1f} GiB"),
         )
     )
-    blocks: tuple[Block, ...] = (facts, Notes(sentences=tuple(f"assumed: {text}" for text in step.assumed)))
+    blocks: tuple[Block, ...] = (facts, assumptions(step.assumed))
     return Section(name="conditions", title="Conditions", blocks=blocks, detail=True)
 
 
-# --- a curve ----------------------------------------------------------------------------------------
-
-
-def _curve_report(curve: ScaleCurve, arguments: str) -> Report:
-    where = f"{curve.model} on {curve.cluster}"
-    known = [point for point in curve.points if point.tokens_per_s_per_gpu is not None]
-    value = None
-    if known:
-        first, last = known[0], known[-1]
-        value = 100 * (last.tokens_per_s_per_gpu or 0.0) / (first.tokens_per_s_per_gpu or 1.0)
-        sentence = f"{where} keeps {percent(value)} of its tokens/s per GPU from {first.gpus:,} to {last.gpus:,} GPUs"
-    else:
-        sentence = f"{where}: no number of GPUs has a layout that fits"
-    return Report(
-        result="scale-curve",
-        over=f"makeway scale --sweep, {where}",
-        headline=Headline(sentence=sentence, origin="predicted", value=value, unit="%" if known else None),
-        sections=(
-            Section(
-                name="scaling",
-                title="Scaling",
-                blocks=(_throughput(curve), _gains(curve), *_compressed_curve(curve), _points(curve)),
-            ),
-            Section(
-                name="conditions",
-                title="Conditions",
-                blocks=(Notes(sentences=tuple(f"assumed: {text}" for text in curve.assumed)),),
-                detail=True,
-            ),
-            provenance(arguments, numbers=NUMBERS),
-        ),
-        data=curve_data(curve) | ({"kept_percent": value} if known else {"kept_percent": None}),
-        arguments=arguments,
-    )
-
-
-def _throughput(curve: ScaleCurve) -> Curves:
-    """Tokens/s per GPU without and with the best controls."""
-    controlled = tuple(point.controlled_tokens_per_s_per_gpu for point in curve.points)
-    return Curves(
-        name="throughput",
-        caption="Tokens/s per GPU",
-        places=tuple(point.gpus for point in curve.points),
-        place_title="GPUs",
-        value_title="tokens/s per GPU",
-        curves=(
-            Curve("no controls", tuple(point.tokens_per_s_per_gpu for point in curve.points)),
-            Curve("best controls", controlled),
-        ),
-        origin="predicted",
-    )
-
-
-def _gains(curve: ScaleCurve) -> Curves:
-    """What each set of controls gains over GPUs."""
-    sets = dict.fromkeys(trial.controls for point in curve.points for trial in point.trials if trial.controls)
-    gains = [{trial.controls: gain_percent(trial.gain) for trial in point.trials} for point in curve.points]
-    return Curves(
-        name="gains",
-        caption="Gain of each control in % of the step",
-        places=tuple(point.gpus for point in curve.points),
-        place_title="GPUs",
-        value_title="gain %",
-        curves=tuple(Curve(_controls_text(controls), tuple(row.get(controls) for row in gains)) for controls in sets),
-        origin="predicted",
-        digits=2,
-    )
-
-
-def _compressed_curve(curve: ScaleCurve) -> tuple[Curves, ...]:
-    names = dict.fromkeys(item.compression for point in curve.points for item in point.compressed)
-    if not names:
-        return ()
-    rows = [{item.compression: gain_percent(item.gain) for item in point.compressed} for point in curve.points]
-    plain = tuple(gain_percent(point.best.gain) if point.best else None for point in curve.points)
-    return (
-        Curves(
-            name="gains-compressed",
-            caption="Gain of the best controls in % of the step, by compression of gradients",
-            places=tuple(point.gpus for point in curve.points),
-            place_title="GPUs",
-            value_title="gain %",
-            curves=(
-                Curve("no compression", plain),
-                *(Curve(name, tuple(row.get(name) for row in rows)) for name in names),
-            ),
-            origin="predicted",
-            digits=2,
-        ),
-    )
-
-
-def _points(curve: ScaleCurve) -> Table:
-    return Table(
-        name="points",
-        caption="Every number of GPUs, without controls",
-        origin="predicted",
-        columns=(
-            Column("GPUs", "number"),
-            Column("layout", "wide"),
-            Column("step s", "number"),
-            Column("MFU %", "number"),
-            Column("exposed %", "number"),
-            Column("bubble %", "number", brief=False),
-            Column("contention %", "number", brief=False),
-            Column("best controls", brief=False),
-        ),
-        rows=tuple(
-            (
-                number(point.gpus, 0),
-                Cell(point.reason or "" if point.layout is None else _spaced(point.layout)),
-                number(point.step_ns, scale=1e9),
-                number(share_percent(point.mfu), 1),
-                number(share_percent(point.exposed_share), 1),
-                number(share_percent(point.bubble_share), 1),
-                number(share_percent(point.contention_share), 1),
-                Cell(_controls_text(point.best.controls) if point.best else "–"),
-            )
-            for point in curve.points
-        ),
-        brief_rows=64,
-    )
-
-
-# --- a shard of a curve -----------------------------------------------------------------------------
-
-
-def _shard_report(part: CurveShard, arguments: str) -> Report:
-    return Report(
-        result="scale-shard",
-        over="makeway scale --shard",
-        headline=Headline(
-            sentence=f"Shard {part.shard} holds {count(len(part.gpus), 'number')} of GPUs of {part.all_gpus}",
-            origin="predicted",
-        ),
-        sections=(
-            Section(
-                name="next",
-                title="Next",
-                blocks=(Paragraph(text="When all shards are written, `makeway merge FILES` gives the curve."),),
-            ),
-            provenance(arguments, numbers=NUMBERS),
-        ),
-        data={"shard": str(part.shard), "gpus": list(part.gpus), "all_gpus": part.all_gpus},
-        arguments=arguments,
-    )
+def assumptions(assumed: Sequence[str]) -> Notes:
+    """What a prediction assumes."""
+    return Notes(sentences=tuple(f"assumed: {text}" for text in assumed))

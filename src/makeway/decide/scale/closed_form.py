@@ -6,7 +6,6 @@ costs a fraction of a millisecond. What a search prints comes from `predict_step
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import assert_never
@@ -20,7 +19,7 @@ from makeway.decide.scale.replicas import (
     layer_parameters,
     replicated,
 )
-from makeway.decide.scale.stages import Chunk, Part, Pricing, layer_parts, stage_chunks, tuned
+from makeway.decide.scale.stages import Chunk, Pricing, added, layer_parts, layer_shape, phases, stage_chunks, tuned
 from makeway.decide.scale.step import hop_ns
 from makeway.decide.scale.timing import OPTIMIZER_BYTES
 from makeway.values.cluster import Cluster
@@ -39,14 +38,14 @@ class _Pieces:
 def closed_form_ns(model: Model, layout: Layout, cluster: Cluster, generation: Generation) -> float:
     """The time of a step, for comparison with other layouts only."""
     pricing = Pricing(model, layout, tuned(cluster, generation), generation, False)
-    pieces = _pieces(Pricing(model, _divided(layout), pricing.cluster, generation, False))
+    pieces = _pieces(Pricing(model, replace(layer_shape(layout), controls=()), pricing.cluster, generation, False))
     layers = max(layout.layers_of(model))
-    busiest = _added([(pieces.layer, layers), (pieces.ends, 1)])
+    busiest = added([(pieces.layer, layers), (pieces.ends, 1)])
     forward, back, weight = (
         (part.ns * model.layers + end.ns) / layout.pp
-        for part, end in zip(_phases(pieces.layer), _phases(pieces.ends), strict=True)
+        for part, end in zip(phases(pieces.layer), phases(pieces.ends), strict=True)
     )
-    whole = sum(part.ns for part in _phases(busiest)) * layout.micro_batches
+    whole = sum(part.ns for part in phases(busiest)) * layout.micro_batches
     whole += bubble_ns(layout.schedule, layout.pp, layout.chunks, forward, back, weight)
     if layout.pp > 1:
         waits = 0 if layout.overlap_pp else 2 * layout.micro_batches * layout.chunks
@@ -81,24 +80,6 @@ def bubble_ns(schedule: Schedule, stages: int, chunks: int, forward: float, back
             assert_never(schedule)
 
 
-def _divided(layout: Layout) -> Layout:
-    """The layout as far as one layer depends on it: no pipeline, as few replicas as experts need."""
-    return Layout(
-        tp=layout.tp,
-        cp=layout.cp,
-        ep=layout.ep,
-        dp=layout.ep,
-        sp=layout.sp,
-        micro_batch=layout.micro_batch,
-        global_batch=layout.micro_batch * layout.ep,
-        recompute=layout.recompute,
-        precision=layout.precision,
-        overlap_tp=layout.overlap_tp,
-        overlap_ep=layout.overlap_ep,
-        graphs=layout.graphs,
-    )
-
-
 @lru_cache(maxsize=4096)
 def _pieces(pricing: Pricing) -> _Pieces:
     model = pricing.model
@@ -110,24 +91,10 @@ def _pieces(pricing: Pricing) -> _Pieces:
     ]
     chunks = [(Chunk(1, parts.forward, parts.input, parts.weight), layers) for parts, layers in kinds]
     (whole,) = stage_chunks(pricing)[0]
-    ends = _added([(whole, 1), *((chunk, -layers) for chunk, layers in chunks)])
+    ends = added([(whole, 1), *((chunk, -layers) for chunk, layers in chunks)])
     return _Pieces(
-        layer=_added([(chunk, layers / model.layers) for chunk, layers in chunks]), ends=replace(ends, layers=0)
+        layer=added([(chunk, layers / model.layers) for chunk, layers in chunks]), ends=replace(ends, layers=0)
     )
-
-
-def _phases(chunk: Chunk) -> tuple[Part, Part, Part]:
-    return chunk.forward, chunk.input, chunk.weight
-
-
-def _added(chunks: Iterable[tuple[Chunk, float]]) -> Chunk:
-    """Chunks that one stage runs, each so many times."""
-    phases, layers = (Part(), Part(), Part()), 0.0
-    for chunk, times in chunks:
-        layers += chunk.layers * times
-        for total, part in zip(phases, _phases(chunk), strict=True):
-            total.plus(part, times)
-    return Chunk(round(layers), *phases)
 
 
 def _held(model: Model, layout: Layout) -> Held:

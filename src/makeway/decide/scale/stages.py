@@ -58,6 +58,21 @@ class Chunk:
     weight: Part
 
 
+def phases(chunk: Chunk) -> tuple[Part, Part, Part]:
+    """Forward, and the two halves of backward."""
+    return chunk.forward, chunk.input, chunk.weight
+
+
+def added(chunks: Iterable[tuple[Chunk, float]]) -> Chunk:
+    """Chunks that one stage runs, each so many times."""
+    totals, layers = (Part(), Part(), Part()), 0.0
+    for chunk, times in chunks:
+        layers += chunk.layers * times
+        for total, part in zip(totals, phases(chunk), strict=True):
+            total.plus(part, times)
+    return Chunk(round(layers), *totals)
+
+
 @dataclass(frozen=True, slots=True)
 class Pricing:
     """Everything that the time of an operation depends on besides the operation."""
@@ -121,7 +136,7 @@ class LayerParts:
 
 def layer_parts(pricing: Pricing, *, experts: bool) -> LayerParts:
     """The time of one layer by phase and kind, communication across replicas left out."""
-    return _layer_parts(replace(pricing, layout=_shape(pricing.layout)), experts)
+    return _layer_parts(replace(pricing, layout=layer_shape(pricing.layout)), experts)
 
 
 @lru_cache(maxsize=4096)
@@ -148,7 +163,7 @@ def _layer_parts(pricing: Pricing, experts: bool) -> LayerParts:
 
 
 @lru_cache(maxsize=65536)
-def _shape(layout: Layout) -> Layout:
+def layer_shape(layout: Layout) -> Layout:
     """The layout as far as a layer's operations depend on it, so that many layouts share them."""
     return Layout(
         tp=layout.tp,

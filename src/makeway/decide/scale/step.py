@@ -21,7 +21,7 @@ from makeway.decide.scale.replicas import (
     layer_parameters,
     replicated,
 )
-from makeway.decide.scale.stages import Chunk, Part, Pricing, placed_layers, stage_chunks, tuned
+from makeway.decide.scale.stages import Chunk, Part, Pricing, added, placed_layers, stage_chunks, tuned
 from makeway.decide.scale.timing import OPTIMIZER_BYTES
 from makeway.values.cluster import Cluster, Group
 from makeway.values.errors import InputError
@@ -107,7 +107,7 @@ def hop_ns(pricing: Pricing) -> float:
 def _pipelined(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
     """All micro batches through all stages, on the busiest of them: its work, and what it waits for."""
     layout = pricing.layout
-    works = [_whole(chunks) for chunks in stages]
+    works = [added((chunk, 1) for chunk in chunks) for chunks in stages]
     busiest = max(works, key=lambda work: work.forward.ns + work.input.ns + work.weight.ns)
     run = Part()
     for phase in (busiest.forward, busiest.input, busiest.weight):
@@ -142,15 +142,6 @@ def _between_steps(layout: Layout, costs: PipelineCosts) -> float:
     return run.longest_stage_ns if layout.schedule.startswith("zb") else run.makespan_ns
 
 
-def _whole(chunks: Sequence[Chunk]) -> Chunk:
-    forward, back, weight = Part(), Part(), Part()
-    for chunk in chunks:
-        forward.plus(chunk.forward)
-        back.plus(chunk.input)
-        weight.plus(chunk.weight)
-    return Chunk(sum([chunk.layers for chunk in chunks]), forward, back, weight)
-
-
 def _held(pricing: Pricing) -> tuple[Held, ...]:
     """Parameters on one GPU of each stage."""
     model, layout = pricing.model, pricing.layout
@@ -175,10 +166,9 @@ def _held(pricing: Pricing) -> tuple[Held, ...]:
 def _after(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
     """What follows the last micro batch: replicas, the optimizer, and what a step costs whatever its size."""
     layout, part = pricing.layout, Part()
-    most = max(range(layout.pp), key=lambda stage: _held(pricing)[stage].total)
-    held = _held(pricing)[most]
+    stage, held = max(enumerate(_held(pricing)), key=lambda item: item[1].total)
     if layout.sharding not in FULLY_SHARDED:
-        whole = _whole(stages[most])
+        whole = added((chunk, 1) for chunk in stages[stage])
         exchanged: Exchanged = replicated(pricing, held, whole)
         part.add("exposed-dp", exchanged.exposed_ns)
         part.add("contention", exchanged.contention_ns)
