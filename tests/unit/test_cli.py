@@ -142,6 +142,10 @@ def test_wrong_input_gets_one_clear_message_and_exit_2(
         (["--jsn"], "makeway: unknown option '--jsn'"),
         (["inspect"], "makeway inspect: FILE is needed"),
         (["inspect", "x", "--reader", "magic"], "--reader takes one of auto, native, cuobjdump, got 'magic'"),
+        (
+            ["validate", "nope"],
+            "PART takes one of grid, tiles, headlines, interference, conccl, dma, scale, got 'nope'",
+        ),
         (["simulate", "gemm-ar", "--device"], "--device takes a value"),
         (["plan", "--compare", "a"], "--compare takes 2 values"),
         (["bench", "--ranks", "two"], "--ranks takes a whole number, got 'two'"),

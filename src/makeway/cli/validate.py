@@ -25,10 +25,15 @@ Text shows the worst rows of each table, all of them with --verbose.
 """
 
 
+def _part(word: str) -> str:
+    """A part; `choices` would name the empty list among them."""
+    if word not in PARTS:
+        raise argparse.ArgumentTypeError(f"invalid choice: {word!r} (choose from {', '.join(PARTS)})")
+    return word
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "part", nargs="*", choices=[[], *PARTS], metavar="PART", help=f"what to validate: {', '.join(PARTS)}"
-    )
+    parser.add_argument("part", nargs="*", type=_part, metavar="PART", help=f"what to validate: {', '.join(PARTS)}")
     parser.add_argument("--only", action="append", choices=tuple(PARTS), help="only this part; may be repeated")
     parser.add_argument("--data", type=Path, metavar="FILE.csv", help="test the model on a table of your own instead")
     add_output_options(parser)
