@@ -8,6 +8,7 @@ Every rank draws the same random numbers, so each knows what all others hold.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import random
@@ -31,6 +32,7 @@ from makeway.act.cpu.hook import direct_hook
 from makeway.act.cpu.links import LostRankError
 from makeway.act.cpu.shared import shared_part
 from makeway.act.cpu.threads import cores_of, niceness_of, slice_ns, thread_ids
+from makeway.act.torch.ddp import Gradients, add_hook
 from makeway.values.control import (
     Chunks,
     CommBlocks,
@@ -193,7 +195,7 @@ def check_an_adopted_tensor_keeps_its_numbers_and_views_and_is_read_in_place(gro
     tensor = ours[RANK].clone()
     view = tensor[5:]
     with DirectGroup(piece_bytes=PIECE_BYTES, timeout_s=60) as own:
-        own.adopt(tensor)
+        number = own.adopt(tensor)
         assert same_bits(tensor, ours[RANK])
         assert view.data_ptr() == tensor.data_ptr() + 5 * 4
         assert (shared := shared_part(own._shared, tensor)) is not None
@@ -204,6 +206,11 @@ def check_an_adopted_tensor_keeps_its_numbers_and_views_and_is_read_in_place(gro
         own.all_reduce(tensor, "avg")
         assert same_bits(tensor, ordered(ours, "avg"))
         assert same_bits(view, tensor[5:])
+        own.release(number)
+        own.release(number)
+        assert shared_part(own._shared, tensor) is None
+        tensor.copy_(ours[RANK])
+        own.all_reduce(tensor, "avg")
     assert same_bits(tensor, ordered(ours, "avg"))  # it outlives the group
 
 
@@ -352,13 +359,15 @@ def check_a_late_rank_is_named(group: DirectGroup) -> None:
 
 
 def check_gradients_through_the_hook_are_those_of_ddp(group: DirectGroup) -> None:
-    def trained(hook: bool) -> list[torch.Tensor]:
+    def trained(hook: str) -> list[torch.Tensor]:
         torch.manual_seed(0)
-        layers = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+        layers = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
         model = DistributedDataParallel(layers, bucket_cap_mb=0.02)
-        if hook:
+        if hook == "copied":
             model.register_comm_hook(group, direct_hook)
-        for step in range(3):
+        elif hook == "in place":
+            add_hook(model, Gradients(model, group))
+        for step in range(4):
             torch.manual_seed(100 * step + RANK)
             model.zero_grad()
             model(torch.randn(16, 64)).square().mean().backward()
@@ -366,10 +375,16 @@ def check_gradients_through_the_hook_are_those_of_ddp(group: DirectGroup) -> Non
                 for parameter in model.parameters():
                     assert parameter.grad is not None
                     parameter.sub_(parameter.grad, alpha=0.1)
+        assert (len(group._shared) > before) == (hook == "in place")
         return [parameter.detach().clone() for parameter in model.parameters()]
 
-    for ours, theirs in zip(trained(True), trained(False), strict=True):
-        assert torch.equal(ours, theirs) if RANKS <= 2 else torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    before = len(group._shared)
+    plain = trained("none")
+    for hook in ("copied", "in place"):
+        for ours, theirs in zip(trained(hook), plain, strict=True):
+            assert torch.equal(ours, theirs) if RANKS <= 2 else torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+        gc.collect()
+        assert len(group._shared) == before  # released with the model
 
 
 # --- controls ----------------------------------------------------------------------------------

@@ -76,7 +76,8 @@ class DirectGroup:
         self._sequence = 0
         self._unusable: str | None = None
         self._group, self._directory = group, directory
-        self._shared: list[SharedTensor] = []
+        self._shared: dict[int, SharedTensor] = {}  # by number, the same on every rank
+        self._shares = 0
         _GROUPS.add(self)
         self._at_exit = weakref.finalize(self, _abandon, self._links, self._thread)
 
@@ -114,8 +115,10 @@ class DirectGroup:
         self._unusable = self._unusable or "the group is closed"
         self._pieces.copiers.resize(1)
         self._links.close()
-        for segment in (*self._segments, *(item for shared in self._shared for item in shared.segments)):
+        for segment in self._segments:
             segment.close()
+        for shared in self._shared.values():
+            shared.close()
 
     def __enter__(self) -> Self:
         return self
@@ -136,15 +139,28 @@ class DirectGroup:
         if size < 1:
             raise InputError(f"a shared tensor needs at least one element, got shape {shape}")
         segments = share(self._group, size, self._directory)
-        self._shared.append(SharedTensor(tuple(segments), size, self.rank))
+        self._add_shared(SharedTensor(tuple(segments), size, self.rank))
         return segments[self.rank].view(0, size, dtype).view(shape)
 
-    def adopt(self, tensor: torch.Tensor) -> None:
-        """Turn an existing tensor, and all that share its storage, into a shared one; the same rules hold."""
+    def adopt(self, tensor: torch.Tensor) -> int:
+        """Turn an existing tensor, and all that share its storage, into a shared one; the same rules hold.
+
+        Returns its number, for `release`.
+        """
         self._refuse_unusable()
         storage = tensor.untyped_storage()
         segments = adopt(self._group, storage, self._directory)
-        self._shared.append(SharedTensor(tuple(segments), storage.nbytes(), self.rank, storage))
+        return self._add_shared(SharedTensor(tuple(segments), storage.nbytes(), self.rank, storage))
+
+    def release(self, number: int) -> None:
+        """Unmap an adopted tensor that no collective reads any more; harmless when repeated."""
+        if (shared := self._shared.pop(number, None)) is not None:
+            shared.close()
+
+    def _add_shared(self, tensor: SharedTensor) -> int:
+        self._shares += 1
+        self._shared[self._shares] = tensor
+        return self._shares
 
     # --- movement ------------------------------------------------------------------------------
 

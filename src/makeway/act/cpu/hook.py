@@ -30,6 +30,7 @@ class SharedBuckets:
         self.group = group
         self.why_not: str | None = None  # why buckets stay where they are
         self._calls: dict[int, int] = {}  # by bucket
+        self._adopted: list[int] = []
 
     def notice(self, bucket: GradBucket) -> None:
         """Move a settled bucket to shared memory; every rank does so at the same call."""
@@ -37,9 +38,14 @@ class SharedBuckets:
         self._calls[index] = self._calls.get(index, 0) + 1
         if self._calls[index] == _SETTLED and self.why_not is None:
             try:
-                self.group.adopt(bucket.buffer())
+                self._adopted.append(self.group.adopt(bucket.buffer()))
             except UnsupportedError as error:
                 self.why_not = str(error)
+
+    def release(self) -> None:
+        """Unmap the buckets of a model or a reducer that is gone."""
+        while self._adopted:
+            self.group.release(self._adopted.pop())
 
 
 def shared_hook(state: SharedBuckets, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -99,7 +99,7 @@ def adopt(group: dist.ProcessGroup, storage: torch.UntypedStorage, directory: Pa
 
     def own() -> Segment:
         nonlocal inode
-        descriptor = _moved(storage, directory)
+        descriptor = _moved(storage, directory, dist.get_world_size(group))
         inode = os.fstat(descriptor).st_ino
         return Segment.of_descriptor(Path(f"/proc/{os.getpid()}/fd/{descriptor}"), size, inode)
 
@@ -107,10 +107,17 @@ def adopt(group: dist.ProcessGroup, storage: torch.UntypedStorage, directory: Pa
     return _opened(group, segment, replace(_message(segment, _whole(size), directory, error), inode=inode))[0]
 
 
-def _moved(storage: torch.UntypedStorage, directory: Path) -> int:
-    space = os.statvfs(directory)
-    if storage.nbytes() > space.f_bavail * space.f_frsize:
-        raise UnsupportedError(f"{directory} has no space for {storage.nbytes():,} bytes of shared memory")
+def _moved(storage: torch.UntypedStorage, directory: Path, ranks: int) -> int:
+    """The descriptor of a storage that torch has moved to shared memory.
+
+    torch sets no pages aside: in a full tmpfs the first touch of a missing page would kill the process. All ranks move
+    theirs at the same time, and others may use the same tmpfs, so twice the space of all of them must be free.
+    """
+    space, needed = os.statvfs(directory), 2 * ranks * storage.nbytes()
+    if needed > space.f_bavail * space.f_frsize:
+        raise UnsupportedError(
+            f"{directory} has no space for {ranks} times {storage.nbytes():,} bytes of shared memory, twice over"
+        )
     try:
         descriptor: int = storage._share_fd_cpu_()[0]  # stays open as long as the storage lives
     except RuntimeError as error:

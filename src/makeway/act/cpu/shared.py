@@ -6,7 +6,7 @@ in place when every rank passes the same part of the same shared tensor; pulling
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +33,11 @@ class SharedTensor:
         offset = tensor.data_ptr() - home
         return offset if offset >= 0 and offset + tensor.nbytes <= self.size else None
 
+    def close(self) -> None:
+        """Unmap every rank's memory; an adopted tensor of this rank keeps its own mapping."""
+        for segment in self.segments:
+            segment.close()
+
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -54,9 +59,9 @@ class Shared:
         return self.tensor.segments[rank].address + self.offset + start
 
 
-def shared_part(tensors: Sequence[SharedTensor], part: torch.Tensor) -> Shared | None:
+def shared_part(tensors: Mapping[int, SharedTensor], part: torch.Tensor) -> Shared | None:
     """`part` as a part of a shared tensor; None when none holds it."""
-    for number, tensor in enumerate(tensors):
+    for number, tensor in tensors.items():
         offset = tensor.offset_of(part)
         if offset is not None and part.nbytes:
             return Shared(tensor, number, offset)

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cpu.calls import FRACTIONS
 from makeway.act.cpu.direct import DirectGroup
-from makeway.act.cpu.hook import direct_hook
+from makeway.act.cpu.hook import SharedBuckets, direct_hook, shared_hook
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch.collectives import Copies
 from makeway.act.torch.compression import (
@@ -55,9 +55,11 @@ class Gradients:
         on_change: Callable[[], None] = lambda: None,
         ranks_left: Callable[[], int] | None = None,
     ) -> None:
-        self.module = weakref.ref(module)
         self.group: dist.ProcessGroup = module.process_group
         self.direct = direct
+        self.buckets = buckets = SharedBuckets(direct)
+        self.in_place = not module.gradient_as_bucket_view  # the program itself never sees a bucket
+        self.module = weakref.ref(module, lambda _: buckets.release())
         self.copies = Copies(on_change)
         self.ranks_left = ranks_left  # how many have inputs left in a join; None: nobody knows
         self.theirs: tuple[Any, Callable[..., Any]] | None = None  # a hook the program registered later
@@ -87,13 +89,18 @@ def gradient_hook(state: Gradients, bucket: GradBucket) -> torch.futures.Future[
         return allreduce_hook(state.group, bucket)
     record = recording("all_reduce", buffer)
     try:
-        averaged = direct_hook(state.direct, bucket) if left is None else _divided_by(left, state.direct, buffer)
+        averaged = _averaged(state, bucket) if left is None else _divided_by(left, state.direct, buffer)
     except BaseException:
         if record is not None:
             record.cancel()
         raise
     state.copies.count(buffer.nbytes)
     return averaged if record is None else record.until(averaged)
+
+
+def _averaged(state: Gradients, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Peers read buckets in place, unless the program's gradients are views of them: those it may hand to a child."""
+    return shared_hook(state.buckets, bucket) if state.in_place else direct_hook(state.direct, bucket)
 
 
 def _divided_by(ranks: int, direct: DirectGroup, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

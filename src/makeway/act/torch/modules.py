@@ -190,6 +190,7 @@ class Modules:
             self._compressing = [state for state in self._compressing if state.module() not in (module, None)]
             if isinstance(hooked, Gradients):
                 self._past[module] = hooked.copies  # counts go on with the next hook
+                hooked.buckets.release()
                 self.gradients.remove(hooked)
             self._wait(module, direct)
             if chunks is not None:
