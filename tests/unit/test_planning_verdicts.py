@@ -236,6 +236,13 @@ def test_what_the_search_found_no_better_is_not_judged(case: Case, quick: float,
     assert reasons(plan)[Chunks(2)] == said
 
 
+def test_a_control_that_helps_alone_and_adds_nothing_to_the_plan_says_both(case: Case) -> None:
+    times = {(URGENT,): 750_000.0, (FIRST,): 700_000.0, (URGENT, FIRST): 700_000.0, (FIRST, URGENT): 700_000.0}
+    plan = case.plan(times)
+    assert plan.controls == (FIRST,)
+    assert reasons(plan)[URGENT].startswith("-16.7 % without the plan; changes nothing")
+
+
 @pytest.mark.parametrize(
     ("other", "quick", "said"),
     [

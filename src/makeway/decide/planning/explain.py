@@ -14,6 +14,9 @@ from makeway.values.plan import PolicyTimes, Rejected
 from makeway.values.units import format_bytes
 
 
+_ADDS_NOTHING = "changes nothing"
+
+
 def summary(
     plan: Score, best: Score, judge: Judge, error: ErrorOfDifference, policies: tuple[PolicyTimes, ...], *, leave: bool
 ) -> Iterator[str]:
@@ -128,12 +131,23 @@ def rejections(
             verdict = _in_place("slower" if slower else "as fast", kept) if kept else _beside(slower, plan)
         room = f"; {offered.pad_room}" if isinstance(value, SmemPad) and offered.pad_room else ""
         hidden = f"; {_exposed(judge, plan)}" if isinstance(value, Compress) and kept is None else ""
+        if verdict.startswith(_ADDS_NOTHING):
+            verdict = _alone(offered.point((value,)), judge, plan) + verdict
         yield Rejected(control=value, reason=verdict + room + hidden)
+
+
+def _alone(controls: Controls, judge: Judge, plan: Controls) -> str:
+    """What a control that adds nothing to the plan gains without it, where the judge has already said so."""
+    score = judge.attempt(controls) if plan and controls != plan and judge.knows(controls) else None
+    naive = judge.baseline
+    if not isinstance(score, Score) or score.t_ns >= naive.t_ns * (1 - TIE):
+        return ""
+    return f"{_change(score.t_ns, naive.t_ns)} without the plan; "
 
 
 def _beside(slower: bool, plan: Controls) -> str:
     where = " beside the plan" if plan else ""
-    return f"slower{where}, by the search" if slower else f"changes nothing{where}, by the search"
+    return f"slower{where}, by the search" if slower else f"{_ADDS_NOTHING}{where}, by the search"
 
 
 def _in_place(verdict: str, kept: Control) -> str:
@@ -148,7 +162,7 @@ def _judged(score: Score | str, judge: Judge, plan: Controls, kept: Control | No
     if score.t_ns > reference.t_ns * (1 + TIE):
         return f"slower: {change}{instead}" if kept else f"does not help: {change}"
     if score.t_ns >= reference.t_ns * (1 - TIE):
-        return f"as fast as {control_word(kept)}: {change}" if kept else f"changes nothing: {change}"
+        return f"as fast as {control_word(kept)}: {change}" if kept else f"{_ADDS_NOTHING}: {change}"
     if reference.t_ns - score.t_ns > error.value * judge.baseline.t_sequential_ns:
         return f"slower than nothing under another dispatch policy; {change} under the vendor's"
     return f"not worth it: {change}{instead}, within the model's error"
