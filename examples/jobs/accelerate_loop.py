@@ -1,4 +1,4 @@
-"""Train a sequence classifier in a loop of one's own with Accelerate: DistributedDataParallel on CPU ranks.
+"""Train a sequence classifier with Accelerate in a hand-written loop: DistributedDataParallel on CPU ranks.
 
 torchrun --standalone --nproc-per-node 2 examples/jobs/accelerate_loop.py --steps 50
 """

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from makeway.show.report import report_of
     from makeway.values.cluster import Cluster
     from makeway.values.collective import CommFootprint, load_footprint
-    from makeway.values.control import Control, parse_control
+    from makeway.values.control import Control, control_word, parse_control
     from makeway.values.device import Device, DeviceList, SmLimits, known_devices, load_device
     from makeway.values.errors import MakewayError
     from makeway.values.kernel import KernelResources, parse_resources
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from makeway.values.timeline import Timeline
     from makeway.values.workload import Workload, WorkloadBuilder
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Analysis": "decide.analysis.analyze",
@@ -111,6 +111,7 @@ _HOMES = {
     "compare": "decide.analysis.compare",
     "compare_plans": "decide.planning.difference",
     "compare_run": "act.launch.compare_run",
+    "control_word": "values.control",
     "demo": "act.measure.demo",
     "doctor": "act.doctor.checkup",
     "dry_run": "act.launch.run",
@@ -199,6 +200,7 @@ __all__ = [
     "compare",
     "compare_plans",
     "compare_run",
+    "control_word",
     "demo",
     "doctor",
     "dry_run",

@@ -1,6 +1,6 @@
 """Steady steps of an unmodified program, profiled with torch.profiler on every rank.
 
-Steps before are timed without the profiler, so that its overhead can be told. Profiling changes no result.
+Steps before are timed without the profiler, which shows its overhead. Profiling changes no result.
 """
 
 from __future__ import annotations

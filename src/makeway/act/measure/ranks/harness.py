@@ -220,7 +220,7 @@ def run_job(job: Job, world: World, report: Report) -> Bench | None:
             notes.append(f"results of {', '.join(names)} are lossy: losses are finite, and not compared with stock's")
         if transport is not None and transport.no_shared_memory is not None:
             reason = transport.no_shared_memory
-            notes.append(f"copy-engine copied twice, through a segment, for want of shared tensors: {reason}")
+            notes.append(f"copy-engine copied twice, through a segment, since tensors are not shared: {reason}")
         return collected_bench(
             job,
             world,
