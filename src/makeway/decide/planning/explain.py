@@ -13,7 +13,6 @@ from makeway.values.control import CommBlocks, Compress, Control, CopyEngine, Sm
 from makeway.values.plan import PolicyTimes, Rejected
 from makeway.values.units import format_bytes
 
-
 _ADDS_NOTHING = "changes nothing"
 
 
