@@ -182,9 +182,9 @@ def recorded_job() -> JobRecording:
 
 def tuned_run() -> RunTuning:
     """A job that adopted a control, and what it tried before."""
-    dropped = Tried(step=70, stage="halving", controls=(CopyEngine(),), what="dropped", difference_pct=7.5)
+    dropped = Tried(step=70, controls=(CopyEngine(),), what="dropped", rounds=1, difference_pct=7.5)
     adopted = Tried(
-        step=140, stage="confirming", controls=(CommPriority(),), what="adopted", difference_pct=-14.2,
+        step=140, controls=(CommPriority(),), what="adopted", rounds=9, difference_pct=-14.2,
         interval_pct=(-17.3, -11.6),
     )  # fmt: skip
     return RunTuning(

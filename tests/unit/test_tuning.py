@@ -15,6 +15,7 @@ from makeway.act.launch.step_files import Block
 from makeway.act.launch.tuning import LOST, Tuning
 
 STEP_NS = 50_000_000
+MEETING_NS = 2_000_000
 Slowness = Callable[[int], Sequence[float]]  # of every setting over the first, at a step
 
 
@@ -36,16 +37,18 @@ class Job:
         for step in range(steps):
             shared = STEP_NS * draw.lognormvariate(0, noise)
             extra = settle * STEP_NS if following.switches and not times else 0.0
+            self.total_ns += MEETING_NS if not times else 0
             time_ns = shared * slowness(step)[following.setting] + extra
             self.total_ns += time_ns
             self.untuned_ns += shared * slowness(step)[0]
             times.append(int(time_ns))
             if len(times) == following.steps:
                 block = Block(setting=following.setting, times_ns=tuple(times), dropped=following.dropped,
-                              tag=following.tag)  # fmt: skip
+                              tag=following.tag, overhead_ns=MEETING_NS)  # fmt: skip
                 if following.brief:
                     brief = (int(median(block.measured_ns)),)
-                    block = Block(setting=following.setting, times_ns=brief, tag=following.tag, steps=len(times))
+                    block = Block(setting=following.setting, times_ns=brief, tag=following.tag, steps=len(times),
+                                  overhead_ns=MEETING_NS)  # fmt: skip
                 blocks.append(block)
                 times = []
                 following = self.director.next(blocks)

@@ -72,7 +72,7 @@ def _lead(result: RunTuning) -> Paragraph:
 
 
 def _table(result: RunTuning) -> Table:
-    columns = ("step", "number"), ("controls", "name"), ("stage", ""), ("result", ""), ("change %", "number")
+    columns = ("step", "number"), ("controls", "name"), ("result", ""), ("rounds", "number"), ("change %", "number")
     return Table(
         name="decisions",
         caption="What was tried, against the controls in force at that step",
@@ -93,8 +93,8 @@ def _row(item: Tried) -> tuple[Cell, ...]:
     return (
         number(item.step, 0),
         Cell(_set(item.controls)),
-        Cell(item.stage),
         Cell(item.what),
+        number(item.rounds, 0),
         *(Cell("–") if part is None else Cell(f"{part:+.1f}", part) for part in (item.difference_pct, low, high)),
     )
 

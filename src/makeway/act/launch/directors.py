@@ -14,9 +14,11 @@ import msgspec
 
 from makeway.act.launch.step_files import Block, StepSettings
 from makeway.decide.analysis.alternation import Alternation, alternation
+from makeway.values.control import Chunks, Compress, Control, CopyEngine
 from makeway.values.errors import InputError
 
 SETTLE = 2  # steps after a switch that do not count: a new reducer lays out its buckets in the second of them
+OF_REDUCERS = (CopyEngine, Chunks, Compress)  # controls that give modules a new reducer
 MEASURED = 6  # steps of a block that count
 NOISE_PAIRS = 3
 NOISE, PAIRED = "noise", "pair"
@@ -30,7 +32,7 @@ class Next(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     dropped: int = 0
     tag: str = ""
-    switches: bool = True  # undo and apply, also where the setting is the one in force; False: touch nothing
+    switches: bool = True  # undo and apply; False: touch nothing
     brief: bool = False  # only its median is kept
     last: bool = False  # the setting stays, and the trial is over
     keeps: bool = False  # the setting is the best that is known so far
@@ -52,9 +54,24 @@ def director_of(settings: StepSettings) -> Director:
 
             options = settings.options
             job_steps = int(options["job_steps"]) if "job_steps" in options else None
-            return Tuning(len(settings.settings), share=options["share"], job_steps=job_steps, seed=settings.seed)
+            sets = settings.controls
+            return Tuning(
+                len(sets),
+                share=options["share"],
+                job_steps=job_steps,
+                seed=settings.seed,
+                settle=lambda before, after: settling_steps(sets[before], sets[after]),
+            )
         case _:
             raise InputError(f"no trial of kind {settings.kind!r}")
+
+
+def settling_steps(before: Sequence[Control], after: Sequence[Control]) -> int:
+    """Steps after a switch that do not count: none where nothing changes, fewer where reducers stay."""
+    if set(before) == set(after):
+        return 0
+    kept, new = ({control for control in controls if isinstance(control, OF_REDUCERS)} for controls in (before, after))
+    return SETTLE if kept != new else SETTLE - 1
 
 
 class Comparing:

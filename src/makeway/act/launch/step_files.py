@@ -53,6 +53,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     tag: str = ""  # the director's own word for it
     steps: int | None = None  # where `times_ns` has only their median
     losses: tuple[float, ...] = ()  # of each step the mean over the ranks, where some setting is lossy
+    overhead_ns: int = 0  # of the meeting and the switch before it, the median over the ranks
 
     @property
     def count(self) -> int:

@@ -12,7 +12,7 @@ from makeway.act.launch.directors import director_of
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Warn, run
 from makeway.act.launch.step_files import AtSteps, Block, StepLog, StepSettings, control_words
-from makeway.act.launch.tuning import Event, Stage, Tuning, What
+from makeway.act.launch.tuning import TRIAL, Event, Tuning, What
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.tuner.carry import gpu_platform
 from makeway.decide.analysis.difference import percent
@@ -33,24 +33,23 @@ NO_GPUS = (
     "run --tune switches the controls of CPU ranks only, and this machine has GPUs, whose controls are set at the "
     "start: plan with `makeway plan --for run`, and measure it with `makeway run --plan FILE --compare-runs N`"
 )
-TRIAL = "trial"  # the tag of blocks that come in pairs: a candidate and the setting in force
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What a set of controls showed at one stage, and what became of it."""
+    """What a set of controls showed, and what became of it."""
 
     step: int  # of the job
-    stage: Stage
     controls: tuple[Control, ...]  # none: the program as it is
     what: What
+    rounds: int  # in which it was measured beside the controls in force
     difference_pct: float  # of the step time against the controls in force then; of a drift, against the time before
     interval_pct: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossChange:
-    """The loss under a lossy set of controls beside that without, in pairs of neighbouring blocks of steps.
+    """The loss under a lossy set of controls beside that without, in pairs of blocks of steps near each other.
 
     Blocks train on different batches: the spread says how much of a difference that alone may make. What compression
     does to the loss after many steps, short blocks cannot show.
@@ -245,15 +244,16 @@ def tuning_of(
 
 
 def loss_changes(blocks: Sequence[Block], sets: Sequence[tuple[Control, ...]]) -> Iterator[LossChange]:
-    """What each lossy set did to the loss, from the pairs of blocks in which it ran beside a lossless one."""
-    trials = [block for block in blocks if block.tag == TRIAL]
+    """What each lossy set did to the loss: its blocks beside the nearest lossless ones, before and after."""
+    trials = [block for block in blocks if block.tag == TRIAL and block.losses]
+    means = [fmean(block.losses[block.dropped :]) for block in trials]
+    lossless = [number for number, block in enumerate(trials) if not any(map(lossy, sets[block.setting]))]
     pairs: dict[int, list[tuple[float, float]]] = {}
-    for first, second in zip(trials[::2], trials[1::2], strict=False):
-        without, under = (second, first) if any(map(lossy, sets[first.setting])) else (first, second)
-        is_pair = any(map(lossy, sets[under.setting])) and not any(map(lossy, sets[without.setting]))
-        if is_pair and without.losses and under.losses:
-            means = fmean(without.losses[without.dropped :]), fmean(under.losses[under.dropped :])
-            pairs.setdefault(under.setting, []).append(means)
+    for number, under in enumerate(trials):
+        before = [means[other] for other in lossless if other < number][-1:]
+        after = [means[other] for other in lossless if other > number][:1]
+        if number not in lossless and (before or after):
+            pairs.setdefault(under.setting, []).append((fmean(before + after), means[number]))
     for setting, losses in sorted(pairs.items()):
         differences = [under - without for without, under in losses]
         yield LossChange(
@@ -280,9 +280,9 @@ def _tried(events: Sequence[Event], sets: Sequence[tuple[Control, ...]]) -> Iter
             interval = (percent(event.low), percent(event.high))
         yield Tried(
             step=event.step,
-            stage=event.stage,
             controls=sets[event.setting],
             what=event.what,
+            rounds=event.rounds,
             difference_pct=percent(event.difference),
             interval_pct=interval,
         )

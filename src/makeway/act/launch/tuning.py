@@ -1,37 +1,38 @@
 """The director of `run --tune`: tries candidates inside a running job, keeps the fastest, and watches it.
 
-Successive halving over blocks of steps: every candidate gets a short block beside one of the setting in force, the
-better third a longer one, until few are left. Those are confirmed in pairs of blocks, and only a candidate that is
-shown to be faster takes over. Exploration is paid from two budgets: a share of the job's steps, and a share of its time
-that candidates may lose. Between trials the setting in force runs alone; when its step time drifts, candidates get
-another chance.
+Candidates race: in a round each gets a short block of steps, and so does the setting in force. After each round those
+that cannot win leave, and at least half go where the budget is short. Only a candidate that is shown to be faster takes
+over. Two budgets pay for all that tuning does: a share of the job's steps, and a share of its time that candidates,
+switches and meetings may lose. Between trials the setting in force runs alone; when its step time drifts, candidates
+get another chance.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 from typing import Literal
 
 from makeway.act.launch.directors import SETTLE, Next
 from makeway.act.launch.step_files import Block
-from makeway.decide.analysis.alternation import Alternation, alternation, log_time
+from makeway.decide.analysis.racing import MOST_ROUNDS, Standing, standings, still_racing
 
-WATCH = "watch"
-FIRST_STEPS, MORE_STEPS, PAIR_STEPS = 3, 6, 4  # of a block that count: first and later halving, confirmation
-FEW = 2  # candidates that are confirmed rather than halved
-MOST_PAIRS = 12  # of a confirmation
+WATCH, TRIAL = "watch", "trial"
+COUNTED = 3  # steps of a block that count: with two that settle, 2 to 4 show most for their cost
+FIRST_WATCHED = 10  # steps before anything is tried
+LEAST_WATCHED, WATCHED_SHARE = 40, 0.05  # steps of a watching block, and their part of the steps so far
+ASSUMED_STEPS = 2000  # of a job whose length nobody says, at least
+NEEDED = 12  # rounds that candidates should get: more candidates than can have them leave
 LOST = 0.16  # of the share of steps: the share of the time that trials may lose against the setting in force
 ASSUMED = 1.3  # a candidate not yet tried is taken to need so many times the step in force
-LEAST_WATCHED, WATCHED_SHARE = 40, 0.05  # steps of a watching block, and their part of the steps so far
 DRIFT = 0.10  # of the step time, in two watching blocks in a row, that starts a new trial
-ROUGH, HOPEFUL = 0.2, 0.02  # a candidate slower by more than this is dropped: after its first block, and later
+ROUGH, NOISY = 0.2, 2.5  # slower by more than this, and by so many standard errors, in one round: out at once
 
-Stage = Literal["halving", "confirming"]
-What = Literal["dropped", "kept", "adopted", "not shown", "drift"]
+What = Literal["dropped", "adopted", "not shown", "drift"]
+Settle = Callable[[int, int], int]  # steps that do not count, from one setting to another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +41,8 @@ class Event:
 
     step: int  # of the job, when it was decided
     setting: int
-    stage: Stage
     what: What
+    rounds: int  # in which it was measured
     difference: float  # logarithm of the step time over that of the setting in force; of a drift, over the one before
     low: float | None = None
     high: float | None = None
@@ -55,6 +56,7 @@ class Tuning:
     share: float
     job_steps: int | None
     seed: int
+    settle: Settle = lambda before, after: SETTLE if before != after else 0
     incumbent: int = 0
     events: list[Event] = field(default_factory=list)
     explored: int = 0  # steps under another setting than the one in force
@@ -66,31 +68,37 @@ class Tuning:
     _drifted: int = 0
     _seen: int = 0
     _in_force: int = 0
-    _trial: Iterator[tuple[int, int]] | None = None  # asks for pairs: a candidate, and steps that count
-    _asked: tuple[int, int] | None = None
-    _wanted: list[tuple[int, int]] = field(default_factory=list)  # blocks of the pair under way: setting, steps
-    _pair: dict[int, Sequence[int]] = field(default_factory=dict)
-    _measured: tuple[Sequence[int], Sequence[int]] = ((), ())  # the last pair: in force, candidate
-    _begun: bool = False
-    _ratios: dict[int, float] = field(default_factory=dict)  # the last known, by candidate
+    _racing: list[int] = field(default_factory=list)  # candidates of the trial; none: no trial
+    _rounds: list[dict[int, float]] = field(default_factory=list)  # of the trial
+    _round: dict[int, float] = field(default_factory=dict)  # the one under way
+    _wanted: list[int] = field(default_factory=list)  # settings that it still needs
+    _noise: list[float] = field(default_factory=list)  # standard deviations of steps in a block
+
+    def __post_init__(self) -> None:
+        self._begin()
 
     def next(self, blocks: Sequence[Block]) -> Next:
         for block in blocks[self._seen :]:
             self._take(block)
         self._seen = len(blocks)
         if self._plain_ns is None:
-            return self._watching(LEAST_WATCHED // 2)
+            return self._watching(FIRST_WATCHED)
+        if self._may_lose_ns < 0 and self._round:  # the rest of the round is called off
+            self._wanted = [setting for setting in self._wanted if setting == self.incumbent]
+            if not self._wanted:
+                self._end_round()
         if not self._wanted:
-            self._ask()
-        if self._asked is None or not (self._wanted and self._affordable()):
-            return self._watching(max(LEAST_WATCHED, int(WATCHED_SHARE * self.steps)))
-        setting, counted = self._wanted.pop(0)
-        return self._block(setting, SETTLE + counted, SETTLE, "trial")
+            self._wanted = self._order()
+        if self._wanted:
+            return self._block(self._wanted.pop(0), COUNTED, TRIAL)
+        return self._watching(max(LEAST_WATCHED, int(WATCHED_SHARE * self.steps)))
 
     # --- what blocks say -----------------------------------------------------------------------
 
     def _take(self, block: Block) -> None:
         self.steps += block.count
+        self.lost_ns += block.overhead_ns
+        self.spent_ns += block.overhead_ns
         if block.tag == WATCH:
             self._watched(median(block.measured_ns), block.count)
             return
@@ -103,27 +111,16 @@ class Tuning:
         else:
             self.explored += block.count
         self.lost_ns += sum(costly) - typical * len(costly)
-        self._pair[block.setting] = block.measured_ns
-        if len(self._pair) == 2:
-            self._end_pair()
-
-    def _end_pair(self) -> None:
-        assert self._asked is not None
-        candidate = self._asked[0]
-        self._measured = (self._pair[self.incumbent], self._pair[candidate])
-        self._ratios[candidate] = math.exp(self._last)
-        self._pair, self._asked = {}, None
-
-    @property
-    def _last(self) -> float:
-        """The difference of the last pair."""
-        in_force, candidate = self._measured
-        return log_time(candidate) - log_time(in_force)
+        logs = [math.log(max(1, time)) for time in block.measured_ns]
+        self._round[block.setting] = fmean(logs)
+        self._noise.append(fmean((value - fmean(logs)) ** 2 for value in logs))
+        if not self._wanted:
+            self._end_round()
 
     def _watched(self, step_ns: float, steps: int) -> None:
         self.spent_ns += step_ns * steps
         self._plain_ns = step_ns
-        if self._trial is not None:
+        if self._racing:
             return
         if self._reference_ns is None:
             self._reference_ns = step_ns
@@ -131,94 +128,125 @@ class Tuning:
         change = math.log(step_ns / self._reference_ns)
         self._drifted = self._drifted + 1 if abs(change) > math.log1p(DRIFT) else 0
         if self._drifted >= 2:
-            self._note(self.incumbent, "halving", "drift", change)
-            self._reference_ns, self._drifted = None, 0
-            self._ratios.clear()
-            self._trial = self._explore()
+            self.events.append(
+                Event(step=self.steps, setting=self.incumbent, what="drift", rounds=0, difference=change)
+            )
+            self._begin()
 
-    # --- what to do next -----------------------------------------------------------------------
+    # --- the race ------------------------------------------------------------------------------
 
-    def _ask(self) -> None:
-        """The next pair of blocks that the trial wants, in random order; none when it is over."""
-        if not self._begun:
-            self._begun, self._trial = True, self._explore()
-        if self._trial is None or self._asked is not None:
-            return
-        try:
-            self._asked = next(self._trial)
-        except StopIteration:
-            self._trial, self._reference_ns = None, None
-            return
-        candidate, counted = self._asked
-        pair = [(self.incumbent, counted), (candidate, counted)]
-        if random.Random(f"{self.seed}/{self._seen}").random() < 0.5:
-            pair.reverse()
-        self._wanted = pair
+    def _begin(self) -> None:
+        self._reference_ns, self._drifted = None, 0
+        self._racing = [setting for setting in range(self.settings) if setting != self.incumbent]
+        self._rounds = []
 
-    def _affordable(self) -> bool:
-        """Whether a pair may begin; one that has begun goes on."""
-        assert self._asked is not None
+    def _order(self) -> list[int]:
+        """Settings of the next round in random order; none while there is no trial, or no means for one."""
+        affordable = self._affordable()
+        order = [self.incumbent, *affordable] if affordable else []
+        random.Random(f"{self.seed}/{self._seen}").shuffle(order)
+        return order
+
+    def _affordable(self) -> list[int]:
+        """The candidates that a round can have: those with few rounds first, then the fastest."""
         assert self._plain_ns is not None
-        if len(self._wanted) == 1:
-            return True
-        candidate, counted = self._asked
-        steps = SETTLE + counted
-        length = self.job_steps or self.steps
-        may_lose_ns = LOST * self.share * max(self.spent_ns, length * self._plain_ns)
-        expected_ns = steps * self._plain_ns * max(0.0, self._ratios.get(candidate, ASSUMED) - 1)
-        return self.explored + steps <= self.share * length and self.lost_ns + expected_ns <= may_lose_ns
-
-    def _explore(self) -> Iterator[tuple[int, int]]:
-        """One trial: pairs to measure, one after another; between them `_last` is the pair's difference."""
-        alive = [setting for setting in range(self.settings) if setting != self.incumbent]
-        counted = FIRST_STEPS
-        while True:
-            scores = {}
-            for setting in alive:
-                yield setting, counted
-                scores[setting] = self._last
-            ordered = sorted(alive, key=lambda setting: scores[setting])
-            limit = ROUGH if counted == FIRST_STEPS else HOPEFUL
-            best = ordered[: max(FEW, math.ceil(len(alive) / 3))]
-            kept = [setting for setting in best if scores[setting] < math.log1p(limit)]
-            for setting in ordered:
-                self._note(setting, "halving", "kept" if setting in kept else "dropped", scores[setting])
-            small = len(alive) <= FEW and counted == MORE_STEPS
-            alive, counted = kept, MORE_STEPS
-            if small or not alive:
+        steps = SETTLE + COUNTED
+        stand = standings(self._rounds, self.incumbent, self._racing)
+        may_explore = self.share * (self.job_steps or self.steps) - self.explored
+        may_lose_ns = self._may_lose_ns
+        chosen = []
+        for setting in sorted(self._racing, key=lambda setting: _merit(stand.get(setting))):
+            ratio = math.exp(stand[setting].difference) if setting in stand else ASSUMED
+            may_explore -= steps
+            may_lose_ns -= steps * self._plain_ns * max(0.0, ratio - 1)
+            if may_explore < 0 or may_lose_ns < 0:
                 break
-        for setting in alive:
-            shown = yield from self._confirm(setting)
-            if shown.verdict == "faster":
-                self._note(setting, "confirming", "adopted", shown)
-                self.incumbent = setting
-                return
-            self._note(setting, "confirming", "not shown", shown)
+            chosen.append(setting)
+        return chosen
 
-    def _confirm(self, setting: int) -> Generator[tuple[int, int], None, Alternation]:
-        pairs: list[tuple[Sequence[int], Sequence[int]]] = []
-        while True:
-            yield setting, PAIR_STEPS
-            pairs.append(self._measured)
-            seen = alternation(pairs, (), most_pairs=MOST_PAIRS)
-            if seen.over or (len(pairs) >= FEW and seen.difference.estimate > math.log1p(HOPEFUL)):
-                return seen
+    @property
+    def _may_lose_ns(self) -> float:
+        """What is left of the time that tuning may lose."""
+        assert self._plain_ns is not None
+        length = self.job_steps or self.steps
+        return LOST * self.share * max(self.spent_ns, length * self._plain_ns) - self.lost_ns
 
-    def _note(self, setting: int, stage: Stage, what: What, shown: float | Alternation) -> None:
-        difference = shown if isinstance(shown, float) else shown.difference.estimate
-        low, high = (None, None) if isinstance(shown, float) else (shown.difference.low, shown.difference.high)
+    def _end_round(self) -> None:
+        self._rounds.append(self._round)
+        in_round, self._round = set(self._round), {}
+        most = self._most_rounds
+        stand = standings(self._rounds, self.incumbent, self._racing)
+        if not stand:
+            return
+        best = stand[min(stand, key=lambda setting: stand[setting].difference)]
+        if best.faster(most):
+            self._note(best, "adopted")
+            self.incumbent = best.setting
+            self._racing.remove(best.setting)
+            stand = standings(self._rounds, self.incumbent, self._racing)
+        left = self._left(stand)
+        if in_round.issuperset(self._racing):
+            left = left[: self._most_racing(len(self._racing))]
+        if any(item.rounds >= most for item in stand.values()):
+            left = []
+        for setting in self._racing:
+            if setting not in left:
+                self._note(stand[setting], "not shown" if not left and setting == best.setting else "dropped")
+        self._racing = left
+
+    def _left(self, stand: Mapping[int, Standing]) -> list[int]:
+        """The candidates that stay in the race, the fastest first; those not yet tried come last."""
+        untried = [setting for setting in self._racing if setting not in stand]
+        new = [setting for setting in stand if stand[setting].rounds == 1]
+        error = math.sqrt(2 * fmean(self._noise) / (COUNTED - 1))  # after one round only the steps tell the spread
+        limit = max(math.log1p(ROUGH), NOISY * error)
+        racing = still_racing(self._rounds, self.incumbent, list(stand))
+        left = [setting for setting in new if stand[setting].difference < limit]
+        left += [setting for setting in racing if setting not in new]
+        return sorted(left, key=lambda setting: stand[setting].difference) + untried
+
+    @property
+    def _most_rounds(self) -> int:
+        """Of one trial: as many as the share of steps can pay for a single candidate."""
+        length = self.job_steps or ASSUMED_STEPS
+        return min(MOST_ROUNDS, max(NEEDED, int(self.share * length / (SETTLE + COUNTED))))
+
+    def _most_racing(self, racing: int) -> int:
+        """How many candidates the steps that are left can pay for; at least half of them stay."""
+        length = self.job_steps or max(2 * self.steps, ASSUMED_STEPS)
+        rounds = max(1, NEEDED - len(self._rounds))
+        affordable = (self.share * length - self.explored) / (rounds * (SETTLE + COUNTED))
+        return max(math.ceil(racing / 2), int(affordable))
+
+    def _note(self, standing: Standing, what: What) -> None:
+        shown = standing.shown(self._most_rounds)
         self.events.append(
-            Event(step=self.steps, setting=setting, stage=stage, what=what, difference=difference, low=low, high=high)
+            Event(
+                step=self.steps,
+                setting=standing.setting,
+                what=what,
+                rounds=standing.rounds,
+                difference=shown.estimate,
+                low=shown.low,
+                high=shown.high,
+            )
         )
 
-    def _watching(self, steps: int) -> Next:
-        switched = self._in_force != self.incumbent
-        return self._block(self.incumbent, steps + (SETTLE if switched else 0), SETTLE if switched else 0, WATCH)
+    # --- the next block ------------------------------------------------------------------------
 
-    def _block(self, setting: int, steps: int, dropped: int, tag: str) -> Next:
-        switches = tag != WATCH or setting != self._in_force
+    def _watching(self, steps: int) -> Next:
+        return self._block(self.incumbent, steps, WATCH)
+
+    def _block(self, setting: int, counted: int, tag: str) -> Next:
+        dropped = self.settle(self._in_force, setting)
+        switches = setting != self._in_force
         self._in_force = setting
         watching = tag == WATCH
         return Next(
-            setting=setting, steps=steps, dropped=dropped, tag=tag, switches=switches, brief=watching, keeps=watching
-        )
+            setting=setting, steps=dropped + counted, dropped=dropped, tag=tag, switches=switches, brief=watching,
+            keeps=watching,
+        )  # fmt: skip
+
+
+def _merit(standing: Standing | None) -> tuple[int, float]:
+    return (0, 0.0) if standing is None else (standing.rounds, standing.difference)

@@ -10,8 +10,6 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from makeway.act.torch.meeting import all_present
-
 PATIENCE = timedelta(seconds=30)
 OFF = b"off"
 
@@ -20,7 +18,7 @@ class Agreement:
     """Meetings of the ranks of a job at its own store, without a collective.
 
     A rank that does not come within `patience` ends the meetings for all: it may have stopped taking steps, which is
-    the program's right.
+    the program's right. A meeting takes a rank four requests to the store: programs with short steps notice more.
     """
 
     def __init__(self, store: Store, rank: int, ranks: int, *, patience: timedelta = PATIENCE) -> None:
@@ -38,27 +36,34 @@ class Agreement:
         """What rank 0 decides from the reports of all ranks; None, on every rank, when the meeting is called off."""
         self._number += 1
         key = f"{self._keys}/{self._number}"
-        self._store.set(f"{key}/report/{self.rank}", own.decode())
-        if not all_present(self._store, self.ranks, key, self._patience):
-            return None
-        verdict = f"{key}/decision"
-        if self.rank == 0:
-            decision = OFF
-            try:
-                decision = decide([self._store.get(f"{key}/report/{rank}") for rank in range(self.ranks)])
-            finally:  # peers learn of an error of ours, too
-                decision = self._store.compare_set(verdict, "", decision.decode())
-            self._forget(self._number - 1)
-        else:
-            try:
-                self._store.wait([verdict], self._patience)
-            except (RuntimeError, dist.DistStoreError):
-                self._store.compare_set(verdict, "", OFF.decode())
-            decision = self._store.get(verdict)
+        decision = self._led(key, own, decide) if self.rank == 0 else self._followed(key, own)
+        # Every rank has read what the meeting before decided: its keys are free.
+        own_key = "decision" if self.rank == 0 else f"report/{self.rank}"
+        with suppress(RuntimeError, dist.DistStoreError, NotImplementedError):  # some stores cannot
+            self._store.delete_key(f"{self._keys}/{self._number - 1}/{own_key}")
         return None if decision == OFF else decision
 
-    def _forget(self, number: int) -> None:
-        """Free the keys of an earlier meeting, which every rank has left; some stores cannot."""
-        with suppress(RuntimeError, dist.DistStoreError, NotImplementedError):
-            for name in ("present", "verdict", "decision", *(f"report/{rank}" for rank in range(self.ranks))):
-                self._store.delete_key(f"{self._keys}/{number}/{name}")
+    def _led(self, key: str, own: bytes, decide: Callable[[Sequence[bytes]], bytes]) -> bytes:
+        """The first decision on record counts, as for every rank: ours, or that of a rank that has waited too long."""
+        others = [f"{key}/report/{rank}" for rank in range(1, self.ranks)]
+        decision, present = OFF, True
+        try:
+            if others:
+                self._store.wait(others, self._patience)
+        except (RuntimeError, dist.DistStoreError):
+            present = False
+        try:
+            if present:
+                decision = decide([own, *map(self._store.get, others)])
+        finally:  # peers learn of an error of ours, too
+            decision = bytes(self._store.compare_set(f"{key}/decision", "", decision.decode()))
+        return decision
+
+    def _followed(self, key: str, own: bytes) -> bytes:
+        verdict = f"{key}/decision"
+        self._store.set(f"{key}/report/{self.rank}", own.decode())
+        try:
+            self._store.wait([verdict], self._patience)
+        except (RuntimeError, dist.DistStoreError):
+            return bytes(self._store.compare_set(verdict, "", OFF.decode()))
+        return bytes(self._store.get(verdict))

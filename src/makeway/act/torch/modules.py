@@ -171,6 +171,8 @@ class Modules:
         A hook cannot be taken from a reducer and a bucket size cannot change, so modules get a new reducer.
         """
         assert self.switched is not None
+        if (copy, chunks, compress) == (self.copy, self.chunks, self.compress):
+            return
         self.record_compression()  # of the control that goes
         self.copy, self.chunks, self.compress = copy, chunks, compress
         self.record_copies()

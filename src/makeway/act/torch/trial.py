@@ -38,6 +38,7 @@ class _Report(msgspec.Struct):
     """What a rank says at a meeting."""
 
     times_ns: list[int]
+    overhead_ns: int = 0  # of the meeting and the switch before these steps
     refusal: str | None = None
     losses: list[float] = []  # one per step, where some setting is lossy
 
@@ -60,6 +61,7 @@ class LiveTrial:
         self._losses: Losses | None = None
         self._step_losses: list[float] = []
         self._since_ns: int | None = None
+        self._overhead_ns = 0
         self._sleep_share = float(os.environ.get(SLEEP) or 0)
         self._plain_ns: list[int] = []  # step times in setting 0, for the test control
         self.kept = 0  # the setting that stays when the trial ends now; the same on every rank
@@ -113,11 +115,12 @@ class LiveTrial:
         if len(self._times) >= max(1, self._block.steps):
             self._meet()
             self._since_ns = time.perf_counter_ns()  # the meeting and the switch are no part of a step
+            self._overhead_ns = self._since_ns - now
 
     def _meet(self) -> None:
         if not self._block.setting and self._block.tag != "warm-up":
             self._plain_ns = (self._plain_ns + self._times)[-50:]
-        report = _Report(self._times, self._process.cannot_switch(), self._step_losses)
+        report = _Report(self._times, self._overhead_ns, self._process.cannot_switch(), self._step_losses)
         self._times, self._step_losses = [], []
         answer = self._agreement.meet(msgspec.json.encode(report), self._decide)
         if answer is None:
@@ -150,8 +153,14 @@ class LiveTrial:
             times = tuple(int(median(rank.times_ns[step] for rank in ranks)) for step in range(steps))
             dropped = min(self._block.dropped, steps)
             losses = _mean_losses([rank.losses for rank in ranks], steps)
+            overhead_ns = int(median(rank.overhead_ns for rank in ranks))
             block = Block(
-                setting=self._block.setting, times_ns=times, dropped=dropped, tag=self._block.tag, losses=losses
+                setting=self._block.setting,
+                times_ns=times,
+                dropped=dropped,
+                tag=self._block.tag,
+                losses=losses,
+                overhead_ns=overhead_ns,
             )
             log.blocks.append(_brief(block) if self._block.brief and block.measured_ns else block)
         following = self._director.next(log.blocks)
@@ -169,7 +178,13 @@ def _mean_losses(ranks: Sequence[Sequence[float]], steps: int) -> tuple[float, .
 def _brief(block: Block) -> Block:
     """A block with the median in place of its times: a long job has many."""
     typical_ns = int(median(block.measured_ns))
-    return Block(setting=block.setting, times_ns=(typical_ns,), tag=block.tag, steps=len(block.times_ns))
+    return Block(
+        setting=block.setting,
+        times_ns=(typical_ns,),
+        tag=block.tag,
+        steps=len(block.times_ns),
+        overhead_ns=block.overhead_ns,
+    )
 
 
 class Stopwatch:
