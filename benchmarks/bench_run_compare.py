@@ -1,11 +1,15 @@
 """How often `makeway run --compare` is right on real ranks, and what `--tune` costs where nothing helps.
 
-python benchmarks/bench_run_compare.py --jobs 20 --slower 0 0.05 0.1 0.2
-python benchmarks/bench_run_compare.py --tune-pairs 5
+python benchmarks/bench_run_compare.py --jobs 20 --slower 0 0.05 0.1 0.2 --keep results --minutes 4
+python benchmarks/bench_run_compare.py --tune-pairs 5 --keep results --minutes 4
 
 Two Gloo ranks under torchrun train with DistributedDataParallel. In comparisons the "plan" is empty, or sleeps for a
-share of the step (MAKEWAY_TEST_SLEEP): one line per job, then the verdicts of each share. For the cost of tuning, jobs
+share of the step (MAKEWAY_TEST_SLEEP): one line per job, then the verdicts of each share. Such a switch replaces no
+reducer, so that no steps are left out after it: `--plan` names a plan whose switches do. For the cost of tuning, jobs
 of 2,000 steps run with and without `--tune` in turns; compute is long and gradients are small, so no control helps.
+
+With `--keep`, every job leaves its result there; jobs whose results are there are not run again. `--minutes` begins no
+job after so long: call it again for the rest.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +35,38 @@ RUN = (sys.executable, "-m", "makeway", "run")
 RANKS = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(PROGRAM))
 
 
-def compared(slower: float, seed: int, *, steps: int, width: int, keep: Path | None) -> dict[str, Any]:
-    """The JSON document of one job."""
+class Kept:
+    """Results of jobs by name: in a directory, or for this call only; `measure` runs a job that has none."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._place: Path | None = options.keep
+        self._until = time.monotonic() + 60 * options.minutes if options.minutes is not None else None
+        if self._place is not None:
+            self._place.mkdir(parents=True, exist_ok=True)
+
+    def of(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """The result; None: there is none, and no time for it."""
+        path = self._place / f"{name}.json" if self._place is not None else None
+        if path is not None and path.exists():
+            result: dict[str, Any] = json.loads(path.read_text())
+            return result
+        if self._until is not None and time.monotonic() > self._until:
+            return None
+        measured = measure()
+        if path is not None:
+            path.write_text(json.dumps(measured))
+        return measured
+
+
+def compared(slower: float, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """The JSON document of one job, without its blocks."""
     with tempfile.TemporaryDirectory() as place:
-        plan, document = Path(place) / "plan.toml", Path(place) / "compared.json"
-        plan.write_text("version = 2\n")
-        options = ("--plan", plan, "--compare", "--seed", seed, "--compare-steps", steps, "--out", document)
-        program = (*RANKS, "--steps", steps + 20, "--width", width)
-        _started((*RUN, *options, "--", *program), MAKEWAY_TEST_SLEEP=str(slower))
-        if keep is not None:
-            (keep / f"{slower:g}-{seed}.json").write_bytes(document.read_bytes())
+        plan, document = options.plan or Path(place) / "plan.toml", Path(place) / "compared.json"
+        if options.plan is None:
+            plan.write_text("version = 2\n")
+        asked = ("--plan", plan, "--compare", "--seed", seed, "--compare-steps", options.steps, "--out", document)
+        program = (*RANKS, "--steps", options.steps + 20, "--width", options.width)
+        _started((*RUN, *asked, "--", *program), MAKEWAY_TEST_SLEEP=str(slower))
         result: dict[str, Any] = json.loads(document.read_text())
         return result
 
@@ -56,14 +84,17 @@ def _started(command: tuple[object, ...], **variables: str) -> str:
 
 
 def show_verdicts(options: argparse.Namespace) -> None:
+    kept = Kept(options)
     for slower in options.slower:
         verdicts: Counter[str] = Counter()
-        for job in range(options.jobs):
-            done = compared(slower, job, steps=options.steps, width=options.width, keep=options.keep)
+        for job in range(options.seed, options.seed + options.jobs):
+            done = kept.of(f"{slower:g}-{job}", partial(compared, slower, job, options))
+            if done is None:
+                continue
             verdicts[done["verdict"]] += 1
             print(
                 f"slower by {slower:.0%}: {done['verdict']}, {done['difference_pct']:+.1f} % "
-                f"({done['interval_pct'][0]:+.1f} to {done['interval_pct'][1]:+.1f}), {done['pairs']} pairs, "
+                f"({done['interval_pct'][0]:+.1f} to {done['interval_pct'][1]:+.1f}), {done['steps']} steps, "
                 f"{done['without_step_ms']:.1f} ms, noise {done['noise_pct']:.1f} %",
                 flush=True,
             )
@@ -73,8 +104,8 @@ def show_verdicts(options: argparse.Namespace) -> None:
 # --- the cost of tuning --------------------------------------------------------------------------
 
 
-def timed_job(*, tuned: bool, steps: int) -> tuple[float, float, dict[str, Any] | None]:
-    """Seconds of a whole job, those of its steps after the first, and what tuning reports."""
+def timed_job(*, tuned: bool, steps: int) -> dict[str, Any]:
+    """Seconds of a whole job (`job_s`), those of its steps after the first (`steps_s`), and what tuning reports."""
     with tempfile.TemporaryDirectory() as place:
         document = Path(place) / "tuned.json"
         under = (*RUN, "--tune", "--job-steps", steps, "--out", document, "--") if tuned else ()
@@ -83,28 +114,34 @@ def timed_job(*, tuned: bool, steps: int) -> tuple[float, float, dict[str, Any] 
         seconds = time.perf_counter() - begun
         per_step = re.search(r"^([0-9.]+) ms per step", said, re.MULTILINE)
         assert per_step is not None
-        report = json.loads(document.read_text()) if tuned else None
-        return seconds, float(per_step[1]) * (steps - 1) / 1e3, report
+        took = {"job_s": seconds, "steps_s": float(per_step[1]) * (steps - 1) / 1e3}
+        return took | ({"report": json.loads(document.read_text())} if tuned else {})
 
 
 def show_cost(options: argparse.Namespace) -> None:
     draw = random.Random(options.seed)
+    kept = Kept(options)
     jobs: list[float] = []
     loops: list[float] = []
     for pair in range(options.tune_pairs):
-        sides = draw.sample([False, True], 2)
-        took = {tuned: timed_job(tuned=tuned, steps=options.job_steps) for tuned in sides}
-        jobs.append(took[True][0] / took[False][0])
-        loops.append(took[True][1] / took[False][1])
-        tuned = took[True][2]
-        assert tuned is not None
+        sides = draw.sample(["untuned", "tuned"], 2)
+        took = {
+            side: kept.of(f"{side}-{pair}", partial(timed_job, tuned=side == "tuned", steps=options.job_steps))
+            for side in sides
+        }
+        with_it, without = took["tuned"], took["untuned"]
+        if with_it is None or without is None:
+            continue
+        jobs.append(with_it["job_s"] / without["job_s"])
+        loops.append(with_it["steps_s"] / without["steps_s"])
+        tuned = with_it["report"]
         print(
-            f"pair {pair + 1}: untuned {took[False][1]:.1f} s, tuned {took[True][1]:.1f} s, {loops[-1]:.3f} times "
-            f"(whole job {jobs[-1]:.3f}); plan {' '.join(tuned['plan']) or 'as is'}, explored "
+            f"pair {pair + 1}: untuned {without['steps_s']:.1f} s, tuned {with_it['steps_s']:.1f} s, "
+            f"{loops[-1]:.3f} times (whole job {jobs[-1]:.3f}); plan {' '.join(tuned['plan']) or 'as is'}, explored "
             f"{100 * tuned['explored_share']:.1f} % of steps, lost {100 * tuned['lost_share']:.2f} % of the time",
             flush=True,
         )
-    for name, ratios in (("steps", loops), ("whole jobs", jobs)):
+    for name, ratios in (("steps", loops), ("whole jobs", jobs)) if jobs else ():
         print(f"{name}: tuned over untuned, median {statistics.median(ratios):.3f}, most {max(ratios):.3f}")
 
 
@@ -112,14 +149,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=20, help="of each share (default: 20)")
     parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.05, 0.1, 0.2], help="shares of a step")
-    parser.add_argument("--steps", type=int, default=1000, help="at most compared (default: 1000)")
+    parser.add_argument("--steps", type=int, default=2000, help="at most compared (default: 2000)")
+    parser.add_argument("--plan", type=Path, help="to compare with in place of an empty one")
     parser.add_argument("--width", type=int, default=2048, help="of the model (default: 2048)")
-    parser.add_argument("--keep", type=Path, help="a directory for the JSON documents of comparisons")
+    parser.add_argument("--keep", type=Path, help="a directory of results, of earlier calls and of this one")
+    parser.add_argument("--minutes", type=float, help="begin no job after so long")
     parser.add_argument(
         "--tune-pairs", type=int, default=0, help="measure the cost of tuning, in so many pairs of jobs"
     )
     parser.add_argument("--job-steps", type=int, default=2000, help="of a tuned job (default: 2000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of tuned and untuned jobs")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the first comparison, or of the order of tuned and untuned jobs"
+    )
     options = parser.parse_args()
     if options.tune_pairs:
         show_cost(options)

@@ -40,7 +40,7 @@ def test_steps_alternate_and_losses_are_the_same(plain: list[str], tmp_path: Pat
     assert compared["left"] == ("with" if compared["verdict"] == "faster" else "without")
     low, high = compared["interval_pct"]
     assert low <= compared["difference_pct"] <= high
-    assert compared["steps"] == 12 * compared["pairs"] >= 96
+    assert compared["steps"] == 6 * compared["pairs"] >= 48
     assert [block["side"] for block in compared["blocks"][:6]] == ["without"] * 6
     assert {receipt["status"] for control in compared["receipts"] for receipt in control["receipts"]} == {"applied"}
     assert compared["exit_code"] == 0

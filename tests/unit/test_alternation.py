@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from makeway.act.launch.compare_run import STEPS
-from makeway.act.launch.directors import NOISE_PAIRS, SETTLE, WITH, WITHOUT, Comparing, most_pairs, of_blocks
+from makeway.act.launch.directors import MEASURED, NOISE_PAIRS, SETTLE, WITH, WITHOUT, Comparing, of_blocks
 from makeway.act.launch.step_files import Block
 from makeway.decide.analysis.alternation import (
     ERROR,
@@ -141,11 +141,21 @@ def test_each_pair_has_both_settings_and_noise_comes_first(seed: int, steps: int
     director = Comparing(steps=steps, seed=seed)
     blocks: list[Block] = []
     while not (following := director.next(blocks)).last:
-        blocks.append(Block(setting=following.setting, times_ns=(7,) * following.steps, dropped=2, tag=following.tag))
+        blocks.append(
+            Block(
+                setting=following.setting,
+                times_ns=(7,) * following.steps,
+                dropped=following.dropped,
+                tag=following.tag,
+            )
+        )
+        assert following.dropped == (SETTLE if following.switches else 0)
         assert director.next(blocks) == Comparing(steps=steps, seed=seed).next(blocks)
     noise, paired = blocks[: 2 * NOISE_PAIRS], blocks[2 * NOISE_PAIRS :]
     assert {block.setting for block in noise} == {WITHOUT}
     for first, second in zip(paired[::2], paired[1::2], strict=True):
         assert {first.setting, second.setting} == {WITHOUT, WITH}
-    assert len(paired) == 2 * most_pairs(steps)
-    assert all(len(block.measured_ns) == len(block.times_ns) - SETTLE for block in blocks)
+    assert len(paired) == 2 * director.most_pairs
+    assert all(len(block.measured_ns) == MEASURED for block in blocks)
+    used = sum(block.count for block in blocks)
+    assert steps - 2 * (SETTLE + MEASURED) < used <= steps

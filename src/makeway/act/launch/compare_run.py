@@ -16,7 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import ClassVar, Literal
 
-from makeway.act.launch.directors import PAIRED, WITH, WITHOUT, most_pairs, of_blocks
+import msgspec
+
+from makeway.act.launch.directors import PAIRED, WITH, WITHOUT, Comparing, director_of, of_blocks
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Run, Warn, run
 from makeway.act.launch.step_files import SLEEP, AtSteps, StepLog, StepSettings, control_words
@@ -115,29 +117,29 @@ def compare_run(
     limit = parse_limit(fail_if) if fail_if is not None else None
     if not plan.controls and SLEEP not in environ:
         raise InputError("the plan has no controls: there is nothing to compare")
-    if runs is None and most_pairs(steps) < FIRST_LOOK:
-        raise InputError(f"{steps} steps are too few to compare; give {_least_steps()} or more")
     if runs is not None and runs < 2:
         raise InputError(f"--compare-runs takes 2 or more, got {runs}: a single run of each side shows no spread")
     if warm_up < 1:
         raise InputError(f"--warm-up takes 1 or more steps, got {warm_up}")
 
+    settings = StepSettings(
+        kind="compare",
+        steps=steps,
+        warm_up=warm_up,
+        settings=((), control_words(plan.controls)),
+        seed=seed,
+        marker=step_marker,
+    )
+    if runs is None and most_pairs(settings) < FIRST_LOOK:
+        raise InputError(f"{steps} steps are too few to compare; give {_least_steps(settings)} or more")
+
     def once(kind: Literal["measure", "compare"], of: Plan, into: Path | None) -> tuple[Run, tuple[StepLog, ...]]:
-        at_steps = AtSteps(
-            StepSettings(
-                kind=kind,
-                steps=steps,
-                warm_up=warm_up,
-                settings=((), control_words(plan.controls)),
-                seed=seed,
-                marker=step_marker,
-            )
-        )
+        at_steps = AtSteps(msgspec.structs.replace(settings, kind=kind))
         ran = run(command, of, environ=environ, force=force, receipts=into, stdout=stdout, warn=warn, at_steps=at_steps)
         return ran, at_steps.logs
 
     if runs is None:
-        return _of_one_job(*once("compare", plan, receipts), steps=steps, limit=limit)
+        return _of_one_job(*once("compare", plan, receipts), most=most_pairs(settings), limit=limit)
     sides = [side for pair in range(runs) for side in _order(seed, pair)]
     done: list[tuple[Side, Run, tuple[StepLog, ...]]] = []
     for number, side in enumerate(sides):
@@ -149,8 +151,16 @@ def compare_run(
     return _of_runs(done, limit=limit)
 
 
-def _least_steps() -> int:
-    return next(steps for steps in range(1, STEPS) if most_pairs(steps) >= FIRST_LOOK)
+def most_pairs(settings: StepSettings) -> int:
+    """Pairs of blocks that a comparison has steps for."""
+    director = director_of(settings)
+    assert isinstance(director, Comparing)
+    return director.most_pairs
+
+
+def _least_steps(settings: StepSettings) -> int:
+    enough = (msgspec.structs.replace(settings, steps=steps) for steps in range(1, STEPS))
+    return next(given.steps for given in enough if most_pairs(given) >= FIRST_LOOK)
 
 
 def _order(seed: int, pair: int) -> tuple[Side, Side]:
@@ -161,11 +171,11 @@ def _order(seed: int, pair: int) -> tuple[Side, Side]:
 # --- inside one job ------------------------------------------------------------------------------
 
 
-def _of_one_job(ran: Run, logs: Sequence[StepLog], *, steps: int, limit: ComparisonLimit | None) -> RunComparison:
+def _of_one_job(ran: Run, logs: Sequence[StepLog], *, most: int, limit: ComparisonLimit | None) -> RunComparison:
     """From the log of rank 0; of several attempts, after a restart, the last one that compared anything."""
     leaders = [log for log in logs if log.rank == 0]
     log = next((log for log in reversed(leaders) if log.blocks), leaders[-1] if leaders else None)
-    seen = of_blocks(log.blocks if log is not None else (), most_pairs=most_pairs(steps))
+    seen = of_blocks(log.blocks if log is not None else (), most_pairs=most)
     notes = list(ran.notes)
     problem = None
     if log is None and logs:

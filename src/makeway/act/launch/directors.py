@@ -13,13 +13,13 @@ from typing import Protocol
 import msgspec
 
 from makeway.act.launch.step_files import Block, StepSettings
-from makeway.decide.analysis.alternation import Alternation, alternation
+from makeway.decide.analysis.alternation import Alternation, alternation, looks
 from makeway.values.control import Chunks, Compress, Control, CopyEngine
 from makeway.values.errors import InputError
 
 SETTLE = 2  # steps after a switch that do not count: a new reducer lays out its buckets in the second of them
 OF_REDUCERS = (CopyEngine, Chunks, Compress)  # controls that give modules a new reducer
-MEASURED = 6  # steps of a block that count
+MEASURED = 3  # steps of a block that count: of neighbouring short blocks less of the noise remains
 NOISE_PAIRS = 3
 NOISE, PAIRED = "noise", "pair"
 WITHOUT, WITH = 0, 1
@@ -48,7 +48,7 @@ def director_of(settings: StepSettings) -> Director:
     """The director of a kind of trial."""
     match settings.kind:
         case "compare":
-            return Comparing(steps=settings.steps, seed=settings.seed)
+            return Comparing(steps=settings.steps, seed=settings.seed, settle=settling_steps(*settings.controls))
         case "tune":
             from makeway.act.launch.tuning import Tuning
 
@@ -77,28 +77,43 @@ def settling_steps(before: Sequence[Control], after: Sequence[Control]) -> int:
 class Comparing:
     """Pairs of blocks without (setting 0) and with the plan (setting 1), until the difference shows or steps run out.
 
-    First come pairs without the plan on both sides. Every block begins with a switch, so that all are treated alike.
+    First come pairs without the plan on both sides. The order within a pair is random. `settle`: steps after a switch
+    that do not count.
     """
 
-    def __init__(self, *, steps: int, seed: int) -> None:
-        self._seed = seed
-        self.most_pairs = most_pairs(steps)
+    def __init__(self, *, steps: int, seed: int, settle: int = SETTLE) -> None:
+        self._seed, self._settle = seed, settle
+        self.most_pairs = 0
+        left = steps - 2 * NOISE_PAIRS * MEASURED
+        while (left := left - self._cost(self.most_pairs)) >= 0:
+            self.most_pairs += 1
+        self._looks = looks(self.most_pairs)
 
     def next(self, blocks: Sequence[Block]) -> Next:
-        so_far = of_blocks(blocks, most_pairs=self.most_pairs)
-        if so_far.over:
-            return Next(setting=WITH if so_far.verdict == "faster" else WITHOUT, steps=0, last=True, keeps=True)
-        number = len(blocks)
-        tag = NOISE if number < 2 * NOISE_PAIRS else PAIRED
-        pair, second = divmod(number, 2)
+        in_force = blocks[-1].setting if blocks else WITHOUT
+        pair, second = divmod(len(blocks) - 2 * NOISE_PAIRS, 2)
+        if not second and (pair in self._looks or pair >= self.most_pairs):
+            so_far = of_blocks(blocks, most_pairs=self.most_pairs)
+            if so_far.over:
+                setting = WITH if so_far.verdict == "faster" else WITHOUT
+                return Next(setting=setting, steps=0, switches=setting != in_force, last=True, keeps=True)
+        if pair < 0:
+            return Next(setting=WITHOUT, steps=MEASURED, tag=NOISE, switches=False)
+        setting = self._order(pair)[second]
+        dropped = self._settle if setting != in_force else 0
+        return Next(
+            setting=setting, steps=dropped + MEASURED, dropped=dropped, tag=PAIRED, switches=setting != in_force
+        )
+
+    def _order(self, pair: int) -> tuple[int, int]:
         with_first = random.Random(f"{self._seed}/{pair}").random() < 0.5
-        setting = WITHOUT if tag == NOISE else (WITH if with_first != bool(second) else WITHOUT)
-        return Next(setting=setting, steps=SETTLE + MEASURED, dropped=SETTLE, tag=tag)
+        return (WITH, WITHOUT) if with_first else (WITHOUT, WITH)
 
-
-def most_pairs(steps: int) -> int:
-    """Pairs that fit so many steps, after those for the noise."""
-    return max(0, steps // (2 * (SETTLE + MEASURED)) - NOISE_PAIRS)
+    def _cost(self, pair: int) -> int:
+        """Steps of a pair."""
+        before = self._order(pair - 1)[1] if pair else WITHOUT
+        switches = 1 if before == self._order(pair)[0] else 2
+        return 2 * MEASURED + switches * self._settle
 
 
 def of_blocks(blocks: Sequence[Block], *, most_pairs: int) -> Alternation:
