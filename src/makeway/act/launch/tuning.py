@@ -28,6 +28,7 @@ ASSUMED_STEPS = 2000  # of a job whose length nobody says, at least
 NEEDED = 12  # rounds that candidates should get: more candidates than can have them leave
 LOST = 0.16  # of the share of steps: the share of the time that trials may lose against the setting in force
 ASSUMED = 1.3  # a candidate not yet tried is taken to need so many times the step in force
+STALL_STEPS, STALL_NS = 10, 1e9  # a longer step or switch was the machine's fault: no more than this is counted
 DRIFT = 0.10  # of the step time, in two watching blocks in a row, that starts a new trial
 ROUGH, NOISY = 0.2, 2.5  # slower by more than this, and by so many standard errors, in one round: out at once
 
@@ -97,12 +98,13 @@ class Tuning:
 
     def _take(self, block: Block) -> None:
         self.steps += block.count
-        self.lost_ns += block.overhead_ns
+        typical = self._plain_ns or median(block.times_ns)
+        stall_ns = max(STALL_STEPS * typical, STALL_NS)
+        self.lost_ns += min(block.overhead_ns, stall_ns)
         self.spent_ns += block.overhead_ns
         if block.tag == WATCH:
             self._watched(median(block.measured_ns), block.count)
             return
-        typical = self._plain_ns or median(block.times_ns)
         self.spent_ns += sum(block.times_ns)
         costly = block.times_ns  # of the setting in force only the steps that settle
         if block.setting == self.incumbent:
@@ -110,7 +112,7 @@ class Tuning:
             self._plain_ns = median(block.measured_ns)
         else:
             self.explored += block.count
-        self.lost_ns += sum(costly) - typical * len(costly)
+        self.lost_ns += sum(min(time, stall_ns) - typical for time in costly)
         logs = [math.log(max(1, time)) for time in block.measured_ns]
         self._round[block.setting] = fmean(logs)
         self._noise.append(fmean((value - fmean(logs)) ** 2 for value in logs))
