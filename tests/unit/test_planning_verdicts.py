@@ -237,8 +237,8 @@ def test_what_the_search_found_no_better_is_not_judged(case: Case, quick: float,
 
 
 def test_a_control_that_helps_alone_and_adds_nothing_to_the_plan_says_both(case: Case) -> None:
-    times = {(URGENT,): 750_000.0, (FIRST,): 700_000.0, (URGENT, FIRST): 700_000.0, (FIRST, URGENT): 700_000.0}
-    plan = case.plan(times)
+    both = 700_000.0
+    plan = case.plan({(URGENT,): 750_000.0, (FIRST,): 700_000.0, (URGENT, FIRST): both, (FIRST, URGENT): both})
     assert plan.controls == (FIRST,)
     assert reasons(plan)[URGENT].startswith("-16.7 % without the plan; changes nothing")
 
