@@ -51,7 +51,11 @@ def what_if_sections(analysis: Analysis) -> tuple[Section, ...]:
     assumed = (Paragraph(text="Assumed, since the trace does not say:"), Notes(sentences=answers.assumed))
     return (
         Section(name="what-if", title="What if", blocks=blocks),
-        *((Section(name="assumed", title="Assumed", blocks=assumed, detail=True),) if answers.assumed else ()),
+        *(
+            (Section(name="assumed", title="Assumed", blocks=assumed, detail=True, folded=True),)
+            if answers.assumed
+            else ()
+        ),
     )
 
 
@@ -190,4 +194,4 @@ def step_sections(analysis: Analysis) -> tuple[Section, ...]:
             for step in rank.steps
         ),
     )
-    return (Section(name="steps", title="Steps", blocks=(table,), detail=True),)
+    return (Section(name="steps", title="Steps", blocks=(table,), detail=True, folded=True),)

@@ -33,6 +33,7 @@ def communication_sections(analysis: Analysis | JobAnalysis) -> tuple[Section, .
             name="communication",
             title="What counts as communication",
             blocks=(_matched_table(analysis), *((_candidate_table(analysis),) if evidence.unclaimed else ())),
+            folded=not evidence.unclaimed,
         ),
     )
 

@@ -195,7 +195,7 @@ def rank_ledger_sections(analysis: Analysis) -> tuple[Section, ...]:
         ),
         filtered=True,
     )
-    return (Section(name="ledgers", title="Ledgers of the ranks", blocks=(table,), detail=True),)
+    return (Section(name="ledgers", title="Ledgers of the ranks", blocks=(table,), detail=True, folded=True),)
 
 
 def gate_data(gate: Gate | None) -> dict[str, Any]:

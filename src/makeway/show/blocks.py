@@ -163,6 +163,7 @@ class HeatMap:
     origin: Origin | str | None = None
     digits: int = 2
     reach: tuple[float, float] | None = None  # of the colours; None: from the least value to the most
+    centre: float | None = None  # below it one colour, above it another: 0 for errors, 1 for ratios
 
     def __post_init__(self) -> None:
         if len(self.values) != len(self.rows) or any(len(row) != len(self.columns) for row in self.values):
@@ -233,6 +234,7 @@ class Section:
     title: str
     blocks: tuple[Block, ...]
     detail: bool = False  # text shows it only with --verbose
+    folded: bool = False  # the page shows its title, and the rest on a click
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

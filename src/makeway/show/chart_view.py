@@ -1,22 +1,20 @@
-"""Charts of a page: bars, curves and heat maps, drawn by Plotly where it is installed, and readable without it.
+"""Charts of a page: bars and curves, drawn by Plotly where it is installed, and readable without it.
 
-What Plotly draws is also there as plain markup: bars of styled spans, a table of shaded cells. That is what a screen
-reader reads, and what a page shows that was made without the `report` extra.
+What Plotly draws is also there as plain markup: bars of styled spans, a table. That is what a screen reader reads, and
+what a page shows that was made without the `report` extra.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from html import escape
 from importlib.resources import files
 from importlib.util import find_spec
 
-from makeway.show.blocks import Bar, Bars, Block, Curves, HeatMap, Unit
-from makeway.show.markup import Html, badge, embedded, joined, legend
-
-_SHADES = 9  # of the plain heat map
+from makeway.show.blocks import Bar, Bars, Block, Curves, Unit
+from makeway.show.markup import Html, embedded, figure, joined, legend
 
 
 def plotly_script(blocks: Iterable[Block]) -> Html:
@@ -29,7 +27,7 @@ def plotly_script(blocks: Iterable[Block]) -> Html:
 def _plotted(block: Block) -> bool:
     """Charts with spread, a mark or two axes; plain stacks of time do well without a script of 5 MB."""
     match block:
-        case HeatMap() | Curves():
+        case Curves():
             return True
         case Bars(bars=bars, mark_ns=mark_ns):
             return mark_ns is not None or any(bar.spread_ns is not None for bar in bars)
@@ -142,57 +140,9 @@ def _value(value: float | None, digits: int) -> str:
     return "<td>–</td>" if value is None else f"<td>{value:,.{digits}f}</td>"
 
 
-# --- heat maps -----------------------------------------------------------------------------------
-
-
-def heat_view(data: HeatMap) -> Html:
-    """A heat map; darker is larger, a dash was not run."""
-    known = [value for row in data.values for value in row if value is not None]
-    low, high = data.reach or ((min(known), max(known)) if known else (0.0, 0.0))
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in data.columns)
-    corner = escape(f"{data.row_title} \\ {data.column_title}" if data.row_title else "")
-    body = "".join(
-        _heat_row(name, row, (low, high), data.digits) for name, row in zip(data.rows, data.values, strict=True)
-    )
-    plain = Html(
-        f'<div class="scroll" tabindex="0"><table class="heat" aria-label="{escape(data.caption)}">'
-        f"<thead><tr><td>{corner}</td>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table></div>"
-    )
-    traces = {
-        "kind": "heat",
-        "columns": data.columns,
-        "rows": data.rows,
-        "values": data.values,
-        "column_title": data.column_title,
-        "row_title": data.row_title,
-        "digits": data.digits,
-        "reach": (low, high),
-    }
-    return _figure(data.name, data.caption, data.origin, plain, traces, style="half")
-
-
-def _heat_row(name: str, row: Sequence[float | None], reach: tuple[float, float], digits: int) -> str:
-    cells = "".join(_heat_cell(value, reach, digits) for value in row)
-    return f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>'
-
-
-def _heat_cell(value: float | None, reach: tuple[float, float], digits: int) -> str:
-    if value is None:
-        return "<td>–</td>"
-    low, high = reach
-    share = 0.0 if high - low < 1e-12 else (value - low) / (high - low)
-    shade = round(min(max(share, 0.0), 1.0) * _SHADES)
-    return f'<td style="--shade: {100 * shade // _SHADES}%">{value:.{digits}f}</td>'
-
-
-def _figure(name: str, caption: str, origin: str | None, plain: Html, data: object | None, *, style: str = "") -> Html:
-    title = escape(caption) + (f" {badge(origin)}" if origin else "")
+def _figure(name: str, caption: str, origin: str | None, plain: Html, data: object | None) -> Html:
     drawing = ""
     if data is not None:
         chart = embedded(f"{name}-data", json.dumps(data, separators=(",", ":"), ensure_ascii=False))
         drawing = f'<div class="chart" data-chart="{escape(name)}-data" aria-hidden="true" hidden></div>{chart}'
-    return Html(
-        f'<figure id="{escape(name)}" class="{style}"><figcaption>{title}</figcaption>{drawing}'
-        f'<div class="plain-chart">{plain}</div></figure>\n'
-    )
+    return figure(name, caption, origin, Html(f'{drawing}<div class="plain-chart">{plain}</div>'))

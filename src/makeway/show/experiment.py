@@ -30,6 +30,7 @@ def report(result: Experiments, *, arguments: str = "") -> Report:
                 f"normalised time of tile {by_sides(tile)} over {by_sides(first.tile)}, with priority if both ran it",
                 {grid: round(ratio, _DIGITS) for grid, ratio in ratios.items()},
                 origin=first.origin,
+                centre=1.0,
             )
             for tile, ratios in result.tile_ratios.items()
         )
@@ -53,7 +54,7 @@ def report(result: Experiments, *, arguments: str = "") -> Report:
 
 def _section(experiment: Experiment) -> Section:
     tile = by_sides(experiment.tile)
-    blocks: list[Block] = [_cell_table(experiment), *(_metric_map(experiment, metric) for metric in experiment.metrics)]
+    blocks: list[Block] = [*(_metric_map(experiment, metric) for metric in experiment.metrics), _cell_table(experiment)]
     if experiment.verified is not None:
         blocks.append(
             Paragraph(text="Every result is verified." if experiment.verified else "RESULTS DIFFER: see notes.")
@@ -87,11 +88,19 @@ def _cell_table(experiment: Experiment) -> Table:
 def _metric_map(experiment: Experiment, metric: Metric) -> HeatMap:
     name = f"{metric.replace('_', '-')}-{by_sides(experiment.tile)}"
     values = {grid: round(value, _DIGITS) for grid, value in experiment.values(metric).items()}
-    return grid_map(name, TITLES[metric], values, origin=experiment.origin)
+    centre = 1.0 if metric == "normalised_time" else None  # faster in one colour, slower in the other
+    return grid_map(name, TITLES[metric], values, origin=experiment.origin, centre=centre)
 
 
 def grid_map(
-    name: str, caption: str, values: Mapping[Grid, float], *, origin: str, reach: tuple[float, float] | None = None
+    name: str,
+    caption: str,
+    values: Mapping[Grid, float],
+    *,
+    origin: str | None,
+    reach: tuple[float, float] | None = None,
+    centre: float | None = None,
+    digits: int = 2,
 ) -> HeatMap:
     """Values by the GEMM's grid, as the paper draws them."""
     across, down = sorted({x for x, _ in values}), sorted({y for _, y in values})
@@ -105,6 +114,8 @@ def grid_map(
         row_title="Y blocks",
         origin=origin,
         reach=reach,
+        centre=centre,
+        digits=digits,
     )
 
 

@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import NewType
 
+ORIGINS = {
+    "measured": "timed by makeway, in a run on real hardware",
+    "imported": "read from a file or a publication that makeway did not make",
+    "predicted": "computed by a model; nothing ran",
+}
 Html = NewType("Html", str)  # markup that is safe as it is; all else goes through `text`
 
 
@@ -19,8 +24,17 @@ def joined(*parts: Html) -> Html:
 
 
 def badge(origin: str) -> Html:
-    """Whether numbers were measured, imported or predicted."""
-    return Html(f'<span class="origin">{escape(origin)}</span>')
+    """Whether numbers were measured, imported or predicted: one look for each on every page."""
+    meaning = ORIGINS.get(origin)
+    kind, hint = (f" {origin}", f' title="{escape(meaning)}"') if meaning else ("", "")
+    return Html(f'<span class="origin{kind}"{hint}>{escape(origin)}</span>')
+
+
+def figure(name: str, caption: str, origin: str | None, body: Html, *, style: str = "") -> Html:
+    """A figure below its caption."""
+    title = escape(caption) + (f" {badge(origin)}" if origin else "")
+    kind = f' class="{style}"' if style else ""
+    return Html(f'<figure id="{escape(name)}"{kind}><figcaption>{title}</figcaption>{body}</figure>\n')
 
 
 def notes(sentences: Sequence[str]) -> Html:

@@ -8,8 +8,22 @@ from html import escape
 from importlib.resources import files
 from typing import assert_never
 
-from makeway.show.blocks import Bars, Block, Curves, Facts, HeatMap, Lines, Notes, Paragraph, Report, Room, Table
-from makeway.show.chart_view import bars_view, curves_view, heat_view, plotly_script
+from makeway.show.blocks import (
+    Bars,
+    Block,
+    Curves,
+    Facts,
+    HeatMap,
+    Lines,
+    Notes,
+    Paragraph,
+    Report,
+    Room,
+    Section,
+    Table,
+)
+from makeway.show.chart_view import bars_view, curves_view, plotly_script
+from makeway.show.heat_view import heat_view
 from makeway.show.markup import Html, badge, joined, notes, text
 from makeway.show.room_view import room_view
 from makeway.show.table_view import table_view
@@ -24,11 +38,7 @@ def page(report: Report) -> str:
     blocks = [block for section in report.sections for block in section.blocks]
     views = {block.name: timeline_view(block.ranks, name=block.name) for block in blocks if isinstance(block, Lines)}
     links = "".join(f'<a href="#{escape(part.name)}">{escape(part.title)}</a>' for part in report.sections)
-    body = "".join(
-        f'<section id="{escape(part.name)}"><h2>{escape(part.title)}</h2>'
-        f"{''.join(_block(block, views) for block in part.blocks)}</section>\n"
-        for part in report.sections
-    )
+    body = "".join(_section(part, views) for part in report.sections)
     headline = joined(text(report.headline.sentence), text(" "), badge(report.headline.origin))
     lead = "".join(_paragraph(words) for words in report.lead)
     return (
@@ -56,6 +66,13 @@ def _scripts(blocks: list[Block]) -> Iterator[str]:
 @cache
 def _asset(name: str) -> str:
     return (files("makeway.show") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _section(part: Section, views: Mapping[str, TimelineView]) -> str:
+    title, body = f"<h2>{escape(part.title)}</h2>", "".join(_block(block, views) for block in part.blocks)
+    if part.folded:
+        body, title = f'<details class="more"><summary>{title}</summary>{body}</details>', ""
+    return f'<section id="{escape(part.name)}">{title}{body}</section>\n'
 
 
 # --- blocks --------------------------------------------------------------------------------------

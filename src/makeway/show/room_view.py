@@ -8,7 +8,7 @@ from html import escape
 import msgspec
 
 from makeway.show.blocks import Room
-from makeway.show.markup import Html, embedded, legend
+from makeway.show.markup import Html, badge, embedded, legend
 
 
 def room_view(room: Room) -> Html:
@@ -26,7 +26,7 @@ def room_view(room: Room) -> Html:
     colours = [("compute block", "compute"), ("the collective's block", "comm"), ("does not fit", "exposed")]
     return Html(
         f'<figure class="room" id="{escape(room.name)}" data-room="{escape(room.name)}-data">'
-        f"<figcaption>{escape(title)} <span class='origin'>predicted</span></figcaption>"
+        f"<figcaption>{escape(title)} {badge('predicted')}</figcaption>"
         f"{legend(colours if room.comm else colours[:1])}"
         f'<div class="room-bars"></div><div class="tools"><label>pad per compute block '
         f'<input type="range" min="0" max="{room.most_pad_bytes}" step="{room.sm.smem_unit_bytes}" '

@@ -10,7 +10,7 @@ from makeway.show.data import milliseconds, record
 from makeway.show.numbers import count, percent, time_text
 from makeway.show.run import end_text, measured_in_job, outcome_data, outcome_table
 
-_COLOURS = {"without": "other", "with": "compute"}
+_COLOURS = {"without": "memory", "with": "compute"}
 
 
 def report(result: RunComparison, *, arguments: str = "") -> Report:

@@ -10,9 +10,11 @@ from makeway.show.markup import Html, badge
 
 Origins = Mapping[tuple[str, int], int]  # by timeline and rank: the time in ns that the page's drawing counts from
 
+_MOST_ON_A_PHONE = 4  # columns side by side; rows of wider tables become cards
+
 
 def table_view(data: Table, origins: Origins | None = None) -> Html:
-    """A table; cells with a place in time lead there, where the page has a timeline with that rank."""
+    """A table without its empty columns; cells with a place in time lead there, where a timeline has that rank."""
     if not data.rows:
         return Html(f'<p class="soft">{escape(data.nothing)}</p>')
     box = ""
@@ -21,14 +23,17 @@ def table_view(data: Table, origins: Origins | None = None) -> Html:
             f'<label><input type="search" data-table="{escape(data.name)}" placeholder="filter" '
             f'aria-label="filter: {escape(data.caption)}"> <output class="soft"></output></label>'
         )
-    head = "".join(_header(column) for column in data.columns)
-    body = "".join(_row(row, data.columns, origins or {}) for row in data.rows)
-    prose = " prose" if any(column.style == "wide" for column in data.columns) else ""
+    shown = [place for place in range(len(data.columns)) if any(row[place].text not in ("", "–") for row in data.rows)]
+    columns = [data.columns[place] for place in shown]
+    head = "".join(map(_header, columns))
+    body = "".join(_row([row[place] for place in shown], columns, origins or {}) for row in data.rows)
+    prose = any(column.style == "wide" for column in columns)
+    cards = " cards" if prose or len(columns) > _MOST_ON_A_PHONE else ""
     caption = escape(data.caption) + (f" {badge(data.origin)}" if data.origin else "")
     return Html(
         f'<div class="table"><div class="above"><span class="soft" id="{escape(data.name)}-caption">{caption}</span>'
         f'{box}</div><div class="scroll" tabindex="0" role="region" aria-labelledby="{escape(data.name)}-caption">'
-        f'<table class="sortable{prose}" id="{escape(data.name)}" aria-labelledby="{escape(data.name)}-caption">'
+        f'<table class="sortable{cards}" id="{escape(data.name)}" aria-labelledby="{escape(data.name)}-caption">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></div>\n"
     )
 

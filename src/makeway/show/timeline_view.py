@@ -17,7 +17,7 @@ from makeway.values.units import format_bytes
 MOST_SPANS = 300_000  # in all rows; more would make the page larger than 6 MB and slow to open
 _MOST_EVIDENCE = 2_000  # causes shown with evidence; the rest show kind and confidence
 _LONGEST_NAME = 300
-_OPEN_RANKS = 8  # drawn at first; the others open on a click
+_OPEN_RANKS = 4  # drawn at first; the others open on a click
 
 # start_ns, end_ns, index of what it is, launch delay in ns
 _Drawn = tuple[int, int, int, int | None]

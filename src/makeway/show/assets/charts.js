@@ -7,12 +7,6 @@ function colours() {
   return (name) => style.getPropertyValue(`--${name}`).trim();
 }
 
-function mixed(from, to, share) { // two colours #rrggbb
-  const parts = (colour) => colour.match(/[0-9a-f]{2}/gi).map((part) => parseInt(part, 16));
-  const other = parts(to);
-  return `rgb(${parts(from).map((part, place) => Math.round(part + (other[place] - part) * share)).join()})`;
-}
-
 function barFigure(data, colour) {
   const traces = data.traces.map((trace, place) => ({
     type: "bar", orientation: "h", name: trace.name, y: data.labels, x: trace.amounts, marker: { color: trace.colours.map(colour) },
@@ -47,25 +41,11 @@ function curveFigure(data, colour) {
   }];
 }
 
-function heatFigure(data, colour) {
-  return [[{
-    type: "heatmap", x: data.columns, y: data.rows, z: data.values, xgap: 1, ygap: 1, zmin: data.reach[0], zmax: data.reach[1],
-    colorscale: [[0, colour("paper")], [1, mixed(colour("paper"), colour("accent"), Number(colour("deepest")))]],
-    textfont: { color: colour("ink") }, hoverongaps: false,
-    texttemplate: data.columns.length <= 12 ? `%{z:.${data.digits}f}` : undefined,
-    hovertemplate: `${data.column_title} %{x}, ${data.row_title} %{y}: %{z:.${data.digits}f}<extra></extra>`,
-    colorbar: { thickness: 10, outlinewidth: 0 },
-  }], {
-    height: 110 + 30 * data.rows.length, xaxis: { type: "category", showgrid: false, title: { text: data.column_title } },
-    yaxis: { type: "category", showgrid: false, title: { text: data.row_title }, automargin: true },
-  }];
-}
-
 function drawCharts() {
   const colour = colours();
   for (const box of document.querySelectorAll("[data-chart]")) {
     const data = JSON.parse(document.getElementById(box.dataset.chart).textContent);
-    const [traces, layout] = { heat: heatFigure, bars: barFigure, curves: curveFigure }[data.kind](data, colour);
+    const [traces, layout] = { bars: barFigure, curves: curveFigure }[data.kind](data, colour);
     box.hidden = false;
     Plotly.react(box, traces, {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("ink"), size: 12 },

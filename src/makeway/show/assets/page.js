@@ -40,6 +40,15 @@ for (const box of document.querySelectorAll("input[type=search]")) {
   box.addEventListener("input", () => filterRows(table, box.value, count));
 }
 
+// --- folded sections ------------------------------------------------------------------------------
+
+const folded = () => document.querySelectorAll("details.more:not([open])");
+addEventListener("beforeprint", () => { for (const one of folded()) one.open = true; }); // paper has no clicks
+addEventListener("hashchange", () => {
+  const asked = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (const one of folded()) if (asked?.contains(one) || one.contains(asked)) one.open = true;
+});
+
 // Black or white, for text on a colour of the style sheet (#rrggbb): on any colour, one of them reaches 4.5 to 1.
 function inkOn(colour) {
   const [red, green, blue] = colour.match(/[0-9a-f]{2}/gi).map((part) => parseInt(part, 16) / 255)
