@@ -12,10 +12,9 @@ import pytest
 from tests.browser.driving import OpenPage, drawn, eventually, keep_picture
 from tests.browser.test_analysis_page import html, recorded
 from tests.browser.test_report_pages import experiment, measured, plan_of
+from tests.unit.test_renderers import small_demo
 
-from makeway.act.measure.demo import Demo, Recording
 from makeway.act.measure.experiment import Experiments
-from makeway.decide.analysis.analyze import analysis_of
 from makeway.model.presets import load_preset
 from makeway.model.simulate.predict import simulate
 from makeway.show.page import page as page_of
@@ -38,17 +37,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     where = tmp_path_factory.mktemp("pages")
     mi250x, timelines = load_device("MI250X"), [recorded(0), recorded(1)]
     padded = simulate(load_preset("cb-ar", mi250x), mi250x, [SmemPad(16 * 1024)])
-    demo = Demo(
-        benches=(measured(),), no_bench=None, maps=(), ladder=(), seconds=1.0,
-        recording=Recording(name="a step", analysis=analysis_of(timelines[:1], what_if=False), plan=()),
-    )  # fmt: skip
     made = {
         "analysis": html(timelines),
         "plan": page_of(plan_of(load_device("H100-SXM5-80GB"))),
         "simulation": page_of(report_of(padded, arguments="makeway simulate")),
         "bench": page_of(report_of(measured(), arguments="makeway bench")),
         "experiment": page_of(report_of(Experiments(experiments=(experiment(),)), arguments="makeway bench cb-ar")),
-        "demo": page_of(report_of(demo, arguments="makeway demo")),
+        "demo": page_of(report_of(small_demo(), arguments="makeway demo")),
     }
     for name, text in made.items():
         (where / f"{name}.html").write_text(text, encoding="utf-8")

@@ -117,7 +117,7 @@ def as_recorded(workload: Workload, device: Device) -> RecordedStep:
 def test_the_demo_shows_what_a_bench_of_the_experiment_shows() -> None:
     grids = ((4, 4), (16, 4), (4, 16), (16, 16))
     job = Job(workload="cb-ar", on=f"sim:{published_device('A40').name}", grids=grids)
-    assert _device_map("A40", (4, 16), lambda stage: None).experiment.cells == simulated_experiment(job).cells
+    assert _device_map("A40", (4, 16)).experiment.cells == simulated_experiment(job).cells
 
 
 def test_the_first_alternative_is_the_prediction_itself() -> None:

@@ -11,6 +11,7 @@ from functools import cache
 from html import escape
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -22,7 +23,6 @@ from makeway import (
     Demo,
     Job,
     Plan,
-    analysis_of,
     analyze,
     bench,
     calibrate,
@@ -56,7 +56,8 @@ from makeway.act.launch.record import Recording as JobRecording
 from makeway.act.launch.run import dry_run
 from makeway.act.launch.tune_run import LossChange, RunTuning, Tried
 from makeway.act.measure.calibrate import Calibration
-from makeway.act.measure.demo import DeviceMap, Recording
+from makeway.act.measure.demo import DeviceMap, GpuStory
+from makeway.act.measure.demo_job import JobStory
 from makeway.act.measure.experiment import Cell as ExperimentCell
 from makeway.act.measure.experiment import Experiment
 from makeway.act.measure.outcome import VariantResult
@@ -64,6 +65,7 @@ from makeway.decide.analysis.compare import parse_limit
 from makeway.decide.analysis.many.analyze_job import Shard, ShardFile, analyze_job
 from makeway.decide.analysis.many.map_rank import MapOptions
 from makeway.decide.planning.recorded import NothingToPlan
+from makeway.decide.scale.outcome import ScaleCurve
 from makeway.decide.scale.shards import curve_shard
 from makeway.decide.scale.sweep import SweepRequest
 from makeway.decide.scale.validate import ScaleValidation, validate_rows
@@ -77,7 +79,6 @@ from makeway.show.text import text
 from makeway.values.collective import Collective
 from makeway.values.control import CommPriority, Compress, CopyEngine, SmPartition
 from makeway.values.receipt import Receipt
-from makeway.values.timeline import Rank
 
 H100 = load_device("H100-SXM5-80GB")
 LLAMA, DGX = load_model("llama-3-8b"), load_cluster("dgx-h100")
@@ -108,7 +109,7 @@ RESULTS: dict[str, Callable[[], object]] = {
     "CurveShard": lambda: curve_shard(
         SweepRequest(model=LLAMA, cluster=DGX, layout=parse_layout("tp=8,sharding=zero1")), (8,), Shard(index=1, of=1)
     ),
-    "Demo": lambda: demo_with(bench_with(wrong=None)),
+    "Demo": lambda: small_demo(),  # noqa: PLW0108
     "Device": lambda: H100,
     "DeviceList": known_devices,
     "DryRun": lambda: dry_run(["torchrun", "train.py"], load_plan(EXAMPLES / "cpu-plan.toml")),
@@ -267,17 +268,26 @@ def bench_with(*, wrong: str | None) -> Bench:
     )  # fmt: skip
 
 
-def demo_with(measured: Bench) -> Demo:
+def small_demo() -> Demo:
+    """Every act, each as short as it can be."""
     cells = tuple(ExperimentCell(grid=(x, 2), t_sequential_ns=1e6, t_overlap_ns=8e5 + 1e4 * x) for x in (2, 8))
     experiment = Experiment(workload="cb-ar", on="sim:A40", origin="predicted", tile=(64, 64, 32), n=1, cells=cells)
-    timeline = simulate(load_preset("gemm-ar", H100), H100).timeline
-    recorded = replace(timeline, ranks=(Rank(rank=0, device=H100.name),))
+    layer, tuned = load_preset("gemm-ar", H100), tuned_run()
+    kernel = next(launch for launch in layer.kernels)
     return Demo(
-        benches=(measured,), no_bench=None, seconds=1.2, ladder=tuple(islice(conccl_rows(), 2)),
-        maps=(DeviceMap(name="A40", experiment=experiment, published={(2, 2): 0.75}),),
-        recording=Recording(
-            name="a step", analysis=analysis_of([recorded], what_if=False), plan=(CommPriority(),)
+        job=JobStory(
+            program=tuned.program, recording=recorded_job(), analysis=analyze([RECORDED], keep_spans=True, jobs=1),
+            tuning=tuned, comparison=compared_run(), compared=tuned.plan,
         ),
+        gpu=GpuStory(
+            device=H100, workload=layer, room=make_room(H100, kernel.resources, layer.collectives[0].library),
+            plain=simulate(layer, H100), controlled=(((CommPriority(),), simulate(layer, H100, [CommPriority()])),),
+            refused=((CopyEngine(), "an all-reduce needs arithmetic"),), plan=Plan(controls=(CommPriority(),)),
+        ),
+        maps=(DeviceMap(name="A40", experiment=experiment, published={(2, 2): 0.75, (8, 2): 0.9}),),
+        ladder=tuple(islice(conccl_rows(), 2)),
+        cluster=cast(ScaleCurve, RESULTS["ScaleCurve"]()),
+        seconds=1.2,
     )  # fmt: skip
 
 
@@ -313,7 +323,7 @@ def figures(shown: Report) -> Iterator[tuple[str, float, str]]:
                     for values in block.values:
                         for value in values:
                             if value is not None:
-                                yield block.name, value, f"{value:.{block.digits}f}"
+                                yield block.name, value, f"{value:z.{block.digits}f}"
 
 
 def numbers(document: object) -> Iterator[float]:

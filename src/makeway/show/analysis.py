@@ -41,7 +41,7 @@ def report(analysis: Analysis, *, arguments: str = "") -> Report:
         headline=headline(analysis),
         lead=(lead(analysis),),
         sections=(
-            Section(name="time", title="Where the time went", blocks=(_time_bars(analysis),), detail=True),
+            Section(name="time", title="Where the time went", blocks=(time_bars(analysis),), detail=True),
             Section(name="advice", title="What to change", blocks=(_advice_table(analysis),)),
             *ledger_sections(analysis),
             *what_if_sections(analysis),
@@ -78,9 +78,10 @@ def _names(names: Iterable[str | None]) -> str:
 # --- ranks -----------------------------------------------------------------------------------------
 
 
-def _time_bars(analysis: Analysis) -> Bars:
+def time_bars(analysis: Analysis, name: str = "time-parts") -> Bars:
+    """One bar for each rank, in parts that add up to its recorded time."""
     return Bars(
-        name="time-parts",
+        name=name,
         caption="The recorded time of each rank, from its first kernel to its last.",
         origin=analysis.origin,
         bars=tuple(Bar(label=f"rank {rank.rank}", parts=time_parts(rank)) for rank in analysis.ranks),

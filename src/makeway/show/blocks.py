@@ -235,6 +235,8 @@ class Section:
     blocks: tuple[Block, ...]
     detail: bool = False  # text shows it only with --verbose
     folded: bool = False  # the page shows its title, and the rest on a click
+    lesson: Paragraph | None = None  # in a sentence or two; text always shows it
+    lesson_after: int = 1  # blocks of the page that stand above it: the picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ def heat_view(data: HeatMap) -> Html:
     )
     marks = (low, high) if data.centre is None else (low, data.centre, high)
     steps = "".join(f'<i style="{_style(low + (high - low) * step / 20, data)}"></i>' for step in range(21))
-    ends = "".join(f"<span>{mark:{_sign(data)}.{data.digits}f}</span>" for mark in marks)
+    ends = "".join(f"<span>{_text(mark, data)}</span>" for mark in marks)
     key = (
         f'<div class="key" aria-hidden="true"><div>{steps}</div><div class="soft">{ends}</div></div>'
         if high > low
@@ -58,12 +58,13 @@ def reach(data: HeatMap) -> tuple[float, float]:
 def _cell(value: float | None, data: HeatMap) -> str:
     if value is None:
         return "<td>–</td>"
-    return f'<td style="{_style(value, data)}">{value:{_sign(data)}.{data.digits}f}</td>'
+    return f'<td style="{_style(value, data)}">{_text(value, data)}</td>'
 
 
-def _sign(data: HeatMap) -> str:
-    """Differences carry their sign."""
-    return "+" if data.centre == 0 else ""
+def _text(value: float, data: HeatMap) -> str:
+    """The value; differences carry their sign, and what rounds to nothing has none."""
+    shown = f"{value:z.{data.digits}f}"
+    return f"+{shown}" if data.centre == 0 and float(shown) > 0 else shown
 
 
 def _style(value: float, data: HeatMap) -> str:

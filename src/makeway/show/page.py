@@ -69,7 +69,10 @@ def _asset(name: str) -> str:
 
 
 def _section(part: Section, views: Mapping[str, TimelineView]) -> str:
-    title, body = f"<h2>{escape(part.title)}</h2>", "".join(_block(block, views) for block in part.blocks)
+    title, blocks = f"<h2>{escape(part.title)}</h2>", [_block(block, views) for block in part.blocks]
+    if part.lesson is not None:
+        blocks.insert(part.lesson_after, Html(f'<div class="lesson">{_paragraph(part.lesson)}</div>'))
+    body = "".join(blocks)
     if part.folded:
         body, title = f'<details class="more"><summary>{title}</summary>{body}</details>', ""
     return f'<section id="{escape(part.name)}">{title}{body}</section>\n'

@@ -25,7 +25,7 @@ def report(result: RunTuning, *, arguments: str = "") -> Report:
         lead=(_lead(result),),
         sections=(
             Section(name="controls", title="Controls", blocks=(outcome_table(result.controls),)),
-            Section(name="tried", title="Tried", blocks=(_table(result),)),
+            Section(name="tried", title="Tried", blocks=(decisions(result),)),
             *_losses(result),
             measured_in_job(result.program, result.notes, arguments),
         ),
@@ -43,7 +43,9 @@ def log_lines(result: RunTuning) -> str:
 def _headline(result: RunTuning) -> Headline:
     end = end_text(result.exit_code, result.killed_by)
     if result.plan and result.difference_pct is not None:
-        sentence = f"ended with {_set(result.plan)}, {percent(result.difference_pct, '+.1f')} per step when adopted"
+        sentence = (
+            f"ended with {control_set(result.plan)}, {percent(result.difference_pct, '+.1f')} per step when adopted"
+        )
     else:
         sentence = "left as it is: no candidate was shown to be faster"
     return Headline(
@@ -71,7 +73,8 @@ def _lead(result: RunTuning) -> Paragraph:
     return Paragraph(text=" ".join(parts) or "Nothing was measured.", origin="measured")
 
 
-def _table(result: RunTuning) -> Table:
+def decisions(result: RunTuning) -> Table:
+    """Every decision, in the order of the job."""
     columns = ("step", "number"), ("controls", "name"), ("result", ""), ("rounds", "number"), ("change %", "number")
     return Table(
         name="decisions",
@@ -92,7 +95,7 @@ def _row(item: Tried) -> tuple[Cell, ...]:
     low, high = item.interval_pct or (None, None)
     return (
         number(item.step, 0),
-        Cell(_set(item.controls)),
+        Cell(control_set(item.controls)),
         Cell(item.what),
         number(item.rounds, 0),
         *(Cell("–") if part is None else Cell(f"{part:+.1f}", part) for part in (item.difference_pct, low, high)),
@@ -111,7 +114,7 @@ def _losses(result: RunTuning) -> tuple[Section, ...]:
         columns=(Column("controls", "name"), *(Column(title, "number", brief=title != "pairs") for title in titles)),
         rows=tuple(
             (
-                Cell(_set(item.controls)),
+                Cell(control_set(item.controls)),
                 number(item.pairs, 0),
                 *(Cell(f"{value:.6g}", value) for value in (item.loss_without, item.loss_with)),
                 *(Cell(f"{value:+.3g}", value) for value in (item.difference, *item.spread)),
@@ -124,7 +127,8 @@ def _losses(result: RunTuning) -> tuple[Section, ...]:
     return (Section(name="loss", title="Loss", blocks=(table, text)),)
 
 
-def _set(controls: Sequence[Control]) -> str:
+def control_set(controls: Sequence[Control]) -> str:
+    """A set of controls in one word."""
     return "+".join(map(control_word, controls)) or AS_IS
 
 

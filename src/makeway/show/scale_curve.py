@@ -43,7 +43,7 @@ def _curve_report(curve: ScaleCurve, arguments: str) -> Report:
             Section(
                 name="scaling",
                 title="Scaling",
-                blocks=(_throughput(curve), _gains(curve), *_compressed_curve(curve), _points(curve)),
+                blocks=(throughput(curve), gains(curve), *_compressed_curve(curve), _points(curve)),
             ),
             Section(
                 name="conditions",
@@ -58,7 +58,7 @@ def _curve_report(curve: ScaleCurve, arguments: str) -> Report:
     )
 
 
-def _throughput(curve: ScaleCurve) -> Curves:
+def throughput(curve: ScaleCurve) -> Curves:
     """Tokens/s per GPU without and with the best controls."""
     controlled = tuple(point.controlled_tokens_per_s_per_gpu for point in curve.points)
     return Curves(
@@ -75,15 +75,15 @@ def _throughput(curve: ScaleCurve) -> Curves:
     )
 
 
-def _gains(curve: ScaleCurve) -> Curves:
+def gains(curve: ScaleCurve) -> Curves:
     """What each set of controls gains over GPUs."""
     sets = dict.fromkeys(trial.controls for point in curve.points for trial in point.trials if trial.controls)
-    gains = [{trial.controls: gain_percent(trial.gain) for trial in point.trials} for point in curve.points]
+    rows = [{trial.controls: gain_percent(trial.gain) for trial in point.trials} for point in curve.points]
     return _gain_curves(
         curve,
         "gains",
         "Gain of each control in % of the step",
-        (Curve(controls_text(controls), tuple(row.get(controls) for row in gains)) for controls in sets),
+        (Curve(controls_text(controls), tuple(row.get(controls) for row in rows)) for controls in sets),
     )
 
 

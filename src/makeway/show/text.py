@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from rich.console import Console, RenderableType
@@ -82,6 +82,10 @@ def _rendered(report: Report, options: _Options) -> Iterator[RenderableType]:
     for words in report.lead:
         yield from _paragraph(words, options)
     for section in report.sections:
+        if section.lesson is not None:
+            yield Text("")
+            lesson = section.lesson
+            yield from _paragraph(replace(lesson, text=f"{section.title}: {lesson.text}"), options)
         if section.detail and not options.verbose:
             continue
         for block in section.blocks:
@@ -259,7 +263,7 @@ def _heat(heat: HeatMap, options: _Options) -> Iterator[RenderableType]:
     for column in heat.columns:
         grid.add_column(_text(column), justify="right", no_wrap=True)
     for title, values in zip(heat.rows, heat.values, strict=True):
-        cells = (Text("–" if value is None else f"{value:.{heat.digits}f}") for value in values)
+        cells = (Text("–" if value is None else f"{value:z.{heat.digits}f}") for value in values)
         grid.add_row(_text(title), *cells)
     yield grid
 

@@ -7,10 +7,13 @@ function colours() {
   return (name) => style.getPropertyValue(`--${name}`).trim();
 }
 
+const narrow = () => innerWidth < 600; // a phone
+
 function barFigure(data, colour) {
+  const labels = narrow() ? data.labels.map((label) => label.replaceAll("+", " +<br>")) : data.labels;
   const traces = data.traces.map((trace, place) => ({
-    type: "bar", orientation: "h", name: trace.name, y: data.labels, x: trace.amounts, marker: { color: trace.colours.map(colour) },
-    text: place === data.traces.length - 1 ? data.notes : undefined, textposition: "auto", insidetextanchor: "start",
+    type: "bar", orientation: "h", name: trace.name, y: labels, x: trace.amounts, marker: { color: trace.colours.map(colour) },
+    text: place === data.traces.length - 1 ? data.notes : undefined, textposition: narrow() ? "inside" : "auto", insidetextanchor: "start",
     insidetextfont: { color: trace.colours.map((name) => inkOn(colour(name))) },
     hovertemplate: `%{y}: %{x:.3f} ${data.unit}<extra></extra>`,
     error_x: place === data.traces.length - 1 && data.spread.some((half) => half !== null)
@@ -29,14 +32,16 @@ function barFigure(data, colour) {
 }
 
 function curveFigure(data, colour) {
+  const every = narrow() ? Math.ceil(data.places.length / 5) : 1; // labels that have room
+  const places = data.places.filter((_, at) => (data.places.length - 1 - at) % every === 0);
   const names = ["accent", "comm", "waiting", "contention", "dependency", "exposed", "copy", "memory"];
   return [data.curves.map((curve, place) => ({
     type: "scatter", mode: "lines+markers", name: curve.label, x: data.places, y: curve.values, connectgaps: false,
     line: { color: colour(names[place % names.length]), dash: place < names.length ? "solid" : "dot" },
     hovertemplate: `${data.place_title} %{x:,}: %{y:,.${data.digits}f}<extra>%{fullData.name}</extra>`,
   })), {
-    height: 340, showlegend: data.curves.length > 1, legend: { orientation: "h", y: -0.25 },
-    xaxis: { type: "log", title: { text: data.place_title }, tickvals: data.places, ticktext: data.places.map((place) => place.toLocaleString("en")), gridcolor: colour("line") },
+    height: narrow() ? 300 + 30 * data.curves.length : 340, showlegend: data.curves.length > 1, legend: { orientation: narrow() ? "v" : "h", y: narrow() ? -0.35 : -0.25, yanchor: "top", x: 0 },
+    xaxis: { type: "log", title: { text: data.place_title }, tickvals: places, ticktext: places.map((place) => place.toLocaleString("en")), gridcolor: colour("line") },
     yaxis: { title: { text: data.value_title }, gridcolor: colour("line"), rangemode: "tozero", automargin: true },
   }];
 }
@@ -61,4 +66,5 @@ if (window.Plotly) {
   drawCharts();
   document.getElementById("js-plotly-tester")?.setAttribute("aria-hidden", "true"); // where Plotly measures text
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
+  matchMedia("(max-width: 599px)").addEventListener("change", drawCharts);
 }
