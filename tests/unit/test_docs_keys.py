@@ -64,7 +64,7 @@ MAPS = {
     "plan": {"baselines"},
     "analyze": {"unmatched"},
     "bench": {"variants", "share_of_ideal", "overlap_rate", "against_baseline"},
-    "demo": {"unmatched"},
+    "demo": {"blocks", "evidence", "unmatched"},
     "calibrate": {"settled"},
     "doctor": {"platforms", "variables"},
     "run": {"evidence"},
@@ -72,7 +72,9 @@ MAPS = {
 }
 
 
-WITHIN = {"demo": ("analyze", "bench")}  # commands whose documents are part of another's
+WITHIN = {
+    "demo": ("analyze", "bench", "record", "run", "scale", "simulate")
+}  # commands whose documents are part of another's
 
 
 def sections() -> dict[str, set[str]]:

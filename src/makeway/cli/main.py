@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from makeway import __version__
-from makeway.cli.streams import OutputError, discard, open_closed_streams, say, write_out
+from makeway.cli.streams import OutputError, discard, open_closed_streams, say, say_error, write_out
 from makeway.show.new_file import check_place
 from makeway.values.errors import MakewayError, printable, suggestion
 
@@ -191,7 +191,7 @@ def _refused(name: str, error: Exception, arguments: Sequence[str] = ()) -> int:
     for word in arguments:
         if not word.isprintable():
             message = message.replace(word, printable(word))
-    say(f"{name}: {message}")
+    say_error(f"{name}: {message}")
     return EXIT_CANNOT_RUN
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from makeway.cli.streams import say, write_err, write_out
+from makeway.cli.streams import say, say_note, write_err, write_out
 from makeway.values.errors import printable
 
 TEXT_WIDTH = 80  # where no terminal says otherwise
@@ -60,7 +60,7 @@ def show(
     write = write_err if stream is sys.stderr else write_out
     write(text(report, width=width, verbose=options.verbose, colour=terminal))
     for note in report.notes:
-        say(f"note: {printable(note)}")
+        say_note(note)
 
 
 def write_file(path: Path, content: str, hint: str = "") -> None:

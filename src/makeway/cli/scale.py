@@ -7,7 +7,7 @@ from pathlib import Path
 
 from makeway.act.export.layouts import SCHEDULES
 from makeway.cli.output import add_output_options, show, show_stage, write_file
-from makeway.cli.streams import say, write_out
+from makeway.cli.streams import say, say_note, write_out
 from makeway.cli.workload_input import print_list
 from makeway.decide.analysis.many.analyze_job import parse_shard
 from makeway.decide.scale.outcome import Scaled
@@ -162,7 +162,7 @@ def _export(result: Scaled, options: argparse.Namespace) -> None:
         write_file(options.out, exported.text)
         show(result, options)
     for sentence in exported.unsaid:
-        say(f"note: {sentence}")
+        say_note(sentence)
 
 
 def _show_progress(done: int, of: int) -> None:

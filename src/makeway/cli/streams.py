@@ -5,10 +5,15 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import sys
-from typing import TextIO
+from textwrap import fill
+from typing import Any, TextIO
 
 from makeway.values.errors import MakewayError, printable
+
+LONGEST_LINE = 100  # characters of prose
+_WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
 class OutputError(MakewayError):
@@ -56,6 +61,26 @@ def write_out(text: str) -> None:
 def say(message: str, *, end: str = "\n") -> None:
     """Write a message to standard error, if it takes it; only line ends are kept of what a terminal would obey."""
     write_err(printable(message, keep="\n") + end)
+
+
+def say_note(note: str) -> None:
+    """Write a note to standard error in lines that a terminal shows whole."""
+    words = printable(note).split()
+    write_err(fill(f"note: {' '.join(words)}", _line_width(), subsequent_indent="      ", **_WHOLE_WORDS) + "\n")
+
+
+def say_error(message: str) -> None:
+    """Write an error to standard error: in lines that a terminal shows whole; elsewhere as it is, to search in."""
+    message = printable(message, keep="\n")
+    if sys.stderr.isatty():
+        message = "\n".join(fill(line, _line_width(), **_WHOLE_WORDS) for line in message.split("\n"))
+    write_err(message + "\n")
+
+
+def _line_width() -> int:
+    return (
+        min(shutil.get_terminal_size((LONGEST_LINE, 24)).columns, LONGEST_LINE) if sys.stderr.isatty() else LONGEST_LINE
+    )
 
 
 def write_err(text: str) -> None:

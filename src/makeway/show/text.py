@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from rich.console import Console, RenderableType
+from rich.constrain import Constrain
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -33,6 +34,7 @@ from makeway.show.sm_picture import legend, sm_picture
 from makeway.values.errors import printable
 
 _MOST_ACROSS = 3  # curves as columns
+_LONGEST_LINE = 100  # of prose, however wide the terminal
 _GAP = 2  # characters between columns
 _BAR = 24  # characters of the longest bar
 _LEAST_WIDE = {"wide": 20, "name": 24}  # characters that prose and names in a table need, if they have as many
@@ -57,7 +59,10 @@ def text(report: Report, *, width: int = 80, verbose: bool = False, colour: bool
         legacy_windows=False,
     )
     for item in _rendered(report, _Options(width, verbose, report.headline.origin)):
-        console.print(item, soft_wrap=isinstance(item, Text) and bool(item.no_wrap))
+        if isinstance(item, Text):
+            console.print(item, soft_wrap=bool(item.no_wrap), width=None if item.no_wrap else min(width, _LONGEST_LINE))
+        else:
+            console.print(item)
     return "".join(line.rstrip() + "\n" for line in file.getvalue().replace(_HELD, " ").splitlines())
 
 
@@ -147,7 +152,7 @@ def _indented(marker: str, sentence: str) -> RenderableType:
     """A marker and a sentence whose later lines start below its first."""
     grid = _hanging()
     grid.add_row(Text(marker), _text(sentence))
-    return grid
+    return Constrain(grid, _LONGEST_LINE)
 
 
 def _hanging() -> Grid:
@@ -277,10 +282,26 @@ def _curves(curves: Curves, options: _Options) -> Iterator[RenderableType]:
     ]
     down = len(labels) <= _MOST_ACROSS
     heads, titles, rows = (labels, places, list(zip(*cells, strict=True))) if down else (places, labels, cells)
-    grid = Grid(box=None, pad_edge=False, show_edge=False)
-    grid.add_column(_text(curves.place_title), justify="right" if down else "left", overflow="fold")
-    for head in heads:
-        grid.add_column(_text(head), justify="right", no_wrap=not down, overflow="fold")
-    for title, row in zip(titles, rows, strict=True):
-        grid.add_row(_text(title), *row)
-    yield grid
+    for first, last in _side_by_side(heads, titles, rows, options.width) if not down else ((0, len(heads)),):
+        grid = Grid(box=None, pad_edge=False, show_edge=False)
+        grid.add_column(_text(curves.place_title), justify="right" if down else "left", overflow="fold")
+        for head in heads[first:last]:
+            grid.add_column(_text(head), justify="right", no_wrap=not down, overflow="fold")
+        for title, row in zip(titles, rows, strict=True):
+            grid.add_row(_text(title), *row[first:last])
+        yield grid
+
+
+def _side_by_side(
+    heads: Sequence[str], titles: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> Iterator[tuple[int, int]]:
+    """Which columns stand beside the titles in one table: as many as fit, then the next."""
+    widths = [max(len(head), *(len(row[place]) for row in rows)) + _GAP for place, head in enumerate(heads)]
+    free = width - min(max(map(len, titles)), _LEAST_WIDE["name"])
+    first, taken = 0, 0
+    for place, wide in enumerate(widths):
+        if taken + wide > free and place > first:
+            yield first, place
+            first, taken = place, 0
+        taken += wide
+    yield first, len(heads)
