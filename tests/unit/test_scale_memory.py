@@ -140,7 +140,8 @@ def test_micro_batches_alive_follow_the_published_counts(stages: int) -> None:
     many = 4 * stages
     assert alive_chunks("1f1b", stages, 1, many) == tuple(range(stages, 0, -1))
     assert alive_chunks("zb-h1", stages, 1, many) == (stages,) * stages
-    assert alive_chunks("zb-2p", stages, 1, many) == (2 * stages - 1,) * stages
+    assert alive_chunks("zb-h2", stages, 1, many) == (2 * stages - 1,) * stages
+    assert alive_chunks("zb-2p", stages, 1, many) == (2 * stages,) * stages
     assert alive_chunks("dualpipe", stages, 2, many) == (stages + 1,) * stages
     assert alive_chunks("gpipe", stages, 1, many) == (many,) * stages
 

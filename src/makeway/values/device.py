@@ -121,6 +121,11 @@ _MODEL_KEYS = (
 # A calibrated CPU host: what a collective costs, by carrier (docs/bench.md).
 HOST_CARRIERS = ("gloo", "direct")
 HOST_KINDS = ("all-reduce", "all-gather", "all-to-all")
+HOST_STEP_KINDS = (
+    *HOST_KINDS,
+    "reduce-scatter",
+    "send-recv",
+)  # that a training step may need; a file may leave them out
 _HOST_QUANTITIES = ("latency_ns", "ns_per_byte", "cpu_ns_per_byte")
 
 
@@ -136,7 +141,7 @@ _HOST_KEYS = (
     *(
         host_fact_key(carrier, kind, quantity)
         for carrier in HOST_CARRIERS
-        for kind in HOST_KINDS
+        for kind in HOST_STEP_KINDS
         for quantity in _HOST_QUANTITIES
     ),
 )

@@ -12,7 +12,7 @@ from makeway.values.units import MIB, check_whole
 
 Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-2p", "zbv", "dualpipe", "dualpipev"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-2p", "zbv", "dualpipe", "dualpipev"]
 Precision = Literal["fp16", "bf16", "fp8"]
 CompressionKind = Literal["fp16", "bf16", "fp8", "powersgd", "top-k", "1-bit"]
 

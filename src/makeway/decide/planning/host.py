@@ -19,7 +19,7 @@ from typing import Literal
 
 from makeway.values.collective import Collective, CollectiveKind
 from makeway.values.control import Control, CopyEngine
-from makeway.values.device import HOST_CARRIERS, HOST_KINDS, HOST_OUTPUT_KEY, Device, host_fact_key
+from makeway.values.device import HOST_CARRIERS, HOST_OUTPUT_KEY, HOST_STEP_KINDS, Device, host_fact_key
 from makeway.values.errors import InputError, UnsupportedError
 
 Carrier = Literal["gloo", "direct"]
@@ -33,7 +33,7 @@ class CarrierRates:
     ns_per_byte: float
     cpu_ns_per_byte: float  # of the rank's own cores
 
-    def alone_ns(self, wire_bytes: float, ranks: int, link_bytes_per_s: float | None) -> float:
+    def alone_ns(self, wire_bytes: float, ranks: float, link_bytes_per_s: float | None) -> float:
         slowest = max(self.ns_per_byte, 1e9 * ranks / link_bytes_per_s if link_bytes_per_s else 0.0)
         return self.latency_ns + wire_bytes * slowest
 
@@ -66,8 +66,8 @@ class HostPrediction:
 
 def carrier_rates(device: Device, carrier: Carrier, kind: CollectiveKind) -> CarrierRates:
     """The calibrated constants of one collective; an error if the host is not calibrated."""
-    if carrier not in HOST_CARRIERS or kind not in HOST_KINDS:
-        raise InputError(f"{kind} through {carrier} is not calibrated; known: {', '.join(HOST_KINDS)}")
+    if carrier not in HOST_CARRIERS or kind not in HOST_STEP_KINDS:
+        raise InputError(f"{kind} through {carrier} is not a cost of a host; known: {', '.join(HOST_STEP_KINDS)}")
     values = {}
     for quantity in ("latency_ns", "ns_per_byte", "cpu_ns_per_byte"):
         key = host_fact_key(carrier, kind, quantity)

@@ -21,7 +21,6 @@ from makeway.decide.scale.replicas import (
 )
 from makeway.decide.scale.stages import Chunk, Pricing, added, layer_parts, layer_shape, phases, stage_chunks, tuned
 from makeway.decide.scale.step import hop_ns
-from makeway.decide.scale.timing import OPTIMIZER_BYTES
 from makeway.values.cluster import Cluster
 from makeway.values.layout import Layout, Schedule
 from makeway.values.model import Model
@@ -56,7 +55,7 @@ def closed_form_ns(model: Model, layout: Layout, cluster: Cluster, generation: G
     else:
         whole += replicated(pricing, held, busiest).exposed_ns
     owned = held.total / (layout.dp * layout.cp if layout.sharding != "none" else 1)
-    return whole + owned * OPTIMIZER_BYTES / pricing.speed.hbm_bytes_per_s * 1e9 + generation.step_ns
+    return whole + owned * pricing.speed.optimizer_bytes / pricing.speed.hbm_bytes_per_s * 1e9 + generation.step_ns
 
 
 def bubble_ns(schedule: Schedule, stages: int, chunks: int, forward: float, back: float, weight: float) -> float:
@@ -71,7 +70,7 @@ def bubble_ns(schedule: Schedule, stages: int, chunks: int, forward: float, back
             return (stages - 1) * (forward + back + weight) / chunks
         case "zb-h1":
             return (stages - 1) * max(0.0, forward + back - weight)
-        case "zb-2p" | "zbv":
+        case "zb-h2" | "zb-2p" | "zbv":
             return 0.0
         case "dualpipe" | "dualpipev":
             together = forward + back + weight

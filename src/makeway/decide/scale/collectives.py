@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from makeway.decide.planning.host import carrier_rates
 from makeway.values.cluster import Cluster, Group, Level
 from makeway.values.collective import CollectiveKind
 from makeway.values.errors import InputError
@@ -65,6 +66,8 @@ def collective_ns(
     depth = cluster.depth(group)
     if group.size == 1 or size_bytes <= 0:
         return CollectiveTime(ns=0.0, wire_bytes=0.0, level=cluster.levels[0].name, algorithm="direct")
+    if cluster.device.vendor == "cpu":
+        return _on_host(cluster, kind, size_bytes, group, sharing)
     hops = _hops(cluster, group, depth)
     choices = (algorithm,) if algorithm else _choices(kind, hops, group.size)
     times = {choice: _time_ns(choice, kind, size_bytes, group.size, hops, sharing) for choice in choices}
@@ -79,6 +82,17 @@ def collective_ns(
             for hop in hops
             if hop.level.oversubscription > 1
         ),
+    )
+
+
+def _on_host(cluster: Cluster, kind: CollectiveKind, size_bytes: float, group: Group, sharing: float) -> CollectiveTime:
+    """Gloo between ranks of one host, at its calibrated costs; all of them share the one link."""
+    level = cluster.levels[0]
+    senders = (1 if kind == "send-recv" else group.size) * sharing
+    wire_bytes = _wire_bytes(kind, size_bytes, group.size)
+    ns = carrier_rates(cluster.device, "gloo", kind).alone_ns(wire_bytes, senders, level.bytes_per_s)
+    return CollectiveTime(
+        ns=ns, wire_bytes=wire_bytes, level=level.name, algorithm="direct" if kind == "send-recv" else "ring"
     )
 
 

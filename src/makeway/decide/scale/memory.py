@@ -216,6 +216,8 @@ def alive_chunks(name: Schedule, stages: int, chunks: int, micro_batches: int) -
     """Activations that each stage holds at most, counted in micro batches of one chunk."""
     if name == "gpipe":
         return (micro_batches,) * stages
+    if name == "zb-2p":  # the limit that its order is made for
+        return (min(micro_batches, 2 * stages),) * stages
     short, repeats = shortened(name, stages, chunks, micro_batches)
     orders = repeating_schedule(name, stages, chunks, short)
     return tuple(_most_alive(order.unrolled(min(repeats, 1))) for order in orders)

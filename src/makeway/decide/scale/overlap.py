@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from makeway.decide.planning.host import carrier_rates
 from makeway.model.presets import gemm_kernel, library_for
 from makeway.model.simulate.predict import Settings, predicted_run
 from makeway.values.collective import Collective, CollectiveKind
 from makeway.values.control import Control, CopyEngine, SmemPad, SmPartition, TileChoice
 from makeway.values.device import Device
-from makeway.values.errors import MakewayError
+from makeway.values.errors import MakewayError, UnsupportedError
 from makeway.values.kernel import KernelResources
 from makeway.values.units import KIB
 from makeway.values.workload import BlockWork, CollectiveOp, Gemm, KernelOp, Workload
@@ -91,6 +92,8 @@ def meeting(device: Device, kernel: KernelClass, traffic: Traffic, controls: tup
     rate = traffic.wire_bytes / traffic.ns if traffic.ns else 0.0
     if rate <= 0:
         return IDEAL
+    if device.vendor == "cpu":
+        return _on_host(device, traffic.kind, rate, controls)
     able = effective(device, kernel, traffic.kind, controls)
     return _measured(device, kernel, traffic.kind, round(math.log(rate, _GRID)), able)
 
@@ -110,9 +113,19 @@ def effective(
     )
 
 
+def _on_host(device: Device, kind: CollectiveKind, bytes_per_ns: float, controls: tuple[Control, ...]) -> Meeting:
+    """On a CPU host the threads that move bytes take the cores from compute, as in `makeway.decide.planning.host`."""
+    if controls:
+        raise UnsupportedError(f"{device.name} is a CPU host: controls are not part of its step at scale.")
+    taken = bytes_per_ns * carrier_rates(device, "gloo", kind).cpu_ns_per_byte
+    return Meeting(wait=0.0, compute_rate=max(0.05, 1 - taken), comm_rate=1.0, alone=1.0)
+
+
 @lru_cache(maxsize=64)
 def unmodelled(device: Device) -> str | None:
     """Why contention cannot be predicted on a device; None where it can."""
+    if device.vendor == "cpu":
+        return None
     try:
         _probe(device, "product", "all-gather", 10.0, ())
     except MakewayError as error:

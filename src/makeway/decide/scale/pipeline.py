@@ -12,14 +12,16 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice, pairwise
 from typing import Literal, NamedTuple
 
+from makeway.decide.scale.greedy import Room, StageTimes, greedy_orders
 from makeway.decide.scale.schedules import (
     Order,
     Place,
+    Repeating,
     Task,
     TaskKind,
     repeating_schedule,
@@ -46,6 +48,7 @@ class PipelineCosts:
     weight_ns: ByStage  # backward: the gradient of the weights
     hop_ns: float = 0.0  # from a stage to its neighbour
     hop_overlapped: bool = True  # False: the sender waits until a message has arrived
+    kept_for_weights: float = 1.0  # of a micro batch's activations, after the gradient of its input; for zb-2p
     pair_ns: ByStage | None = None  # forward of a chunk beside the backward pass of the other; None: their sum
 
     def of(self, kind: TaskKind, stage: int, chunk: int) -> float:
@@ -199,7 +202,11 @@ class _Compiler:
 def _program(name: Schedule, stages: int, chunks: int, micro_batches: int, repeating: bool) -> _Program:
     """The events of a short schedule, cut where rounds are inserted if it is repeating."""
     orders = repeating_schedule(name, stages, chunks, micro_batches)
-    compiler = _Compiler(routes(name, stages, chunks))
+    return _compiled(orders, routes(name, stages, chunks), repeating)
+
+
+def _compiled(orders: Sequence[Repeating], paths: Sequence[Sequence[Place]], repeating: bool) -> _Program:
+    compiler = _Compiler(paths)
     parts, rounds = [], []
     if repeating:
         parts.append(compiler.sequence([order.parts[0] for order in orders]))
@@ -353,9 +360,32 @@ def step_pipeline(layout: Layout, costs: PipelineCosts) -> PipelineRun:
     """One step of a layout's schedule, without spans; exact for any number of micro batches."""
     name, stages, chunks, micro_batches = layout.schedule, layout.pp, layout.chunks, layout.micro_batches
     short, repeats = shortened(name, stages, chunks, micro_batches)
-    program = _program(name, stages, chunks, short, repeats > 0)
+    run = _stepped(_program(name, stages, chunks, short, repeats > 0), repeats, stages, costs, round_step(name, stages))
+    if name != "zb-2p":
+        return run
+    made = _stepped(*_made_program(_greedy(layout, costs)), stages, costs, 1)
+    return min(made, run, key=lambda each: each.longest_stage_ns)
+
+
+def _greedy(layout: Layout, costs: PipelineCosts) -> tuple[tuple[Repeating, ...], int]:
+    """Orders made for the times of the stages, within twice the memory of 1F1B."""
+    forward, back, weight = (
+        tuple(chunks[0] for chunks in times) for times in (costs.forward_ns, costs.input_ns, costs.weight_ns)
+    )
+    times = StageTimes(forward_ns=forward, input_ns=back, weight_ns=weight, hop_ns=costs.hop_ns)
+    room = Room(limit=2 * layout.pp, kept_for_weights=costs.kept_for_weights)
+    return greedy_orders(times, layout.micro_batches, room)
+
+
+@lru_cache(maxsize=64)
+def _made_program(made: tuple[tuple[Repeating, ...], int]) -> tuple[_Program, int]:
+    orders, repeats = made
+    return _compiled(orders, routes("zb-2p", len(orders), 1), repeats > 0), repeats
+
+
+def _stepped(program: _Program, repeats: int, stages: int, costs: PipelineCosts, step: int) -> PipelineRun:
     engine = _Engine(program, stages, costs)
-    window = -(-2 * stages // round_step(name, stages))
+    window = -(-2 * stages // step)
     first = program.parts[0]
     start = _starts(first, engine.run(first)[0], engine.costs, stages)
     for turn, part in zip(program.rounds, program.parts[1:], strict=True):
@@ -368,6 +398,11 @@ def step_pipeline(layout: Layout, costs: PipelineCosts) -> PipelineRun:
 
 def run_pipeline(layout: Layout, costs: PipelineCosts, order: Sequence[Order] | None = None) -> PipelineRun:
     """One step task by task, with the span of each: of the layout's schedule, or of a given order along its routes."""
+    if order is None and layout.schedule == "zb-2p":
+        orders, repeats = _greedy(layout, costs)
+        made = run_pipeline(layout, costs, tuple(each.unrolled(repeats) for each in orders))
+        by_hand = run_pipeline(replace(layout, schedule="zb-h2"), costs)
+        return min(made, by_hand, key=lambda run: run.longest_stage_ns)
     if order is None:
         order = schedule(layout.schedule, layout.pp, layout.chunks, layout.micro_batches)
     compiler = _Compiler(routes(layout.schedule, layout.pp, layout.chunks))

@@ -14,7 +14,6 @@ from makeway.values.collective import CollectiveKind
 from makeway.values.layout import Compression, Layout
 from makeway.values.model import Model
 
-WEIGHT_BYTES = 2
 FULLY_SHARDED = ("zero3", "fsdp", "hsdp")
 
 
@@ -90,7 +89,7 @@ def replicated(pricing: Pricing, held: Held, whole: Chunk) -> Exchanged:
         sums, gather = exchange(pricing, "all-reduce", held, gradients), None
     else:
         sums = exchange(pricing, "reduce-scatter", held, gradients)
-        gather = exchange(pricing, "all-gather", held, WEIGHT_BYTES)
+        gather = exchange(pricing, "all-gather", held, pricing.speed.element_bytes)
     after = sums.ns + (gather.ns if gather else 0.0)
     kernels_ns = 0.0
     if layout.compression is not None:
@@ -125,22 +124,23 @@ def _compressed(pricing: Pricing, compression: Compression, held: Held, sums: Tr
 
 
 def _hidden(pricing: Pricing, phases: Sequence[Part], traffic: Traffic, buckets: float) -> Overlap:
-    """All but one bucket beside the kernels of these phases."""
+    """All but one bucket beside these phases, of which one bucket's part has nothing to exchange yet or any more."""
     share = 1 - 1 / buckets
     rest = Traffic(traffic.kind, traffic.ns * share, traffic.wire_bytes * share, launches=buckets - 1)
-    return _beside(pricing, phases, rest)
+    return _beside(pricing, phases, rest, share)
 
 
-def _beside(pricing: Pricing, phases: Sequence[Part], traffic: Traffic, layers: int = 1) -> Overlap:
+def _beside(pricing: Pricing, phases: Sequence[Part], traffic: Traffic, share: float) -> Overlap:
+    """Traffic beside a share of these phases."""
     kernels: dict[KernelClass, Kernels] = {}
     for part in phases:
         for kernel, its in part.kernels.items():
-            kernels.setdefault(kernel, Kernels()).add(its.ns, its.square_ns, 1 / layers)
+            kernels.setdefault(kernel, Kernels()).add(its.ns, its.square_ns, share)
     # While the host is late or another exchange runs, the device is idle and hides communication at no cost.
-    idle = sum([part.ns for part in phases]) / layers - sum([its.ns for its in kernels.values()])
+    idle = sum([part.ns for part in phases]) * share - sum([its.ns for its in kernels.values()])
     left = max(0.0, traffic.ns - max(0.0, idle))
-    share = left / traffic.ns if traffic.ns else 0.0
-    rest = Traffic(traffic.kind, left, traffic.wire_bytes * share, traffic.launches * share)
+    busy = left / traffic.ns if traffic.ns else 0.0
+    rest = Traffic(traffic.kind, left, traffic.wire_bytes * busy, traffic.launches * busy)
     return beside(pricing.cluster.device, kernels, rest, pricing.controls, contention=pricing.contention)
 
 
@@ -151,14 +151,14 @@ def fully_sharded(pricing: Pricing, held: Held, chunk: Chunk) -> Exchanged:
     """
     layout, layers = pricing.layout, max(1, chunk.layers)
     each = Held(held.dense / layers, held.experts / layers)
-    gather = exchange(pricing, "all-gather", each, WEIGHT_BYTES)
+    gather = exchange(pricing, "all-gather", each, pricing.speed.element_bytes)
     scatter = exchange(pricing, "reduce-scatter", each, gradient_bytes(layout))
     if not layout.overlap_dp:
         return Exchanged(layers * (2 * gather.ns + scatter.ns), 0.0)
     back = Traffic("reduce-scatter", gather.ns + scatter.ns, gather.wire_bytes + scatter.wire_bytes, launches=2)
     parts = [
-        _beside(pricing, (chunk.forward,), gather, layers),
-        _beside(pricing, (chunk.input, chunk.weight), back, layers),
+        _beside(pricing, (chunk.forward,), gather, 1 / layers),
+        _beside(pricing, (chunk.input, chunk.weight), back, 1 / layers),
     ]
     exposed = sum([part.exposed_ns for part in parts])
     contention = sum([part.contention_ns for part in parts])

@@ -27,7 +27,7 @@ _VOCAB = 51200  # GPT-2's, padded as Megatron pads it
 _NET_GBPS = {"sm_80": 200.0, "sm_90": 400.0, "sm_100": 400.0, "sm_103": 800.0}
 _SCHEDULES: dict[str, Schedule] = {
     "": "1f1b", "1f1b": "1f1b", "gpipe": "gpipe", "interleaved 1f1b": "interleaved", "interleaved": "interleaved",
-    "1f1b-i": "interleaved", "zb-h1": "zb-h1", "zb-1p": "zb-h1", "zb-2p": "zb-2p", "zb-h2": "zb-2p", "zbv": "zbv",
+    "1f1b-i": "interleaved", "zb-h1": "zb-h1", "zb-1p": "zb-h1", "zb-2p": "zb-2p", "zb-h2": "zb-h2", "zbv": "zbv",
     "zb-v": "zbv", "dualpipe": "dualpipe", "dualpipev": "dualpipev",
 }  # fmt: skip
 _GATED = re.compile(r"llama|mixtral|qwen|deepseek|mistral|gemma|gpt.?oss|kimi|glm|grok|yi-|falcon3|olmo", re.IGNORECASE)

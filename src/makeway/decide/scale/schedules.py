@@ -8,7 +8,7 @@ down and the odd ones up, through a copy of the model each.
 Every order repeats: it has a round of tasks that is inserted once per further micro batch (`Repeating`). So the cost of
 a step follows from a short order (pipeline.py).
 
-Sources: GPipe arXiv 1811.06965; 1F1B and interleaved arXiv 2104.04473; ZB-H1, ZB-2p arXiv 2401.10241; ZBV arXiv
+Sources: GPipe arXiv 1811.06965; 1F1B and interleaved arXiv 2104.04473; ZB-H1, ZB-H2 arXiv 2401.10241; ZBV arXiv
 2405.15362; DualPipe and DualPipeV https://github.com/deepseek-ai/DualPipe.
 """
 
@@ -26,7 +26,14 @@ TaskKind = Literal["F", "B", "W", "BW"]
 Place = tuple[int, int]  # stage, chunk
 Order = tuple["Task", ...]
 
-SPLIT_SCHEDULES: tuple[Schedule, ...] = ("zb-h1", "zb-2p", "zbv", "dualpipe", "dualpipev")  # with "B" and "W" tasks
+SPLIT_SCHEDULES: tuple[Schedule, ...] = (
+    "zb-h1",
+    "zb-h2",
+    "zb-2p",
+    "zbv",
+    "dualpipe",
+    "dualpipev",
+)  # with "B" and "W" tasks
 
 
 class Task(NamedTuple):
@@ -187,7 +194,7 @@ def _zb_h1(stages: int, stage: int, chunks: int, micro_batches: int, step: int) 
     return _lagging_weights(stages, stage, micro_batches, step, ahead=stages - stage - 1, lag=stage)
 
 
-def _zb_2p(stages: int, stage: int, chunks: int, micro_batches: int, step: int) -> Repeating:
+def _zb_h2(stages: int, stage: int, chunks: int, micro_batches: int, step: int) -> Repeating:
     return _lagging_weights(stages, stage, micro_batches, step, ahead=2 * (stages - stage - 1), lag=2 * stage)
 
 
@@ -319,7 +326,8 @@ _GENERATORS: dict[Schedule, Callable[[int, int, int, int, int], Repeating]] = {
     "1f1b": _one_forward_one_backward,
     "interleaved": _interleaved,
     "zb-h1": _zb_h1,
-    "zb-2p": _zb_2p,
+    "zb-h2": _zb_h2,
+    "zb-2p": _zb_h2,  # where no times of stages are known; greedy.py makes the order for them
     "zbv": _zbv,
     "dualpipe": _dual_pipe,
     "dualpipev": _dual_pipe_v,

@@ -87,6 +87,10 @@ class Pricing:
     def speed(self) -> Rates:
         return rates(self.cluster.device, self.generation)
 
+    def widened(self, size: float) -> float:
+        """Bytes of elements of two bytes, as wide as this device's elements are."""
+        return size * self.speed.element_bytes / ELEMENT
+
     def group(self, over: Dimension) -> Group:
         layout = self.layout
         match over:
@@ -99,13 +103,13 @@ class Pricing:
 
     def traffic(self, exchange: Exchange) -> Traffic:
         """One exchange of a layer, alone."""
-        group = self.group(exchange.over)
+        group, size = self.group(exchange.over), self.widened(exchange.bytes)
         if exchange.kind == "send-recv":  # around a ring, one neighbour at a time
             steps = group.size - 1
             hop = Group(size=2, stride=group.stride if group.span <= self._node else self._node)
-            time = collective_ns(self.cluster, "send-recv", exchange.bytes / steps, hop)
-            return Traffic(exchange.kind, steps * time.ns, exchange.bytes)
-        time = collective_ns(self.cluster, exchange.kind, exchange.bytes, group)
+            time = collective_ns(self.cluster, "send-recv", size / steps, hop)
+            return Traffic(exchange.kind, steps * time.ns, size)
+        time = collective_ns(self.cluster, exchange.kind, size, group)
         return Traffic(exchange.kind, time.ns, time.wire_bytes)
 
     @property

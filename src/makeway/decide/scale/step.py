@@ -8,7 +8,6 @@ from dataclasses import replace
 from makeway.decide.scale.collectives import collective_ns
 from makeway.decide.scale.generation import Generation, newest_generation
 from makeway.decide.scale.jitter import PUBLISHED_JITTER, Jitter, slow_down
-from makeway.decide.scale.layer import ELEMENT
 from makeway.decide.scale.memory import memory
 from makeway.decide.scale.overlap import unmodelled
 from makeway.decide.scale.pipeline import PipelineCosts, step_pipeline
@@ -22,7 +21,6 @@ from makeway.decide.scale.replicas import (
     replicated,
 )
 from makeway.decide.scale.stages import Chunk, Part, Pricing, added, placed_layers, stage_chunks, tuned
-from makeway.decide.scale.timing import OPTIMIZER_BYTES
 from makeway.values.cluster import Cluster, Group
 from makeway.values.errors import InputError
 from makeway.values.layout import Layout
@@ -57,6 +55,9 @@ def predict_step(
         generation, assumed = newest_generation(cluster.device)
     if contention and (reason := unmodelled(cluster.device)):
         contention, assumed = False, (*assumed, reason)
+    on_host = cluster.device.vendor == "cpu"
+    if on_host:
+        assumed = (*assumed, "Elements of 32 bits, as CPU hosts train; the memory of a host is not counted.")
     pricing = Pricing(model, layout, tuned(cluster, generation), generation, contention)
     stages = stage_chunks(pricing)
     run = _pipelined(pricing, stages)
@@ -80,7 +81,7 @@ def predict_step(
         mfu=useful,
         hfu=useful * again,
         flops_formula=FLOPS_FORMULA,
-        memory=memory(model, layout, fused_attention=generation.fused_attention),
+        memory=() if on_host else memory(model, layout, fused_attention=generation.fused_attention),
         ledger=tuple(StepLine(kind=kind, ns=ns) for kind, ns in lines.items()),
         assumed=assumed,
     )
@@ -99,7 +100,7 @@ def hop_ns(pricing: Pricing) -> float:
     if layout.pp == 1:
         return 0.0
     tokens = layout.micro_batch * pricing.model.seq // layout.cp // (layout.tp if layout.sp else 1)
-    size = float(tokens * pricing.model.hidden * ELEMENT)
+    size = float(tokens * pricing.model.hidden * pricing.speed.element_bytes)
     ends = Group(size=2, stride=layout.tp * layout.cp * layout.dp)
     return pricing.generation.hop_ns + collective_ns(pricing.cluster, "send-recv", size, ends).ns
 
@@ -133,7 +134,21 @@ def pipeline_costs(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Pipel
         weight_ns=tuple(tuple(chunk.weight.ns for chunk in chunks) for chunks in stages),
         hop_ns=hop_ns(pricing),
         hop_overlapped=pricing.layout.overlap_pp,
+        kept_for_weights=_kept_for_weights(pricing),
     )
+
+
+def _kept_for_weights(pricing: Pricing) -> float:
+    """Of a layer's activations those that the gradients of its weights need: 32 of 34 + 5 x heads x sequence / hidden
+    bytes per element; fused attention and recompute leave out the scores (arXiv 2401.10241, Table 1).
+    """
+    model, layout = pricing.model, pricing.layout
+    if layout.recompute == "full":
+        return 1.0
+    scores = 0.0
+    if not pricing.generation.fused_attention and layout.recompute == "none":
+        scores = 5.0 * model.heads * model.seq / model.hidden
+    return 32 / (34 + scores)
 
 
 def _between_steps(layout: Layout, costs: PipelineCosts) -> float:
@@ -174,6 +189,6 @@ def _after(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
         part.add("contention", exchanged.contention_ns)
         part.add("compression", exchanged.compression_ns)
     owned = held.total / (layout.dp * layout.cp if layout.sharding != "none" else 1)
-    part.add("optimizer", owned * OPTIMIZER_BYTES / pricing.speed.hbm_bytes_per_s * 1e9)
+    part.add("optimizer", owned * pricing.speed.optimizer_bytes / pricing.speed.hbm_bytes_per_s * 1e9)
     part.add("host", pricing.generation.step_ns)
     return part

@@ -11,18 +11,22 @@ from functools import lru_cache
 from typing import assert_never
 
 from makeway.decide.scale.generation import Generation
-from makeway.decide.scale.layer import Attention, Exchange, Op, Pass, Product
+from makeway.decide.scale.layer import ELEMENT, Attention, Exchange, Op, Pass, Product
 from makeway.values.device import Device
 from makeway.values.errors import UnsupportedError
 from makeway.values.layout import Precision
 
 # Rows and columns of the tiles that libraries offer, and the rate of each relative to the largest.
 TILES = ((256, 128, 1.0), (128, 128, 0.93), (64, 128, 0.75), (64, 64, 0.55))
+HOST_TILES = ((1, 1, 1.0),)  # a core's register tile is a few rows: nothing is left over that would count
 FP8_ARCHITECTURES = ("sm_89", "sm_90", "sm_100", "sm_103", "gfx942", "gfx950")
 FP8_SPEEDUP = 2.0  # of the 16-bit peak: vendors' tables for all of these
 # Adam on 32-bit state: reads gradient, master weight and two moments, writes three and the 16-bit weight; the norm of
 # the gradients reads them once more, and clearing them writes them.
 OPTIMIZER_BYTES = 38
+# Adam on a CPU host, all in 32 bits, fused: reads gradient, weight and two moments, writes three.
+HOST_OPTIMIZER_BYTES = 28
+HOST_ELEMENT = 4  # bytes: CPU hosts train in 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +44,23 @@ class Rates:
     attention_backward_flops_per_s: float
     hbm_bytes_per_s: float
     kernel_ns: float
+    element_bytes: int = ELEMENT  # of an activation or a weight
+    optimizer_bytes: int = OPTIMIZER_BYTES  # over memory, per parameter
+    tiles: tuple[tuple[int, int, float], ...] = TILES
+
+    def moved_ns(self, op_bytes: float) -> float:
+        """The time of bytes over memory; operations count elements of two bytes."""
+        return op_bytes * self.element_bytes / ELEMENT / self.hbm_bytes_per_s * 1e9
 
 
 @lru_cache(maxsize=1024)
 def rates(device: Device, generation: Generation) -> Rates:
     """The rates of a device with these numbers; refuses a device without known peaks."""
-    if device.fp16_flops_per_s is None or device.hbm_bytes_per_s is None:
-        raise UnsupportedError(f"{device.name} has no known fp16_flops_per_s and hbm_bytes_per_s.")
-    peak = device.fp16_flops_per_s
+    host = device.vendor == "cpu"
+    peak = device.fp32_flops_per_s if host else device.fp16_flops_per_s
+    if peak is None or device.hbm_bytes_per_s is None:
+        known = "fp32_flops_per_s" if host else "fp16_flops_per_s"
+        raise UnsupportedError(f"{device.name} has no known {known} and hbm_bytes_per_s.")
     fp8 = peak * FP8_SPEEDUP if device.arch in FP8_ARCHITECTURES else 0.0
     return Rates(
         sms=device.sms,
@@ -61,6 +74,9 @@ def rates(device: Device, generation: Generation) -> Rates:
         attention_backward_flops_per_s=peak * generation.attention_backward_share,
         hbm_bytes_per_s=device.hbm_bytes_per_s * generation.hbm_share,
         kernel_ns=generation.kernel_ns,
+        element_bytes=HOST_ELEMENT if host else ELEMENT,
+        optimizer_bytes=HOST_OPTIMIZER_BYTES if host else OPTIMIZER_BYTES,
+        tiles=HOST_TILES if host else TILES,
     )
 
 
@@ -71,9 +87,9 @@ def compute_ns(op: Op, speed: Rates, precision: Precision) -> float:
             return product_ns(op, speed, precision)
         case Attention():
             rate = speed.attention_backward_flops_per_s if op.backward else speed.attention_flops_per_s
-            return max(op.flops / rate, op.bytes / speed.hbm_bytes_per_s) * 1e9 + speed.kernel_ns
+            return max(op.flops / rate * 1e9, speed.moved_ns(op.bytes)) + speed.kernel_ns
         case Pass():
-            return op.bytes / speed.hbm_bytes_per_s * 1e9 + speed.kernel_ns
+            return speed.moved_ns(op.bytes) + speed.kernel_ns
         case Exchange():
             return 0.0
         case _:
@@ -96,10 +112,10 @@ def product_ns(product: Product, speed: Rates, precision: Precision) -> float:
             -(-(-(-product.m // rows) * -(-product.n // columns) * product.batch) // speed.sms)
             * (2.0 * rows * columns * product.k)
             / (sm_rate * relative)
-            for rows, columns, relative in TILES
+            for rows, columns, relative in speed.tiles
         ]
     )
-    element = 1 if narrow else 2
+    element = 1 if narrow else speed.element_bytes
     read = (product.m + product.n) * product.k * element
-    moved = product.batch * (read + product.m * product.n * product.out_bytes)
+    moved = product.batch * (read + product.m * product.n * max(product.out_bytes, element))
     return max(arithmetic, moved / speed.hbm_bytes_per_s) * 1e9 + speed.kernel_ns

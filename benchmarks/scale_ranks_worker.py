@@ -1,0 +1,200 @@
+"""A rank of bench_scale_ranks.py: trains the cells of a job with public torch alone, and times probes of other shapes.
+
+Compute probes run on all ranks at once, so that they share cores and memory as training does. Gloo carries everything.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from threading import Thread
+
+import msgspec
+import torch
+import torch.distributed as dist
+from scale_ranks_cells import step_of
+from scale_ranks_job import Probe, RanksAnswer, RanksJob
+from torch.nn import functional
+
+from makeway.act.measure.launch import REPORT_VARIABLE
+from makeway.act.measure.ranks.main import Reporter, verdict
+from makeway.act.measure.ranks.world import World, join, leave
+
+WINDOW_S, WINDOWS = 0.15, 3
+# No shape of a cell: rows, columns, inner dimension.
+PRODUCTS = ((384, 448, 320), (640, 896, 448), (192, 640, 896), (320, 1280, 320), (448, 320, 1280))
+PASS_BYTES, POOL = 3 << 18, 48  # tensors of 0.75 MiB, together larger than the caches of a core
+ATTENTION = ((2, 5, 96, 64), (3, 6, 160, 64))  # batch, heads, sequence, head size
+COMM_BYTES = (96 << 10, 6 << 20)
+BESIDE_BYTES, BESIDE_S = 3 << 20, 0.6
+GATHERED = ("all-gather", "reduce-scatter")
+
+
+def main() -> int:
+    reporter = Reporter(int(os.environ[REPORT_VARIABLE]))
+    reporter("start")
+    torch.set_num_threads(1)
+    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=RanksJob)
+    try:
+        world = join(job.timeout_s)
+        reporter("met", met=True)
+        answer = answered(job, world, reporter)
+        leave()
+    except Exception as error:
+        reporter(**verdict(error))
+        return 1
+    reporter(result=msgspec.to_builtins(answer) if world.rank == 0 else None, done=True)
+    return 0
+
+
+def answered(job: RanksJob, world: World, reporter: Reporter) -> RanksAnswer:
+    probes: list[Probe] = []
+    if job.compute_probes:
+        reporter("compute probes")
+        probes += compute_probes(world)
+    if job.comm_probes:
+        reporter("comm probes")
+        probes += [*comm_probes(world), *beside_probes(world)]
+    steps = []
+    for cell in job.cells:
+        reporter(f"{cell.name}")
+        torch.manual_seed(1)
+        step = step_of(cell, world)
+        times = []
+        for number in range(job.warmup + job.steps):
+            started = time.perf_counter()
+            step()
+            if number >= job.warmup:
+                times.append(time.perf_counter() - started)
+        world.barrier()
+        steps.append(tuple(times))
+    return RanksAnswer(probes=tuple(probes), steps_s=tuple(steps))
+
+
+def window_s(world: World, run: Callable[[], object], *, window: float = WINDOW_S) -> float:
+    """Seconds of one call, over windows in which all ranks call at once."""
+    run()
+    each = []
+    for _ in range(WINDOWS):
+        world.barrier()
+        calls, started = 0, time.perf_counter()
+        while time.perf_counter() - started < window:
+            run()
+            calls += 1
+        each.append((time.perf_counter() - started) / calls)
+    return statistics.median(each)
+
+
+def compute_probes(world: World) -> Iterator[Probe]:
+    for m, n, k in PRODUCTS:
+        x, w, y = torch.randn(m, k), torch.randn(n, k), torch.randn(m, n)
+        # As a linear layer multiplies: forward, gradient of its input, gradient of its weight.
+        yield Probe("product", (m, n, k), window_s(world, lambda x=x, w=w: x @ w.t()))  # type: ignore[misc]
+        yield Probe("product", (m, k, n), window_s(world, lambda y=y, w=w: y @ w))  # type: ignore[misc]
+        yield Probe("product", (n, k, m), window_s(world, lambda y=y, x=x: y.t() @ x))  # type: ignore[misc]
+    pool = [torch.randn(PASS_BYTES // 4) for _ in range(POOL)]
+
+    def passes() -> list[torch.Tensor]:
+        return [first + second for first, second in pairwise(pool)]
+
+    yield Probe("pass", (3.0 * PASS_BYTES * (POOL - 1),), window_s(world, passes))
+    small = torch.randn(8, requires_grad=True)
+    yield Probe("operation", (2.0,), window_s(world, lambda: (small * small).sum().backward()))
+    for batch, heads, seq, size in ATTENTION:
+        q, k, v = (torch.randn(batch, heads, seq, size, requires_grad=True) for _ in range(3))
+
+        def forward(q: torch.Tensor = q, k: torch.Tensor = k, v: torch.Tensor = v) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+        gradient = torch.randn(batch, heads, seq, size)
+        one_way = window_s(world, forward)
+        both = window_s(world, lambda f=forward, g=gradient: f().backward(g))  # type: ignore[misc]
+        scores = batch * heads * seq * seq / 2
+        yield Probe("attention", (4.0 * scores * size,), one_way)
+        yield Probe("attention dx", (10.0 * scores * size,), both - one_way)
+
+
+def collective(kind: str, size: int, world: World) -> Callable[[], dist.Work | None]:
+    """One collective of `size` bytes, as nccl-tests counts them, started and not awaited."""
+    ranks, number = world.ranks, torch.bfloat16 if kind.endswith("bf16") else torch.float32
+    elements = size // number.itemsize // ranks * ranks
+    whole, part = torch.ones(elements, dtype=number), torch.ones(elements // ranks, dtype=number)
+    match kind.removesuffix(" bf16"):
+        case "all-reduce":
+            return lambda: dist.all_reduce(whole, async_op=True)
+        case "all-gather":
+            return lambda: dist.all_gather_single(whole, part, async_op=True)
+        case "reduce-scatter":
+            return lambda: dist.reduce_scatter_single(part, whole, async_op=True)
+        case _:  # rank 0 to rank 1 and back
+            return lambda: _ping(whole, world.rank)
+
+
+def _ping(tensor: torch.Tensor, rank: int) -> dist.Work | None:
+    if rank == 0:
+        dist.send(tensor, 1)
+        return dist.irecv(tensor, 1)
+    if rank == 1:
+        dist.recv(tensor, 0)
+        return dist.isend(tensor, 0)
+    return None
+
+
+def awaited(work: dist.Work | None) -> None:
+    if work is not None:
+        work.wait()
+
+
+def comm_probes(world: World) -> Iterator[Probe]:
+    """Collectives alone; the number of calls follows from the first, so that all ranks make the same."""
+    for kind in ("all-reduce", "all-reduce bf16", "all-gather", "reduce-scatter", "send-recv"):
+        for size in COMM_BYTES:
+            start = collective(kind, size, world)
+            awaited(start())
+            world.barrier()
+            began = time.perf_counter()
+            awaited(start())
+            once = world.broadcast(lambda began=began: time.perf_counter() - began, float)  # type: ignore[misc]
+            calls = max(3, min(40, round(0.5 / max(once, 1e-4))))
+            each = []
+            for _ in range(WINDOWS):
+                world.barrier()
+                began = time.perf_counter()
+                for _ in range(calls):
+                    awaited(start())
+                each.append((time.perf_counter() - began) / calls)
+            trips = 2 if kind == "send-recv" else 1
+            yield Probe(kind, (float(size),), statistics.median(each) / trips)
+
+
+def beside_probes(world: World) -> Iterator[Probe]:
+    """What moving bytes takes from a product beside it: products alone, and while collectives are under way."""
+    m, n, k = PRODUCTS[1]
+    x, w = torch.randn(m, k), torch.randn(k, n)
+    for kind in ("all-reduce", "all-reduce bf16", "all-gather", "reduce-scatter"):
+        start = collective(kind, BESIDE_BYTES, world)
+        alone = window_s(world, lambda: x @ w)
+        world.barrier()
+        began = time.perf_counter()
+        awaited(start())
+        once = world.broadcast(lambda began=began: time.perf_counter() - began, float)  # type: ignore[misc]
+        count = max(4, min(60, round(BESIDE_S / once)))
+        world.barrier()
+        calls, began = 0, time.perf_counter()
+        works = [start() for _ in range(count)]
+        waiting = Thread(target=lambda works=works: [awaited(work) for work in works])  # type: ignore[misc]
+        waiting.start()
+        while waiting.is_alive():
+            x @ w
+            calls += 1
+        took = time.perf_counter() - began
+        world.barrier()
+        yield Probe(f"beside {kind}", (float(BESIDE_BYTES * count), took), took - calls * alone)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
