@@ -1,6 +1,8 @@
 """Predicted steps beside measured ones: DDP, FSDP2, tensor parallelism and a pipeline on 2 and 4 ranks of this host.
 
-    python benchmarks/bench_scale_ranks.py [--quick] [--ranks 2,4] [--links none,1gbit,200mbit] [--out FILE.json]
+    python benchmarks/bench_scale_ranks.py [--quick] [--ranks 2,4] [--links none,2gbit,500mbit] [--shapes narrow,wide]
+        [--out FILE.json] [--probes FILE.json]     (--links "" runs the probes alone; another run can take them)
+    python benchmarks/bench_scale_ranks.py --again FILE.json...     (predict saved cells again, and judge all together)
 
 `makeway.decide.scale` predicts every cell with this host as its device. Its numbers come from probes of other shapes:
 products, passes over memory, attention, Gloo's collectives without pacing, and the rate of the paced link. Nothing is
@@ -15,10 +17,11 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from scale_ranks_host import predicted_step, rank_host
@@ -34,8 +37,8 @@ SHAPES = {
     "narrow": Shape(layers=4, hidden=256, heads=4, vocab=1024, seq=128, batch=4),
     "wide": Shape(layers=2, hidden=512, heads=8, vocab=1024, seq=64, batch=4),
 }
-# Freed memory stays with the process, as with the allocators that torch recommends on CPUs: a page fault costs more than
-# a pass over the page, and how many there are depends on the history of the heap.
+# Freed memory stays with the process, as with the allocators that torch recommends on CPUs: a page fault costs more
+# than a pass over the page, and how many there are depends on the history of the heap.
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 GOAL_ERROR, GOAL_SHARE = 0.15, 0.80
 UNPACED = "none"
@@ -72,9 +75,10 @@ class Row:
         )
 
 
-def cells(quick: bool) -> list[tuple[str, Cell]]:
+def cells(shapes: Sequence[str]) -> list[tuple[str, Cell]]:
     ways: list[tuple[str, Cell]] = []
-    for name, shape in SHAPES.items():
+    for name in shapes:
+        shape = SHAPES[name]
         ways += [
             (name, Cell("ddp", shape)),
             (name, Cell("ddp", shape, "bf16")),
@@ -84,13 +88,11 @@ def cells(quick: bool) -> list[tuple[str, Cell]]:
             (name, Cell("tp", shape)),
             (name, Cell("pp", shape, micro_batches=4)),
         ]
-        if quick:
-            break
     return ways
 
 
-def asked(ranks: int, link: str, job: RanksJob) -> tuple[RanksAnswer, float | None]:
-    """What the ranks answer over a link, and the link's measured rate in bytes per second."""
+def asked(ranks: int, link: str, job: RanksJob) -> RanksAnswer:
+    """What the ranks answer over a link."""
     with ExitStack() as stack:
         way = LOOPBACK if link == UNPACED else stack.enter_context(paced_link(parse_rate(link)))
         if link != UNPACED and not way.paced:
@@ -104,61 +106,96 @@ def asked(ranks: int, link: str, job: RanksJob) -> tuple[RanksAnswer, float | No
             link=way,
             progress=lambda stage: print(f"  {ranks} ranks, {link}: {stage}", file=sys.stderr),
         )
-    rate = way.measured_bits_per_s
-    return msgspec.convert(result, RanksAnswer), None if rate is None else rate / 8
+    return msgspec.convert(result, RanksAnswer)
 
 
 def probed(ranks: int) -> tuple[Probe, ...]:
-    job = RanksJob(compute_probes=True, comm_probes=True, cells=(), steps=0, warmup=0)
-    return asked(ranks, UNPACED, job)[0].probes
+    job = RanksJob(probes=True, cells=(), steps=0, warmup=0)
+    return asked(ranks, UNPACED, job).probes
 
 
-def measured(ranks: int, link: str, probes: Sequence[Probe], *, steps: int, quick: bool) -> list[Row]:
-    ways = cells(quick)
-    job = RanksJob(
-        compute_probes=False, comm_probes=False, cells=tuple(cell for _, cell in ways), steps=steps, warmup=3
-    )
-    answer, rate = asked(ranks, link, job)
-    host = rank_host(probes, ranks, rate)
+def measured(ranks: int, link: str, probes: Sequence[Probe], *, steps: int, shapes: Sequence[str]) -> list[Row]:
+    ways = cells(shapes)
+    job = RanksJob(probes=False, cells=tuple(cell for _, cell in ways), steps=steps, warmup=2)
+    answer = asked(ranks, link, job)
+    host = rank_host(probes, ranks, _rate(link))
     return [
         Row(ranks, link, name, cell, times, predicted_step(cell, host, ranks))
         for (name, cell), times in zip(ways, answer.steps_s, strict=True)
     ]
 
 
+def read_again(saved: dict[str, Any]) -> Iterator[Row]:
+    """The cells of a saved run, predicted anew."""
+    for row in saved["rows"]:
+        ranks, link = int(row["ranks"]), str(row["link"])
+        probes = msgspec.convert(saved[f"probes of {ranks} ranks"], tuple[Probe, ...])
+        cell = next(cell for name, cell in cells([row["shape"]]) if cell.name == row["cell"])
+        step = predicted_step(cell, rank_host(probes, ranks, _rate(link)), ranks)
+        yield Row(ranks, link, str(row["shape"]), cell, tuple(row["times_s"]), step)
+
+
+def _rate(link: str) -> float | None:
+    return None if link == UNPACED else parse_rate(link).bits_per_s / 8
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one shape, few steps: to see that it runs, not to judge")
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks (default: 2,4)")
-    parser.add_argument("--links", default="none,1gbit,200mbit", help="rates of the link; none: not paced")
-    parser.add_argument("--steps", type=int, default=9, help="timed steps of each cell (default: 9)")
+    parser.add_argument("--links", default="none,2gbit,500mbit", help="rates of the link; none: not paced")
+    parser.add_argument("--shapes", default=",".join(SHAPES), help=f"default: {','.join(SHAPES)}")
+    parser.add_argument("--steps", type=int, default=6, help="timed steps of each cell (default: 6)")
+    parser.add_argument("--probes", type=Path, help="take the probes from a file that --out wrote")
     parser.add_argument("--out", type=Path, help="also write probes, times and predictions as JSON")
+    parser.add_argument("--again", type=Path, nargs="+", help="predict the cells of files that --out wrote")
     options = parser.parse_args()
     steps = 4 if options.quick else options.steps
+    shapes = options.shapes.split(",")[: 1 if options.quick else None]
     print(f"{cores()} cores, {steps} steps of each cell; ms, median and quartiles measured, then predicted")
     print("ranks     link   shape cell           measured                  predicted   error  predicted parts")
+    if options.again:
+        rows = [row for path in options.again for row in read_again(json.loads(path.read_text()))]
+        for row in rows:
+            print(row)
+        _judge(rows)
+        return
     rows: list[Row] = []
     saved: dict[str, object] = {}
     for ranks in map(int, options.ranks.split(",")):
-        probes = probed(ranks)
-        saved[f"probes of {ranks} ranks"] = msgspec.to_builtins(probes)
+        key = f"probes of {ranks} ranks"
+        if options.probes is not None:
+            probes = msgspec.convert(json.loads(options.probes.read_text())[key], tuple[Probe, ...])
+        else:
+            probes = probed(ranks)
+        saved[key] = msgspec.to_builtins(probes)
         print(f"{ranks} ranks: {rank_host(probes, ranks, None).described}")
-        for link in options.links.split(","):
-            new = measured(ranks, link, probes, steps=steps, quick=options.quick)
+        if options.out is not None:
+            options.out.write_text(json.dumps(saved, indent=1))
+        for link in filter(None, options.links.split(",")):
+            new = measured(ranks, link, probes, steps=steps, shapes=shapes)
             rows += new
             for row in new:
                 print(row, flush=True)
-    _judge(rows)
-    if options.out is not None:
-        saved["rows"] = [
-            {"ranks": row.ranks, "link": row.link, "shape": row.shape, "cell": row.cell.name, "times_s": row.times_s}
-            | {
-                "predicted_s": row.step.step_ns / 1e9,
-                "ledger_ms": {line.kind: line.ns / 1e6 for line in row.step.ledger},
-            }
-            for row in rows
-        ]
-        options.out.write_text(json.dumps(saved, indent=1))
+            if options.out is not None:
+                options.out.write_text(json.dumps(saved | {"rows": _saved(rows)}, indent=1))
+    if rows:
+        _judge(rows)
+
+
+def _saved(rows: Sequence[Row]) -> list[dict[str, object]]:
+    return [
+        {
+            "ranks": row.ranks,
+            "link": row.link,
+            "shape": row.shape,
+            "cell": row.cell.name,
+            "times_s": row.times_s,
+            "predicted_s": row.step.step_ns / 1e9,
+            "ledger_ms": {line.kind: line.ns / 1e6 for line in row.step.ledger},
+        }
+        for row in rows
+    ]
 
 
 def _judge(rows: Sequence[Row]) -> None:

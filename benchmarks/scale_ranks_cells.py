@@ -79,13 +79,18 @@ def adam(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
 
 
-def step_of(cell: Cell, world: World) -> Step:
-    """One training step of a cell, ready to run."""
+def parameters(shape: Shape) -> int:
+    return sum(value.numel() for value in Decoder(shape).parameters())
+
+
+def step_of(cell: Cell, world: World, replicas: dist.ProcessGroup | None = None) -> Step:
+    """One training step of a cell, ready to run; `replicas` of DDP, if not all ranks."""
+    torch.manual_seed(1)
     shape = cell.shape
     tokens = torch.randint(shape.vocab, (shape.batch, shape.seq))
     match cell.parallel:
         case "ddp":
-            return _trained(_replicated(cell), tokens)
+            return _trained(_replicated(cell, replicas), tokens)
         case "fsdp":
             return _trained(_sharded(shape, world), tokens)
         case "tp":
@@ -105,8 +110,9 @@ def _trained(module: nn.Module, tokens: torch.Tensor) -> Step:
     return step
 
 
-def _replicated(cell: Cell) -> nn.Module:
-    module = DistributedDataParallel(Decoder(cell.shape), bucket_cap_mb=cell.bucket_bytes / 2**20)
+def _replicated(cell: Cell, replicas: dist.ProcessGroup | None) -> nn.Module:
+    decoder = Decoder(cell.shape)
+    module = DistributedDataParallel(decoder, process_group=replicas, bucket_cap_mb=cell.bucket_bytes / 2**20)
     if cell.compression != "none":
         hook = Compressed(module, Compress(cell.compression))
         module.register_comm_hook(None, lambda state, bucket: hook.averaged(bucket))

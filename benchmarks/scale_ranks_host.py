@@ -1,18 +1,18 @@
-"""This host as a device of `makeway.decide.scale`: a rank's share of its cores, from probes, and steps predicted on it."""
+"""This host as a device of `makeway.decide.scale`: a rank's share of its cores, from probes; steps predicted on it."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from scale_ranks_job import Cell, Probe
+from scale_ranks_job import TINY, Cell, Probe
 
 from makeway.decide.scale.generation import Generation
 from makeway.decide.scale.step import predict_step
 from makeway.values.cluster import Cluster, Level
 from makeway.values.collective import Collective, CollectiveKind
-from makeway.values.device import built_device, host_fact_key
+from makeway.values.device import built_device, compression_fact_key, host_fact_key
 from makeway.values.facts import Fact
 from makeway.values.layout import Compression, CompressionKind, Layout
 from makeway.values.model import Model
@@ -30,22 +30,26 @@ class RankHost:
 
     cluster: Cluster
     generation: Generation
+    kernel_ns: Mapping[str, float]  # of an operation, by kind of parallelism
 
     @property
     def described(self) -> str:
-        device, facts = self.cluster.device, self.cluster.device.facts
-        costs = ", ".join(
-            f"{kind} {_value(facts, kind, 'latency_ns') / 1e6:.2f} ms + {_value(facts, kind, 'ns_per_byte'):.2f} ns/byte"
-            for kind in _KINDS
-        )
+        device, facts, speed = self.cluster.device, self.cluster.device.facts, self.generation
         assert device.fp32_flops_per_s is not None
         assert device.hbm_bytes_per_s is not None
-        return (
-            f"{device.fp32_flops_per_s / 1e9:.1f} GFLOP/s, half of it at k {self.generation.gemm_half_k:.0f}, "
-            f"{device.hbm_bytes_per_s / 1e9:.1f} GB/s, attention {self.generation.attention_share:.2f} and "
-            f"{self.generation.attention_backward_share:.2f} of that, {self.generation.kernel_ns / 1e3:.1f} us per "
-            f"operation; {costs}; beside compute {_value(facts, 'all-reduce', 'cpu_ns_per_byte'):.2f} ns/byte"
-        )
+        parts = [
+            f"{device.fp32_flops_per_s / 1e9:.1f} GFLOP/s, half of it at k {speed.gemm_half_k:.0f}",
+            f"{device.hbm_bytes_per_s / 1e9:.1f} GB/s",
+            f"attention at {speed.attention_share:.2f} and {speed.attention_backward_share:.2f} of the products' rate",
+            f"us per operation: {', '.join(f'{name} {ns / 1e3:.0f}' for name, ns in self.kernel_ns.items())}",
+        ]
+        for kind in _KINDS:
+            latency, alone, beside = (
+                _value(facts, kind, quantity) for quantity in ("latency_ns", "ns_per_byte", "cpu_ns_per_byte")
+            )
+            parts.append(f"{kind} {latency / 1e6:.2f} ms + {alone:.2f} ns/byte, {beside:.2f} of it from compute")
+        parts += [f"{key} {fact.value:.2f}" for key, fact in facts.items() if key.startswith("compress_")]
+        return "; ".join(parts)
 
 
 def _value(facts: Mapping[str, Fact], kind: str, quantity: str) -> float:
@@ -58,12 +62,16 @@ def rank_host(probes: Sequence[Probe], ranks: int, link_bytes_per_s: float | Non
     """The device of one of `ranks` ranks, joined by a link that all of them share."""
     flops_per_s, half_k = _product_rate(probes)
     (passes,) = (probe for probe in probes if probe.kind == "pass")
-    (operation,) = (probe for probe in probes if probe.kind == "operation")
     numbers = {
         "sms": 1.0,
         "fp32_flops_per_s": flops_per_s,
         "hbm_bytes_per_s": passes.sizes[0] / passes.seconds,
         **{key: value for kind in _KINDS for key, value in _costs(probes, kind, ranks).items()},
+        **{
+            compression_fact_key(_COMPRESSIONS[probe.kind.removeprefix("hook ")]): probe.seconds / probe.sizes[0] * 1e9
+            for probe in probes
+            if probe.kind.startswith("hook ")
+        },
     }
     facts = {
         key: Fact(value=int(value) if key == "sms" else value, source="probes of this host")
@@ -82,13 +90,25 @@ def rank_host(probes: Sequence[Probe], ranks: int, link_bytes_per_s: float | Non
         attention_share=_rate(probes, "attention") / flops_per_s,
         attention_backward_share=_rate(probes, "attention dx") / flops_per_s,
         hbm_share=1.0,
-        kernel_ns=operation.seconds / operation.sizes[0] * 1e9,
+        kernel_ns=0.0,
         host_ns=0.0,
         step_ns=0.0,
         hop_ns=0.0,
         network_share=1.0,
     )
-    return RankHost(Cluster(name="this host", device=device, levels=(level,)), generation)
+    cluster = Cluster(name="this host", device=device, levels=(level,))
+    unpaced = replace(cluster, levels=(replace(level, bytes_per_s=_UNPACED_BYTES_PER_S),))
+    tiny = {probe.kind.removeprefix("tiny "): probe.seconds * 1e9 for probe in probes if probe.kind.startswith("tiny ")}
+    plain = RankHost(unpaced, generation, {})
+    kernel_ns = {parallel: _kernel_ns(parallel, plain, ranks, step_ns) for parallel, step_ns in tiny.items()}
+    return RankHost(cluster, generation, kernel_ns)
+
+
+def _kernel_ns(parallel: str, host: RankHost, ranks: int, step_ns: float) -> float:
+    """The time of an operation with which the step of the tiny decoder takes what it took; steps are linear in it."""
+    cell = Cell(parallel, TINY, micro_batches=4 if parallel == "pp" else 1)  # type: ignore[arg-type]
+    none, some = (predicted_step(cell, replace(host, kernel_ns={parallel: ns}), ranks).step_ns for ns in (0.0, 1e5))
+    return max(0.0, (step_ns - none) / (some - none) * 1e5)
 
 
 def _product_rate(probes: Sequence[Probe]) -> tuple[float, float]:
@@ -141,7 +161,8 @@ def predicted_step(cell: Cell, host: RankHost, ranks: int) -> Step:
         vocab=shape.vocab,
         seq=shape.seq,
     )
-    return predict_step(model, layout_of(cell, ranks), host.cluster, generation=host.generation, jitter=None)
+    generation = replace(host.generation, kernel_ns=host.kernel_ns[cell.parallel])
+    return predict_step(model, layout_of(cell, ranks), host.cluster, generation=generation, jitter=None)
 
 
 def layout_of(cell: Cell, ranks: int) -> Layout:

@@ -42,8 +42,7 @@ class Cell(msgspec.Struct, frozen=True):
 class RanksJob(msgspec.Struct, frozen=True):
     """For one launch of ranks."""
 
-    compute_probes: bool
-    comm_probes: bool
+    probes: bool
     cells: tuple[Cell, ...]
     steps: int
     warmup: int
@@ -56,6 +55,11 @@ class Probe(msgspec.Struct, frozen=True):
     kind: str
     sizes: tuple[float, ...]
     seconds: float
+
+
+# Shapes that no cell has: one so small that only the framework's own time counts, and one for the hooks of compression.
+TINY = Shape(layers=2, hidden=64, heads=4, vocab=64, seq=16, batch=4)
+HOOKED = Shape(layers=3, hidden=320, heads=5, vocab=512, seq=32, batch=1)
 
 
 class RanksAnswer(msgspec.Struct, frozen=True):

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from threading import Thread
+from typing import get_args
 
 import msgspec
 import torch
 import torch.distributed as dist
-from scale_ranks_cells import step_of
-from scale_ranks_job import Probe, RanksAnswer, RanksJob
+from scale_ranks_cells import parameters, step_of
+from scale_ranks_job import HOOKED, TINY, Cell, Compression, Parallel, Probe, RanksAnswer, RanksJob
 from torch.nn import functional
 
 from makeway.act.measure.launch import REPORT_VARIABLE
@@ -53,26 +54,26 @@ def main() -> int:
 
 def answered(job: RanksJob, world: World, reporter: Reporter) -> RanksAnswer:
     probes: list[Probe] = []
-    if job.compute_probes:
-        reporter("compute probes")
-        probes += compute_probes(world)
-    if job.comm_probes:
-        reporter("comm probes")
-        probes += [*comm_probes(world), *beside_probes(world)]
+    for made in (compute_probes, comm_probes, beside_probes, tiny_probes, hook_probes) if job.probes else ():
+        reporter(made.__name__)
+        probes += made(world)
     steps = []
     for cell in job.cells:
-        reporter(f"{cell.name}")
-        torch.manual_seed(1)
-        step = step_of(cell, world)
-        times = []
-        for number in range(job.warmup + job.steps):
-            started = time.perf_counter()
-            step()
-            if number >= job.warmup:
-                times.append(time.perf_counter() - started)
-        world.barrier()
-        steps.append(tuple(times))
+        reporter(cell.name)
+        steps.append(tuple(stepped(step_of(cell, world), world, job.steps, job.warmup)))
     return RanksAnswer(probes=tuple(probes), steps_s=tuple(steps))
+
+
+def stepped(step: Callable[[], None], world: World, steps: int, warmup: int) -> list[float]:
+    """Seconds of each step, one right after another."""
+    times = []
+    for number in range(warmup + steps):
+        started = time.perf_counter()
+        step()
+        if number >= warmup:
+            times.append(time.perf_counter() - started)
+    world.barrier()
+    return times
 
 
 def window_s(world: World, run: Callable[[], object], *, window: float = WINDOW_S) -> float:
@@ -102,8 +103,6 @@ def compute_probes(world: World) -> Iterator[Probe]:
         return [first + second for first, second in pairwise(pool)]
 
     yield Probe("pass", (3.0 * PASS_BYTES * (POOL - 1),), window_s(world, passes))
-    small = torch.randn(8, requires_grad=True)
-    yield Probe("operation", (2.0,), window_s(world, lambda: (small * small).sum().backward()))
     for batch, heads, seq, size in ATTENTION:
         q, k, v = (torch.randn(batch, heads, seq, size, requires_grad=True) for _ in range(3))
 
@@ -194,6 +193,22 @@ def beside_probes(world: World) -> Iterator[Probe]:
         took = time.perf_counter() - began
         world.barrier()
         yield Probe(f"beside {kind}", (float(BESIDE_BYTES * count), took), took - calls * alone)
+
+
+def tiny_probes(world: World) -> Iterator[Probe]:
+    """Steps of a tiny decoder under each kind of parallelism: the framework's own time."""
+    for parallel in get_args(Parallel):
+        cell = Cell(parallel, TINY, micro_batches=4 if parallel == "pp" else 1)
+        yield Probe(f"tiny {parallel}", (), statistics.median(stepped(step_of(cell, world), world, 12, 4)))
+
+
+def hook_probes(world: World) -> Iterator[Probe]:
+    """What a hook of compression adds to a step where there is nobody to exchange with."""
+    alone = [dist.new_group([rank]) for rank in range(world.ranks)][world.rank]
+    cells = [Cell("ddp", HOOKED, kind) for kind in get_args(Compression)]
+    plain, *hooked = (statistics.median(stepped(step_of(cell, world, alone), world, 10, 4)) for cell in cells)
+    for cell, seconds in zip(cells[1:], hooked, strict=True):
+        yield Probe(f"hook {cell.compression}", (float(parameters(HOOKED)),), max(0.0, seconds - plain))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -24,9 +25,11 @@ from makeway.decide.scale.pipeline import PipelineCosts, step_pipeline
 from makeway.decide.scale.search import search
 from makeway.decide.scale.shards import curve_shard, merge_curves
 from makeway.decide.scale.sweep import SweepRequest, sweep_gpus
+from makeway.show.scale import COLOURS
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.layout import Compression, Layout
 from makeway.values.layout_word import layout_word
+from makeway.values.step import StepLineKind
 
 LLAMA, DGX = load_model("llama-3-8b"), load_cluster("dgx-h100")
 LINK = Link(bytes_per_s=50e9, hbm_bytes_per_s=3e12, flops_per_s=4e14)
@@ -118,6 +121,34 @@ def test_a_search_accounts_for_every_layout_and_ranks_by_time() -> None:
     assert all(item.memory_bytes <= room for item in answer.ranked)
     sizes = [item.memory_bytes for item in answer.ranked if item.pareto]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_no_two_lines_of_a_ledger_have_the_same_colour() -> None:
+    assert set(COLOURS) == set(get_args(StepLineKind))
+    assert len(set(COLOURS.values())) == len(COLOURS)
+
+
+def test_text_page_and_json_have_the_same_goodput(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ["scale", "llama-3-8b", "--cluster", "dgx-h100", "--layout", "tp=2,pp=2,gbs=64,dp=16", "--restart-s", "900"]
+    page = tmp_path / "step.html"
+    assert main([*asked, "--verbose", "--html", str(page)]) == 0
+    text = capsys.readouterr().out
+    assert main([*asked, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)["goodput"]
+    assert answer["restart_s"] == 900
+    assert sum(answer[key] for key in ("useful_percent", "checkpoint_percent", "lost_percent")) == pytest.approx(100)
+    for place in (text, page.read_text()):
+        assert f"{answer['useful_percent']:.2f}" in place
+        assert f"{answer['useful_tokens_per_s_per_gpu']:,.1f}" in place
+    assert "stage 1" in page.read_text()
+
+
+def test_failures_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["scale", "llama-3-8b", "--cluster", "dgx-h100"]
+    assert main([*asked, "--gpus", "64", "--checkpoint-s", "0"]) == 2
+    assert "checkpoint cost above 0" in capsys.readouterr().err
+    assert main([*asked, "--sweep", "gpus=64", "--restart-s", "1"]) == 2
+    assert "--gpus N" in capsys.readouterr().err
 
 
 def test_a_step_has_a_ledger_for_each_stage_that_adds_up() -> None:

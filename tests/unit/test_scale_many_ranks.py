@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
+import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.decide.scale.goodput import PUBLISHED_GPU_HOURS_PER_FAILURE, goodput
-from makeway.decide.scale.jitter import PUBLISHED_JITTER, Jitter, expected_order, gain_without_slowest, slow_down
-from makeway.values.errors import InputError
+from makeway.decide.scale.goodput import PUBLISHED_GPU_HOURS_PER_FAILURE, Reliability, goodput
+from makeway.decide.scale.jitter import PUBLISHED_JITTER, expected_order, gain_without_slowest, slow_down
+from makeway.decide.scale.recorded_jitter import jitter_of, recorded_jitter
+from makeway.decide.scale.step import predict_step
+from makeway.read.presets import load_cluster, load_model
+from makeway.values.cluster import Jitter
+from makeway.values.errors import InputError, MakewayError
+from makeway.values.layout_word import parse_layout
 
 # NVIDIA/dgxc-benchmarking v25.04, nemotron/README.md: seconds of a step of Nemotron4-15B by number of H100.
 BF16 = {16: 2.66, 32: 2.66, 64: 2.67, 128: 2.67, 256: 2.68, 512: 2.71, 1024: 2.74, 2048: 2.78}
@@ -63,7 +72,8 @@ def test_goodput_with_the_failures_of_llama_3() -> None:
 
 @given(st.integers(1, 200_000), st.floats(0.5, 120), st.floats(0, 600))
 def test_shares_of_goodput_add_up_and_no_other_interval_is_better(gpus: int, checkpoint: float, restart: float) -> None:
-    run = goodput(gpus, checkpoint_s=checkpoint, restart_s=restart)
+    cost = Reliability(checkpoint_s=checkpoint, restart_s=restart)
+    run = goodput(gpus, cost)
     assert run.useful + run.checkpoints + run.lost == pytest.approx(1)
     assert min(run.useful, run.checkpoints, run.lost) >= -1e-12
     for factor in (0.8, 1.25):
@@ -71,14 +81,43 @@ def test_shares_of_goodput_add_up_and_no_other_interval_is_better(gpus: int, che
         per_failure = run.between_failures_s * math.exp(restart / run.between_failures_s)
         other = interval / (per_failure * math.expm1((interval + checkpoint) / run.between_failures_s))
         assert other <= run.useful * (1 + 1e-9)
-    assert goodput(2 * gpus, checkpoint_s=checkpoint, restart_s=restart).useful <= run.useful
+    assert goodput(2 * gpus, cost).useful <= run.useful
 
 
 def test_rare_failures_give_youngs_interval() -> None:
-    run = goodput(64, checkpoint_s=1.0)
+    run = goodput(64, Reliability(checkpoint_s=1.0))
     assert run.interval_s == pytest.approx(math.sqrt(2 * PUBLISHED_GPU_HOURS_PER_FAILURE * 3600 / 64), rel=0.01)
 
 
 def test_goodput_refuses_free_checkpoints() -> None:
     with pytest.raises(InputError, match="checkpoint cost above 0"):
-        goodput(8, checkpoint_s=0)
+        Reliability(checkpoint_s=0)
+
+
+@given(st.floats(0.0, 0.05), st.floats(0.0, 0.05), st.integers(0, 1000))
+def test_recorded_steps_give_back_the_spread_they_were_made_with(
+    transient: float, persistent: float, seed: int
+) -> None:
+    numbers = random.Random(seed)
+    ranks = [1e9 * (1 + persistent * numbers.gauss()) for _ in range(200)]
+    steps = [tuple(round(mean * (1 + transient * numbers.gauss())) for _ in range(20)) for mean in ranks]
+    found = jitter_of(steps, source="")
+    assert found.transient == pytest.approx(transient, rel=0.2, abs=1e-6)
+    assert found.persistent == pytest.approx(persistent, rel=0.3, abs=0.1 * transient + 1e-6)
+
+
+def test_one_rank_says_nothing_about_how_ranks_vary(tmp_path: Path) -> None:
+    kineto = {"traceEvents": [], "schemaVersion": 1}
+    (tmp_path / "rank0.json").write_text(json.dumps(kineto))
+    with pytest.raises(MakewayError):
+        recorded_jitter(tmp_path)
+
+
+def test_a_clusters_own_jitter_sets_what_all_wait_for() -> None:
+    layout = parse_layout("tp=8,gbs=64,sharding=zero1", gpus=64)
+    model, plain = load_model("llama-3-8b"), load_cluster("dgx-h100")
+    steady = replace(plain, jitter=Jitter(transient=0.0, persistent=0.0, source="made up"))
+    still, usual = (predict_step(model, layout, cluster) for cluster in (steady, plain))
+    waiting = {line.kind: line.ns for line in usual.ledger}["stragglers"]
+    assert usual.step_ns - still.step_ns == pytest.approx(waiting)
+    assert any("made up" in sentence for sentence in still.assumed)

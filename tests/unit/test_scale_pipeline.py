@@ -130,8 +130,8 @@ def test_bubble_of_zb_h1_loses_two_weights_per_stage(forward: float, share: floa
 
 @given(st.integers(1, 4), st.integers(0, 4), times, st.floats(0.3, 1.0), st.floats(0.0, 1.0), st.floats(1.0, 1.3))
 def test_bubble_of_dualpipe(half: int, more: int, grad: float, share: float, overlapped: float, longer: float) -> None:
-    # Its README says (stages / 2 - 1)(F&B + B - 3W) with the full backward pass B. That holds on the middle stages, whose
-    # bubble is the largest, where F = B - W; for longer forward passes the bubble is (stages / 2 - 1)(F&B + F - 2W).
+    # Its README says (stages / 2 - 1)(F&B + B - 3W) with the full backward pass B. That holds on the middle stages,
+    # whose bubble is the largest, where F = B - W; for longer forward passes it is (stages / 2 - 1)(F&B + F - 2W).
     forward, weight = longer * grad, share * grad
     backward = grad + weight
     pair = max(forward, backward) + (1 - overlapped) * min(forward, backward)  # no overlap beats the longer of the two

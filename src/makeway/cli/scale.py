@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from makeway.act.export.layouts import SCHEDULES
@@ -10,7 +11,9 @@ from makeway.cli.output import add_output_options, show, show_stage, write_file
 from makeway.cli.streams import say, say_note, write_out
 from makeway.cli.workload_input import print_list
 from makeway.decide.analysis.many.analyze_job import parse_shard
+from makeway.decide.scale.goodput import CHECKPOINT_S, PUBLISHED_GPU_HOURS_PER_FAILURE, RESTART_S, Reliability
 from makeway.decide.scale.outcome import Scaled
+from makeway.decide.scale.recorded_jitter import recorded_jitter
 from makeway.decide.scale.scale import scale
 from makeway.decide.scale.shards import curve_shard
 from makeway.decide.scale.sweep import parse_gpus, sweep_gpus, sweep_request
@@ -28,6 +31,7 @@ examples:
   makeway scale llama-3-70b --cluster dgx-h100 --sweep gpus=64..16384 --html scaling.html
   makeway scale llama-3-70b --cluster dgx-h100 --gpus 1024 --export megatron --out run.args
   makeway scale --from-trace traces/ --cluster dgx-h100 --gpus 1024
+  makeway scale llama-3-8b --cluster dgx-h100 --gpus 1024 --jitter-from traces/ --checkpoint-s 60 --restart-s 600
 
 layout: tp, cp, ep, pp, vp, dp, mbs, gbs (counts); sp, graphs; sharding=none|zero1|zero2|zero3|fsdp|hsdp;
         recompute=none|selective|full; schedule=1f1b|interleaved|zb-h1|zb-h2|zb-2p|zbv|dualpipe|dualpipev|gpipe;
@@ -66,6 +70,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, default=10, metavar="N", help="layouts to show (default: 10)")
     parser.add_argument(
         "--from-trace", type=Path, metavar="PATH", help="kernel times of a recorded job, with more GPUs"
+    )
+    parser.add_argument(
+        "--jitter-from",
+        type=Path,
+        metavar="PATH",
+        help="how much GPUs vary, from the recorded steps of a job (default: as in published runs)",
+    )
+    parser.add_argument(
+        "--gpu-hours-per-failure",
+        type=float,
+        default=PUBLISHED_GPU_HOURS_PER_FAILURE,
+        metavar="H",
+        help="GPUs x hours between failures of a job (default: 50,677, Llama 3 on 16,384 H100)",
+    )
+    parser.add_argument(
+        "--checkpoint-s", type=float, default=CHECKPOINT_S, metavar="S", help="that a checkpoint stops training (30)"
+    )
+    parser.add_argument(
+        "--restart-s", type=float, default=RESTART_S, metavar="S", help="from a failure to the first new step (300)"
     )
     parser.add_argument(
         "--perfetto", type=Path, metavar="FILE", help="write the step of every pipeline stage as a trace"
@@ -113,12 +136,27 @@ def _check(options: argparse.Namespace) -> None:
         raise InputError("--shard and --out go together: --sweep gpus=64..16384 --shard 1/4 --out part-1.json")
     if options.shard is not None and options.sweep is None:
         raise InputError("--shard divides a sweep: give --sweep gpus=64..16384, too")
+    if options.from_trace is not None and options.jitter_from is not None:
+        raise InputError("--from-trace keeps the recorded waiting; --jitter-from is for a MODEL")
+    single = options.sweep is None and options.from_trace is None
+    if not single and _reliability(options) != Reliability():
+        raise InputError("--gpu-hours-per-failure, --checkpoint-s and --restart-s are of one step: give --gpus N")
     if options.top < 1:
         raise InputError(f"--top takes at least 1, got {options.top}")
 
 
+def _reliability(options: argparse.Namespace) -> Reliability:
+    return Reliability(
+        gpu_hours_per_failure=options.gpu_hours_per_failure,
+        checkpoint_s=options.checkpoint_s,
+        restart_s=options.restart_s,
+    )
+
+
 def _answer(options: argparse.Namespace) -> object:
     cluster = load_cluster(options.cluster)
+    if options.jitter_from is not None:
+        cluster = replace(cluster, jitter=recorded_jitter(options.jitter_from))
     open_executor = engine(options.on or "local", jobs=options.jobs) if options.on or options.jobs else None
     if options.from_trace is not None:
         from makeway.decide.scale.from_trace import scale_recorded
@@ -146,6 +184,7 @@ def _answer(options: argparse.Namespace) -> object:
         controls=parse_controls(options.control) if options.control else None,
         top=options.top,
         runs=EXPORTS[options.export] if options.export else None,
+        reliability=_reliability(options),
         open_executor=open_executor,
         progress=show_stage,
     )

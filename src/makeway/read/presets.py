@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from makeway.values.cluster import Cluster, Level
+from makeway.values.cluster import Cluster, Jitter, Level
 from makeway.values.device import load_device
 from makeway.values.errors import DataFileError, InputError, UnknownNameError, suggestion
 from makeway.values.facts import data_files, parse_toml, read_file, refuse_unknown, text
 from makeway.values.model import Experts, LatentAttention, Model
 
-_CLUSTER_KEYS = ("name", "device", "summary", "source", "level")
+_CLUSTER_KEYS = ("name", "device", "summary", "source", "level", "jitter")
 
 
 def known_models() -> tuple[str, ...]:
@@ -68,6 +68,7 @@ def parse_cluster(content: bytes, *, where: str) -> Cluster:
             name=text(document, "name", where=where),
             device=load_device(text(document, "device", where=where)),
             levels=tuple(levels),
+            jitter=_built(Jitter, document["jitter"], f"{where}: jitter") if "jitter" in document else None,
             source=str(document.get("source", where)),
             summary=str(document.get("summary", "")),
         )

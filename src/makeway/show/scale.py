@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from makeway.decide.scale.compression import MOST_RANKS, Payoff
 from makeway.decide.scale.outcome import ControlTrial, LayoutSearch, Scaled
@@ -34,15 +35,20 @@ from makeway.values.layout_word import compression_word, layout_word
 from makeway.values.step import StageMemory, StepLine, StepLineKind
 from makeway.values.units import GIB
 
-_COLOURS: dict[StepLineKind, str] = {
+COLOURS: dict[StepLineKind, str] = {  # no two kinds look alike
     "compute": "compute",
     "recompute": "copy",
     "contention": "contention",
+    "exposed-tp": "exposed",
+    "exposed-cp": "no-room",
+    "exposed-ep": "serialised",
+    "exposed-dp": "comm",
+    "exposed-pp": "dependency",
     "bubble": "idle",
     "host": "launch-bound",
     "optimizer": "memory",
     "stragglers": "straggler",
-    "compression": "dependency",
+    "compression": "overlapped",
 }
 _MEMORY_PARTS = (
     ("weights", "compute"),
@@ -78,6 +84,7 @@ def report(result: Scaled, *, arguments: str = "") -> Report:
             *_layouts(result.search),
             *controls_section(result.trials),
             *_compression(result.payoffs),
+            *_long_run(result),
             _conditions(result),
             provenance(arguments, numbers=NUMBERS),
         ),
@@ -122,16 +129,15 @@ def _stages(result: Scaled) -> tuple[Section, ...]:
         )
         blocks.append(Bars(name="stages", caption="The step on each pipeline stage", bars=bars, origin="predicted"))
     if step.timeline is not None:
-        caption = "What runs when: one rank for each pipeline stage; gaps are bubbles."
-        blocks += [
-            Paragraph(text=caption, origin="predicted"),
-            Lines(name="pipeline", ranks=rank_tracks([step.timeline], ())),
-        ]
+        tracks = rank_tracks([step.timeline], ())
+        stages = tuple(replace(track, label=f"stage {track.rank.rank}") for track in tracks)
+        caption = "What runs when on one GPU of each pipeline stage; gaps are bubbles."
+        blocks += [Paragraph(text=caption, origin="predicted"), Lines(name="pipeline", ranks=stages)]
     return (Section(name="pipeline-stages", title="Pipeline", blocks=tuple(blocks), detail=True),) if blocks else ()
 
 
 def _part(line: StepLine) -> Part:
-    return Part(LINE_NAMES[line.kind], line.ns, _COLOURS.get(line.kind, "exposed"))
+    return Part(LINE_NAMES[line.kind], line.ns, COLOURS[line.kind])
 
 
 def _memory(result: Scaled) -> tuple[Section, ...]:
@@ -270,6 +276,31 @@ def _compression(payoffs: Sequence[Payoff]) -> tuple[Section, ...]:
     )
     said = Paragraph(text="Whether training converges with them is not predicted.")
     return (Section(name="compression-payoff", title="Compression", blocks=(table, said), detail=True),)
+
+
+def _long_run(result: Scaled) -> tuple[Section, ...]:
+    """What failures and checkpoints leave of the rate."""
+    run = result.goodput
+    if run is None:
+        return ()
+    kept = number(result.useful_tokens_per_s_per_gpu, 1)
+    shares = (
+        ("steps that count", run.useful, kept),
+        ("checkpoints", run.checkpoints, Cell("")),
+        ("lost work and restarts", run.lost, Cell("")),
+    )
+    table = Table(
+        name="goodput",
+        caption=f"A long run: a failure every {run.between_failures_s / 3600:,.1f} h, a checkpoint after every "
+        f"{run.interval_s / 60:,.1f} min of work (the best interval)",
+        origin="predicted",
+        columns=(Column("share of the time", "name"), Column(_PERCENT, "number"), Column("tokens/s/GPU", "number")),
+        rows=tuple((Cell(name), number(100 * share, 2), rate) for name, share, rate in shares),
+    )
+    said = f"{run.reliability.source}: {run.reliability.gpu_hours_per_failure:,.0f} GPU hours per failure, "
+    said += f"{run.reliability.checkpoint_s:g} s per checkpoint, {run.reliability.restart_s:g} s per restart."
+    blocks = (table, Paragraph(text=said[0].upper() + said[1:]))
+    return (Section(name="long-run", title="A long run", blocks=blocks, detail=True),)
 
 
 def _conditions(result: Scaled) -> Section:

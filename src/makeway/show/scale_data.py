@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from makeway.decide.scale.compression import Payoff
+from makeway.decide.scale.goodput import Goodput
 from makeway.decide.scale.outcome import ControlTrial, RankedLayout, ScaleCurve, Scaled, ScalePoint, TurnedDown
 from makeway.show.data import milliseconds, plain, record, rounded
 from makeway.show.scale_names import LINE_NAMES
@@ -60,6 +61,7 @@ def scaled_data(result: Scaled) -> dict[str, Any]:
         "step_without_controls_s": seconds(result.plain_ns),
         "trials": [trial_data(trial) for trial in result.trials],
         "compressions": [_payoff(item) for item in result.payoffs],
+        "goodput": None if result.goodput is None else _goodput(result, result.goodput),
         "recorded_from": result.recorded_from,
         "assumed": list(step.assumed),
     }
@@ -72,6 +74,21 @@ def scaled_data(result: Scaled) -> dict[str, Any]:
             "turned_down": [_turned_down(item) for item in search.turned_down],
         }
     return data
+
+
+def _goodput(result: Scaled, run: Goodput) -> dict[str, Any]:
+    return {
+        "useful_percent": share_percent(run.useful),
+        "checkpoint_percent": share_percent(run.checkpoints),
+        "lost_percent": share_percent(run.lost),
+        "useful_tokens_per_s_per_gpu": rounded(result.useful_tokens_per_s_per_gpu),
+        "hours_between_failures": rounded(run.between_failures_s / 3600),
+        "checkpoint_interval_s": rounded(run.interval_s),
+        "gpu_hours_per_failure": rounded(run.reliability.gpu_hours_per_failure),
+        "checkpoint_s": run.reliability.checkpoint_s,
+        "restart_s": run.reliability.restart_s,
+        "source": run.reliability.source,
+    }
 
 
 def _line(line: StepLine, step_ns: float) -> dict[str, Any]:

@@ -49,12 +49,33 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Jitter:
+    """How much the step time of GPUs varies: standard deviations, as shares of it."""
+
+    transient: float  # of one GPU from step to step
+    persistent: float  # between GPUs, for good
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.transient < 1 and 0 <= self.persistent < 1):
+            raise InputError(
+                f"jitter is two shares of a step from 0 to 1, got {self.transient:g} and {self.persistent:g}"
+            )
+
+    @property
+    def spread(self) -> float:
+        """Of one step among all GPUs."""
+        return float((self.transient**2 + self.persistent**2) ** 0.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """GPUs of one kind in networks; each level joins several of the level below."""
 
     name: str
     device: Device
     levels: tuple[Level, ...]
+    jitter: Jitter | None = None  # of its GPUs; None: as much as published runs show
     source: str = ""
     summary: str = ""
 

@@ -134,6 +134,14 @@ def host_fact_key(carrier: str, kind: str, quantity: str) -> str:
     return f"{carrier}_{kind.replace('-', '_')}_{quantity}"
 
 
+HOST_COMPRESSIONS = ("fp16", "bf16", "powersgd", "top-k")
+
+
+def compression_fact_key(kind: str) -> str:
+    """The name of a calibrated fact: "compress_bf16_ns_per_element", encoder and decoder together."""
+    return f"compress_{kind.replace('-', '_')}_ns_per_element"
+
+
 # Of one core: the time a GEMM takes per element of its result beside the arithmetic.
 HOST_OUTPUT_KEY = "gemm_ns_per_output"
 _HOST_KEYS = (
@@ -144,6 +152,7 @@ _HOST_KEYS = (
         for kind in HOST_STEP_KINDS
         for quantity in _HOST_QUANTITIES
     ),
+    *map(compression_fact_key, HOST_COMPRESSIONS),
 )
 _FACT_KEYS = ("sms", *_LIMIT_KEYS, *_WHOLE_RATES, *_RATES, *_MODEL_KEYS, *_HOST_KEYS)
 _TOP_KEYS = ("name", "vendor", "arch", "aliases", "link", "notes", "sources", "facts")

@@ -19,7 +19,14 @@ from typing import Literal
 
 from makeway.values.collective import Collective, CollectiveKind
 from makeway.values.control import Control, CopyEngine
-from makeway.values.device import HOST_CARRIERS, HOST_OUTPUT_KEY, HOST_STEP_KINDS, Device, host_fact_key
+from makeway.values.device import (
+    HOST_CARRIERS,
+    HOST_OUTPUT_KEY,
+    HOST_STEP_KINDS,
+    Device,
+    compression_fact_key,
+    host_fact_key,
+)
 from makeway.values.errors import InputError, UnsupportedError
 
 Carrier = Literal["gloo", "direct"]
@@ -78,6 +85,12 @@ def carrier_rates(device: Device, carrier: Carrier, kind: CollectiveKind) -> Car
             )
         values[quantity] = float(device.facts[key].value)  # type: ignore[arg-type]
     return CarrierRates(**values)
+
+
+def compression_ns(device: Device, kind: str, elements: float) -> float | None:
+    """Encoder and decoder of so many gradients on a host that measured them; None where it did not."""
+    fact = device.facts.get(compression_fact_key(kind))
+    return None if fact is None else elements * float(fact.value)  # type: ignore[arg-type]
 
 
 def _output_ns(device: Device) -> float:

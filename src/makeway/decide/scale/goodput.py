@@ -24,10 +24,36 @@ _SEARCH_STEPS = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reliability:
+    """How often GPUs fail, and what saving and starting again cost."""
+
+    gpu_hours_per_failure: float = PUBLISHED_GPU_HOURS_PER_FAILURE
+    checkpoint_s: float = CHECKPOINT_S
+    restart_s: float = RESTART_S
+
+    def __post_init__(self) -> None:
+        given = (self.gpu_hours_per_failure, self.checkpoint_s, self.restart_s)
+        if not (all(map(math.isfinite, given)) and min(given[:2]) > 0 and self.restart_s >= 0):
+            raise InputError(
+                "goodput needs GPU hours per failure and a checkpoint cost above 0, and a restart of 0 s or more; got "
+                f"{self.gpu_hours_per_failure:g} hours, {self.checkpoint_s:g} s and {self.restart_s:g} s"
+            )
+
+    @property
+    def source(self) -> str:
+        """Where the numbers come from."""
+        rate = "as published for Llama 3 on 16,384 H100 (arXiv 2407.21783)"
+        failures = rate if self.gpu_hours_per_failure == PUBLISHED_GPU_HOURS_PER_FAILURE else "as given"
+        costs = (self.checkpoint_s, self.restart_s) == (CHECKPOINT_S, RESTART_S)
+        return f"failures {failures}; checkpoint and restart {'assumed' if costs else 'as given'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
     """How a long run divides its time. The shares add up to 1."""
 
     gpus: int
+    reliability: Reliability
     between_failures_s: float
     interval_s: float  # of work between checkpoints, the best one
     useful: float
@@ -35,23 +61,18 @@ class Goodput:
     lost: float  # work that is done again, and restarts
 
 
-def goodput(
-    gpus: int,
-    *,
-    gpu_hours_per_failure: float = PUBLISHED_GPU_HOURS_PER_FAILURE,
-    checkpoint_s: float = CHECKPOINT_S,
-    restart_s: float = RESTART_S,
-) -> Goodput:
+def goodput(gpus: int, reliability: Reliability | None = None) -> Goodput:
     """The goodput of a run at its best checkpoint interval."""
     check_whole("GPUs", gpus, 1)
-    if not (gpu_hours_per_failure > 0 and checkpoint_s > 0 and restart_s >= 0):
-        raise InputError("goodput needs a time between failures and a checkpoint cost above 0, and no negative restart")
-    between = gpu_hours_per_failure * 3600 / gpus
+    reliability = reliability or Reliability()
+    checkpoint_s, restart_s = reliability.checkpoint_s, reliability.restart_s
+    between = reliability.gpu_hours_per_failure * 3600 / gpus
     interval = _best_interval(between, checkpoint_s, restart_s)
     useful = _useful(interval, between, checkpoint_s, restart_s)
     checkpoints = useful * checkpoint_s / interval
     return Goodput(
         gpus=gpus,
+        reliability=reliability,
         between_failures_s=between,
         interval_s=interval,
         useful=useful,

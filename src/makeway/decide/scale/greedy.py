@@ -1,9 +1,9 @@
 """Orders of a zero-bubble pipeline made for the times of its stages and a limit of memory: ZB-2p.
 
 The heuristic of arXiv 2401.10241, section 3.1. Forward passes fill the wait for the first backward pass, as far as
-memory allows. Then one forward and one backward pass take turns, and gradients of weights fill the gaps: where one fits,
-where a stage would otherwise become the one that has waited longest, and where memory is full. Three choices of the
-heuristic are open; all combinations are tried, and the order with the shortest longest stage is taken.
+memory allows. Then one forward and one backward pass take turns, and gradients of weights fill the gaps: where one
+fits, where a stage would otherwise become the one that has waited longest, and where memory is full. Three choices of
+the heuristic are open; all combinations are tried, and the order with the shortest longest stage is taken.
 
 The heuristic runs for a bounded number of micro batches. For more, rounds of one forward pass, one backward pass and
 the gradient of one micro batch's weights are inserted, which take no more memory.
@@ -160,7 +160,7 @@ class _Greedy:
         return wanted[::-1]
 
     def _skips(self, line: _Line) -> bool:
-        """Whether a forward pass can wait: the next stage has several in hand and is busy for longer than this takes."""
+        """Whether a forward pass can wait: the next stage has several in hand and is busy for longer."""
         after = line.after
         if not self.choices.skip_forward or after is None or line.counts["F"] < after.counts["F"] + 2:
             return False

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from makeway.decide.scale.compression import Payoff
+from makeway.decide.scale.goodput import Goodput
 from makeway.values.cluster import Cluster
 from makeway.values.control import Control
 from makeway.values.layout import Layout
@@ -84,6 +85,7 @@ class Scaled:
     search: LayoutSearch | None = None
     trials: tuple[ControlTrial, ...] = ()  # without controls first
     payoffs: tuple[Payoff, ...] = ()
+    goodput: Goodput | None = None  # of a long run on these GPUs
     recorded_from: str | None = None  # the recording whose kernel times stand in for modelled ones
     notes: tuple[str, ...] = ()
 
@@ -91,6 +93,11 @@ class Scaled:
     def memory_bytes(self) -> int:
         """On the fullest GPU."""
         return max((stage.total for stage in self.step.memory), default=0)
+
+    @property
+    def useful_tokens_per_s_per_gpu(self) -> float | None:
+        """Over a long run, with failures, checkpoints and restarts."""
+        return None if self.goodput is None else self.step.tokens_per_s_per_gpu * self.goodput.useful
 
     @property
     def plain_ns(self) -> float | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from makeway.decide.scale.collectives import collective_ns
+from makeway.decide.planning.host import compression_ns
+from makeway.decide.scale.collectives import CollectiveTime, collective_ns
 from makeway.decide.scale.compression import compressed
 from makeway.decide.scale.overlap import KernelClass, Kernels, Overlap, Traffic, beside
 from makeway.decide.scale.stages import Chunk, Part, Pricing
@@ -58,15 +59,23 @@ class Exchanged:
     compression_ns: float = 0.0  # encoding and decoding, on the compute stream
 
 
-def exchange(pricing: Pricing, kind: CollectiveKind, held: Held, width: float) -> Traffic:
+def exchange(pricing: Pricing, kind: CollectiveKind, held: Held, width: float, *, pieces: float = 1.0) -> Traffic:
     """One exchange of `width` bytes per parameter between all replicas, alone."""
     layout = pricing.layout
-    times = [collective_ns(pricing.cluster, kind, held.dense * width, _replicas(layout))]
+    times = [_in_pieces(pricing, kind, held.dense * width, _replicas(layout), pieces)]
     if held.experts:
         size = layout.tp * layout.cp * layout.dp // layout.ep
         group = Group(size=size, stride=layout.ep)
         times.append(collective_ns(pricing.cluster, kind, held.experts * width, group))
     return Traffic(kind, sum([time.ns for time in times]), sum([time.wire_bytes for time in times]))
+
+
+def _in_pieces(pricing: Pricing, kind: CollectiveKind, size: float, group: Group, pieces: float) -> CollectiveTime:
+    """A collective; on a CPU host in so many calls, each of which takes milliseconds whatever its size."""
+    if pricing.cluster.device.vendor != "cpu":
+        return collective_ns(pricing.cluster, kind, size, group)
+    each = collective_ns(pricing.cluster, kind, size / pieces, group)
+    return replace(each, ns=each.ns * pieces, wire_bytes=each.wire_bytes * pieces)
 
 
 def _replicas(layout: Layout) -> Group:
@@ -85,19 +94,19 @@ def replicated(pricing: Pricing, held: Held, whole: Chunk) -> Exchanged:
     if layout.dp * layout.cp == 1:
         return Exchanged(0.0, 0.0)
     gradients = gradient_bytes(layout)
+    buckets = max(1.0, held.total * gradients / layout.bucket_bytes)
     if layout.sharding == "none":
-        sums, gather = exchange(pricing, "all-reduce", held, gradients), None
+        sums, gather = exchange(pricing, "all-reduce", held, gradients, pieces=buckets), None
     else:
-        sums = exchange(pricing, "reduce-scatter", held, gradients)
-        gather = exchange(pricing, "all-gather", held, pricing.speed.element_bytes)
+        sums = exchange(pricing, "reduce-scatter", held, gradients, pieces=buckets)
+        gather = exchange(pricing, "all-gather", held, pricing.speed.element_bytes, pieces=buckets)
     after = sums.ns + (gather.ns if gather else 0.0)
     kernels_ns = 0.0
     if layout.compression is not None:
-        sums, kernels_ns = _compressed(pricing, layout.compression, held, sums)
+        sums, kernels_ns = _compressed(pricing, layout.compression, held, sums, buckets)
         after = sums.ns + (gather.ns if gather else 0.0)
     if not layout.overlap_dp:
         return Exchanged(after, 0.0, kernels_ns)
-    buckets = max(1.0, held.total * gradients / layout.bucket_bytes)
     parts = [_hidden(pricing, (whole.input, whole.weight), sums, buckets)]
     if gather:
         parts.append(_hidden(pricing, (whole.forward,), gather, buckets))
@@ -108,19 +117,25 @@ def replicated(pricing: Pricing, held: Held, whole: Chunk) -> Exchanged:
     )
 
 
-def _compressed(pricing: Pricing, compression: Compression, held: Held, sums: Traffic) -> tuple[Traffic, float]:
+def _compressed(
+    pricing: Pricing, compression: Compression, held: Held, sums: Traffic, buckets: float
+) -> tuple[Traffic, float]:
     """The exchange of gradients under a compression, and the time of its kernels."""
     group = _replicas(pricing.layout)
     small = compressed(compression, held.total, group.size, element_bytes=gradient_bytes(pricing.layout))
     times = [
         # A cast leaves the kind as it is: reduce-scatter with a sharded optimizer.
-        collective_ns(pricing.cluster, sums.kind if sent.kind == "all-reduce" else sent.kind, sent.size_bytes, group)
+        _in_pieces(
+            pricing, sums.kind if sent.kind == "all-reduce" else sent.kind, sent.size_bytes, group, pieces=buckets
+        )
         for sent in small.sent
     ]
-    kernels_ns = small.kernels_ns(pricing.speed.hbm_bytes_per_s, pricing.speed.flops_per_s)
+    kernels_ns = compression_ns(pricing.cluster.device, compression.kind, held.total)
+    if kernels_ns is None:
+        kernels_ns = sum(small.kernels_ns(pricing.speed.hbm_bytes_per_s, pricing.speed.flops_per_s))
     kind = small.sent[-1].kind if small.sent[-1].kind != "all-reduce" else sums.kind
     traffic = Traffic(kind, sum([time.ns for time in times]), sum([time.wire_bytes for time in times]))
-    return traffic, sum(kernels_ns)
+    return traffic, kernels_ns
 
 
 def _hidden(pricing: Pricing, phases: Sequence[Part], traffic: Traffic, buckets: float) -> Overlap:

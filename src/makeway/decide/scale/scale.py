@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from makeway.decide.scale.chart import with_stages
 from makeway.decide.scale.compression import Link, Payoff, payoffs
+from makeway.decide.scale.goodput import Reliability, goodput
 from makeway.decide.scale.layouts import Bounds, default_batch
 from makeway.decide.scale.memory import check_fits
 from makeway.decide.scale.outcome import ControlTrial, Scaled, best_trial
@@ -61,6 +62,7 @@ def scale(
     controls: tuple[Control, ...] | None = None,
     top: int = 10,
     runs: tuple[Schedule, ...] | None = None,
+    reliability: Reliability | None = None,
     open_executor: OpenExecutor | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Scaled:
@@ -68,6 +70,7 @@ def scale(
 
     With `controls` the step has those; without, a search tries makeway's controls on the fastest layout and keeps the
     best, and a layout that is given is predicted as it is. `runs` keeps the search to schedules of a framework.
+    `reliability` is of the GPUs and the storage, for the goodput of a long run.
     """
     check_gpus(cluster, gpus)
     notes = [NOT_MODELLED]
@@ -76,7 +79,8 @@ def scale(
         layout.check_for(model)
         check_fits(model, layout, cluster.device)
         step = predict_step(model, replace(layout, controls=controls or layout.controls), cluster)
-        return _scaled(model, cluster, step, trials(model, cluster, layout), notes=notes)
+        scaled = _scaled(model, cluster, step, trials(model, cluster, layout), notes=notes)
+        return replace(scaled, goodput=goodput(layout.gpus, reliability))
     if global_batch is None:
         global_batch = default_batch(model, gpus)
         notes.append(f"No global batch was given: {global_batch:,} sequences of {model.seq:,} tokens.")
@@ -87,7 +91,8 @@ def scale(
     chosen = controls if controls is not None else best.controls if best else ()
     if chosen:
         step = predict_step(model, replace(step.layout, controls=chosen), cluster)
-    return replace(_scaled(model, cluster, step, tried, notes=notes), search=chosen_from)
+    scaled = _scaled(model, cluster, step, tried, notes=notes)
+    return replace(scaled, search=chosen_from, goodput=goodput(gpus, reliability))
 
 
 def _scaled(model: Model, cluster: Cluster, step: Step, tried: tuple[ControlTrial, ...], *, notes: list[str]) -> Scaled:

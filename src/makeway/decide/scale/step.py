@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from makeway.decide.scale.collectives import collective_ns
 from makeway.decide.scale.generation import Generation, newest_generation
-from makeway.decide.scale.jitter import PUBLISHED_JITTER, Jitter, slow_down
+from makeway.decide.scale.jitter import PUBLISHED_JITTER, slow_down
 from makeway.decide.scale.memory import memory
 from makeway.decide.scale.overlap import unmodelled
 from makeway.decide.scale.pipeline import PipelineCosts, step_pipeline
@@ -21,7 +21,7 @@ from makeway.decide.scale.replicas import (
     replicated,
 )
 from makeway.decide.scale.stages import Chunk, Part, Pricing, added, placed_layers, stage_chunks, tuned
-from makeway.values.cluster import Cluster, Group
+from makeway.values.cluster import Cluster, Group, Jitter
 from makeway.values.errors import InputError
 from makeway.values.layout import Layout
 from makeway.values.model import Model
@@ -45,7 +45,8 @@ def predict_step(
 ) -> Step:
     """What one step costs.
 
-    `jitter=None`: all GPUs are equally fast. `contention=False` leaves out the one-GPU model: a bound for searches.
+    A cluster's own jitter counts in place of the published one; `jitter=None`: all GPUs are equally fast.
+    `contention=False` leaves out the one-GPU model: a bound for searches.
     """
     layout.check_for(model)
     if cluster.most_gpus is not None and layout.gpus > cluster.most_gpus:
@@ -66,6 +67,8 @@ def predict_step(
     for kind, ns in (*run.lines.items(), *after.lines.items()):
         lines[kind] = lines.get(kind, 0.0) + ns
     if jitter is not None and layout.gpus > JITTER_REFERENCE:
+        jitter = cluster.jitter or jitter
+        assumed = (*assumed, _varies(jitter))
         waiting = slow_down(jitter, layout.gpus, reference_gpus=JITTER_REFERENCE) - 1
         lines["stragglers"] = sum(lines.values()) * waiting
     step_ns = sum(lines.values())
@@ -84,6 +87,13 @@ def predict_step(
         memory=() if on_host else memory(model, layout, fused_attention=generation.fused_attention),
         ledger=tuple(StepLine(kind=kind, ns=ns) for kind, ns in lines.items()),
         assumed=assumed,
+    )
+
+
+def _varies(jitter: Jitter) -> str:
+    return (
+        f"GPUs differ by {100 * jitter.persistent:.2g} % for good and {100 * jitter.transient:.2g} % from step to step "
+        f"(standard deviations; {jitter.source})."
     )
 
 

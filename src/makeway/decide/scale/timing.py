@@ -27,6 +27,7 @@ OPTIMIZER_BYTES = 38
 # Adam on a CPU host, all in 32 bits, fused: reads gradient, weight and two moments, writes three.
 HOST_OPTIMIZER_BYTES = 28
 HOST_ELEMENT = 4  # bytes: CPU hosts train in 32 bits
+HOST_GRADIENT_BYTES = 12  # a gradient is added to its buffer in a pass of its own: two reads and a write
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Rates:
     element_bytes: int = ELEMENT  # of an activation or a weight
     optimizer_bytes: int = OPTIMIZER_BYTES  # over memory, per parameter
     tiles: tuple[tuple[int, int, float], ...] = TILES
+    gradient_bytes: int = 0  # over memory, to add a gradient of a weight; 0: the product does it
 
     def moved_ns(self, op_bytes: float) -> float:
         """The time of bytes over memory; operations count elements of two bytes."""
@@ -77,6 +79,7 @@ def rates(device: Device, generation: Generation) -> Rates:
         element_bytes=HOST_ELEMENT if host else ELEMENT,
         optimizer_bytes=HOST_OPTIMIZER_BYTES if host else OPTIMIZER_BYTES,
         tiles=HOST_TILES if host else TILES,
+        gradient_bytes=HOST_GRADIENT_BYTES if host else 0,
     )
 
 
@@ -118,4 +121,5 @@ def product_ns(product: Product, speed: Rates, precision: Precision) -> float:
     element = 1 if narrow else speed.element_bytes
     read = (product.m + product.n) * product.k * element
     moved = product.batch * (read + product.m * product.n * max(product.out_bytes, element))
-    return max(arithmetic, moved / speed.hbm_bytes_per_s) * 1e9 + speed.kernel_ns
+    added = product.m * product.n * speed.gradient_bytes if product.out_bytes > ELEMENT else 0
+    return (max(arithmetic, moved / speed.hbm_bytes_per_s) + added / speed.hbm_bytes_per_s) * 1e9 + speed.kernel_ns
