@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from scale_ranks_job import TINY, Cell, Probe
 
@@ -119,8 +120,10 @@ def _product_rate(probes: Sequence[Probe]) -> tuple[float, float]:
         if probe.kind == "product"
         for m, n, k in [probe.sizes]
     ]
-    fit = statistics.linear_regression([x for x, _ in points], [y for _, y in points])
-    return 1 / fit.intercept, max(0.0, fit.slope / fit.intercept)
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2) if a[0] != b[0]]
+    slope = max(0.0, statistics.median(slopes))  # Theil and Sen's: one bad probe does not tilt it
+    intercept = statistics.median(y - slope * x for x, y in points)
+    return 1 / intercept, slope / intercept
 
 
 def _rate(probes: Sequence[Probe], kind: str) -> float:

@@ -57,11 +57,26 @@ def answered(job: RanksJob, world: World, reporter: Reporter) -> RanksAnswer:
     for made in (compute_probes, comm_probes, beside_probes, tiny_probes, hook_probes) if job.probes else ():
         reporter(made.__name__)
         probes += made(world)
-    steps = []
+    return RanksAnswer(probes=tuple(probes), steps_s=interleaved(job, world, reporter))
+
+
+def interleaved(job: RanksJob, world: World, reporter: Reporter) -> tuple[tuple[float, ...], ...]:
+    """Seconds of the steps of each cell; the cells take turns, so that noise hits all alike."""
+    steps: list[Callable[[], None]] = []
     for cell in job.cells:
         reporter(cell.name)
-        steps.append(tuple(stepped(step_of(cell, world), world, job.steps, job.warmup)))
-    return RanksAnswer(probes=tuple(probes), steps_s=tuple(steps))
+        steps.append(step_of(cell, world))
+        for _ in range(job.warmup):
+            steps[-1]()
+    times: list[list[float]] = [[] for _ in steps]
+    for number in range(job.steps):
+        reporter(f"round {number + 1} of {job.steps}")
+        for step, own in zip(steps, times, strict=True):
+            world.barrier()
+            started = time.perf_counter()
+            step()
+            own.append(time.perf_counter() - started)
+    return tuple(map(tuple, times))
 
 
 def stepped(step: Callable[[], None], world: World, steps: int, warmup: int) -> list[float]:

@@ -18,6 +18,7 @@ from itertools import product
 
 from makeway.decide.scale.schedules import Repeating, Task, TaskKind
 
+KINDS: tuple[TaskKind, ...] = ("F", "B", "W")
 TURNS_PER_STAGE = 8  # micro batches per stage for which the heuristic runs; above, rounds are inserted
 
 
@@ -209,11 +210,11 @@ def greedy_orders(times: StageTimes, micro_batches: int, room: Room) -> tuple[tu
 def _repeating(line: _Line, turns: int) -> Repeating:
     """The order of a stage with a round after so many turns: half way, where all stages take turns."""
     at = line.lengths[turns - 1] if turns else 0
-    tasks, counts = list[Task](), dict[TaskKind, int](F=0, B=0, W=0)
+    tasks, counts = list[Task](), dict.fromkeys(KINDS, 0)
     for kind in line.order:
         tasks.append(Task(kind, counts[kind]))
         counts[kind] += 1
-    done: dict[TaskKind, int] = {kind: line.order[:at].count(kind) for kind in counts}
+    done = {kind: line.order[:at].count(kind) for kind in KINDS}
     # Weights of an earlier micro batch come first, so that the round needs no more memory than there is.
     kinds: tuple[TaskKind, ...] = ("W", "F", "B") if done["W"] < done["B"] else ("F", "B", "W")
     inserted = tuple(Task(kind, done[kind]) for kind in kinds)
