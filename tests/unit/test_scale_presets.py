@@ -14,6 +14,7 @@ from makeway.read.presets import (
     parse_cluster,
     parse_model,
 )
+from makeway.values.cluster import Jitter
 from makeway.values.errors import DataFileError, UnknownNameError
 
 # Billions of parameters as their makers state them: all, and those that a token uses.
@@ -110,3 +111,25 @@ def test_a_bad_model_file_names_file_and_key(content: str, message: str) -> None
 def test_a_bad_cluster_file_names_file_and_key(content: str, message: str) -> None:
     with pytest.raises(DataFileError, match=rf"c\.toml.*{message}"):
         parse_cluster(content.encode(), where="c.toml")
+
+
+JITTER = """
+name = "own"
+device = "H100-SXM5-80GB"
+[jitter]
+transient = 0.01
+persistent = {persistent}
+source = "our own steps"
+[[level]]
+name = "NVLink"
+bytes_per_s = 450e9
+latency_ns = 2000.0
+efficiency = 0.8
+"""
+
+
+def test_a_cluster_file_may_say_how_its_gpus_vary() -> None:
+    cluster = parse_cluster(JITTER.format(persistent=0.02).encode(), where="c.toml")
+    assert cluster.jitter == Jitter(transient=0.01, persistent=0.02, source="our own steps")
+    with pytest.raises(DataFileError, match=r"c\.toml: jitter: .*from 0 to 1, got 0.01 and 2"):
+        parse_cluster(JITTER.format(persistent=2).encode(), where="c.toml")

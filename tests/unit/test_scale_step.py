@@ -7,18 +7,21 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.hosts import ROUND, host
 
-from makeway.decide.scale.generation import known_generations, load_generation, newest_generation
+from makeway.decide.scale.generation import Generation, known_generations, load_generation, newest_generation
 from makeway.decide.scale.layer import Attention, Product, layer_work
 from makeway.decide.scale.rows import plain_cluster
 from makeway.decide.scale.step import model_flops_per_token, predict_step
 from makeway.decide.scale.timing import product_ns, rates
+from makeway.values.cluster import Cluster, Level
 from makeway.values.control import CommPriority, SmPartition
-from makeway.values.device import load_device
-from makeway.values.errors import InputError, UnknownNameError
+from makeway.values.device import host_fact_key, load_device
+from makeway.values.errors import InputError, UnknownNameError, UnsupportedError
 from makeway.values.layout import Layout
 from makeway.values.model import Experts, Model
 from makeway.values.step import Step
+from makeway.values.units import MIB
 
 DENSE = Model(
     name="dense", layers=32, hidden=4096, ffn=14336, heads=32, kv_heads=8, vocab=128256, seq=4096, head_dim=128,
@@ -160,3 +163,49 @@ def test_a_device_without_numbers_of_its_own_borrows_and_says_so() -> None:
     generation, assumed = newest_generation(load_device("H200"))
     assert generation.device == "H100-SXM5-80GB"
     assert "stand in" in assumed[0]
+
+
+# --- CPU hosts ---------------------------------------------------------------------------------------
+
+SMALL = Model(
+    name="small", layers=4, hidden=256, ffn=1024, heads=4, kv_heads=4, head_dim=64, vocab=1024, seq=128, causal=True
+)
+CORE = Generation(
+    name="round", device="this-host", software="round numbers", gemm_share=1.0, gemm_half_k=0.0, attention_share=1.0,
+    attention_backward_share=1.0, hbm_share=1.0, kernel_ns=0.0, host_ns=0.0, step_ns=0.0, hop_ns=0.0, network_share=1.0,
+)  # fmt: skip
+
+
+def on_host(layout: Layout, *, link_bytes_per_s: float = 1e12) -> Step:
+    level = Level(name="loopback", gpus=None, bytes_per_s=link_bytes_per_s, latency_ns=0.0, efficiency=1.0)
+    sends = {host_fact_key("gloo", "send-recv", quantity): value for quantity, value in ROUND.items()}
+    cluster = Cluster(name="host", device=host(hbm_bytes_per_s=1e10, **sends), levels=(level,))
+    return predict_step(SMALL, layout, cluster, generation=CORE, jitter=None)
+
+
+def test_replicas_on_a_host_hide_gradients_beside_the_cores_they_take() -> None:
+    layout = Layout(dp=2, micro_batch=4, global_batch=8, bucket_bytes=MIB)
+    alone = on_host(replace(layout, dp=1, global_batch=4))
+    exposed, beside = (on_host(replace(layout, overlap_dp=overlap)) for overlap in (False, True))
+    parameters = (
+        SMALL.layers * (SMALL.attention_parameters + SMALL.dense_mlp_parameters) + 2 * SMALL.embedding_parameters
+    )
+    wire_ns = 4 * parameters  # 4 bytes each, as many on the wire as in the buffer, 1 ns per byte
+    calls = 4 * parameters / MIB * 1e5  # of 0.1 ms
+    assert exposed.step_ns - alone.step_ns == pytest.approx(wire_ns + calls)
+    lines = {line.kind: line.ns for line in beside.ledger}
+    assert lines["contention"] == pytest.approx(0.5 * wire_ns, rel=0.1)  # 0.5 ns of a core per byte
+    assert alone.step_ns < beside.step_ns < exposed.step_ns
+
+
+@pytest.mark.parametrize("layout", [Layout(dp=4, global_batch=4), Layout(tp=4), Layout(pp=2, dp=2, global_batch=16)])
+def test_a_slower_shared_link_never_makes_a_step_faster(layout: Layout) -> None:
+    times = [on_host(layout, link_bytes_per_s=rate).step_ns for rate in (1e12, 1e9, 1e8, 1e7)]
+    assert times == sorted(times)
+    assert times[-1] > times[0]
+
+
+def test_controls_and_memory_of_a_host_are_not_made_up() -> None:
+    assert on_host(Layout(dp=2, global_batch=2)).memory == ()
+    with pytest.raises(UnsupportedError, match="CPU host"):
+        on_host(Layout(dp=2, global_batch=2, bucket_bytes=MIB, controls=(CommPriority(),)))

@@ -90,6 +90,8 @@ def _on_host(cluster: Cluster, kind: CollectiveKind, size_bytes: float, group: G
     level = cluster.levels[0]
     senders = (1 if kind == "send-recv" else group.size) * sharing
     wire_bytes = _wire_bytes(kind, size_bytes, group.size)
+    if kind == "reduce-scatter":  # torch adds up everything everywhere and keeps a part: the bytes of an all-reduce
+        senders *= 2
     ns = carrier_rates(cluster.device, "gloo", kind).alone_ns(wire_bytes, senders, level.bytes_per_s)
     return CollectiveTime(
         ns=ns, wire_bytes=wire_bytes, level=level.name, algorithm="direct" if kind == "send-recv" else "ring"

@@ -128,7 +128,8 @@ def _powersgd(elements: float, rank: int, side: int) -> Compressed:
         decode_bytes=VALUE_BYTES * elements + 2 * factor,
         encode_flops=4.0 * elements * rank + 2.0 * matrices * side * rank**2,  # two products, and P made orthogonal
         decode_flops=2.0 * elements * rank,
-        sent=(Sent(kind="all-reduce", size_bytes=factor), Sent(kind="all-reduce", size_bytes=factor)),
+        # torch's hook adds up vectors, which have no factors, before P and Q: about one for each matrix.
+        sent=tuple(Sent(kind="all-reduce", size_bytes=size) for size in (factor / rank, factor, factor)),
     )
 
 

@@ -23,8 +23,8 @@ def recorded_jitter(path: Path | str, *, jobs: int | None = None, progress: Prog
     """
     traces = find_traces([Path(path)])
     read = map_traces(traces.files, rank_steps, comm=load_comm_names(None), jobs=jobs, progress=progress)
-    ranks = [rank.lines.get("compute", ()) for ranks in read for rank in ranks if rank.marked]
-    steps = [times for times in ranks if len(times) >= LEAST_STEPS and sum(times)]
+    every = [rank.lines.get("compute", ()) for ranks in read for rank in ranks if rank.marked]
+    steps = [times for times in every if len(times) >= LEAST_STEPS and any(times)]
     if len(steps) < 2:
         raise InputError(
             f"{path}: {len(steps)} ranks with {LEAST_STEPS} marked steps or more; to see how GPUs vary takes 2 ranks\n"
