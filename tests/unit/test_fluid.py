@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,16 @@ from makeway.model.simulate.program import Program
 from makeway.model.simulate.run_result import RunResult
 from makeway.model.simulate.spread import BLOCK_SPREAD
 from makeway.values.device import load_device
+from makeway.values.errors import UnsupportedError
 from makeway.values.plan import parse_controls
 
 H100 = load_device("H100-SXM5-80GB")
 DEVICES = ("H100-SXM5-80GB", "A100-SXM4-80GB", "MI300X")
 LAYERS = tuple(name for name in preset_names() if name.split("-")[0] not in ("conccl", "cb", "mb"))
-CONTROLS = ("", "priority", "partition=8+comm-blocks=8", "comm-blocks=8")
+CONTROLS = ("", "priority", "pad=24KiB", "partition=8+comm-blocks=8", "comm-blocks=8", "copy-engine")
+# One device of each architecture whose layer presets all fit, and the cases outside the tolerance with how far off they
+# are. A case that enters or leaves is noticed.
+SWEPT = ("A100-SXM4-80GB", "B200", "H100-SXM5-80GB", "MI300X", "MI355X")
 SAMPLE = (
     ("gemm-ar", "H100-SXM5-80GB", ""),
     ("gemm-ar", "MI300X", "priority"),
@@ -41,8 +46,19 @@ SAMPLE = (
     ("ep-moe", "A100-SXM4-80GB", "priority"),
 )
 TOLERANCE = 0.02
-# Cases of the sweep outside the tolerance, and by how much. None today; a case that enters or leaves is noticed.
-OUTSIDE: dict[tuple[str, str, str], float] = {}
+OUTSIDE: dict[tuple[str, str, str], float] = {
+    ("fsdp-llama-7b", "MI355X", ""): -0.032,
+    ("fsdp-llama-7b", "MI355X", "copy-engine"): -0.050,
+    ("fsdp-llama-70b", "MI355X", "priority"): 0.037,
+    ("ddp-llama-7b", "MI355X", ""): -0.030,
+    ("ddp-llama-7b", "MI355X", "pad=24KiB"): 0.027,
+    ("ddp-llama-7b", "MI355X", "comm-blocks=8"): -0.031,
+    ("tp-llama-70b", "MI355X", ""): 0.061,
+    ("tp-llama-70b", "MI355X", "priority"): 0.055,
+    ("tp-llama-405b", "MI355X", ""): -0.023,
+    ("tp-llama-405b", "MI355X", "priority"): -0.023,
+    ("tp-llama-405b", "MI355X", "partition=8+comm-blocks=8"): 0.021,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -295,11 +311,19 @@ def test_a_sample_of_layers_meets_the_full_engine(preset: str, device: str, cont
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
-def test_all_layers_meet_the_full_engine_or_are_listed() -> None:
-    cases = [(preset, device, control) for preset in LAYERS for device in DEVICES for control in CONTROLS]
-    outside = {case: off for case in cases if abs(off := deviation(*case)) > TOLERANCE}
-    assert outside == pytest.approx(OUTSIDE, abs=1e-3)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("device", SWEPT)
+def test_all_layers_meet_the_full_engine_or_are_listed(device: str) -> None:
+    outside = {}
+    for preset, control in product(LAYERS, CONTROLS):
+        try:
+            off = deviation(preset, device, control)
+        except UnsupportedError:  # copy engines cannot add
+            assert control == "copy-engine"
+        else:
+            if abs(off) > TOLERANCE:
+                outside[preset, device, control] = off
+    assert outside == pytest.approx({case: off for case, off in OUTSIDE.items() if case[1] == device}, abs=1e-3)
 
 
 def test_baselines_equal_those_of_the_full_engine() -> None:
