@@ -5,8 +5,8 @@
     python benchmarks/bench_scale_ranks.py --again FILE.json...     (predict saved cells again, and judge all together)
 
 `makeway.decide.scale` predicts every cell with this host as its device. Its numbers come from probes of other shapes:
-products, passes over memory, attention, Gloo's collectives without pacing, and the rate of the paced link. Nothing is
-taken from a cell. Ranks share the cores: with 4 ranks on 2 cores a device is half a core, and the probes share it too.
+products, passes over memory, attention, and Gloo's collectives at two other sizes over the same link. Nothing is taken
+from a cell. Ranks share the cores: with 4 ranks on 2 cores a device is half a core, and the probes share it too.
 
 Goal: within 15 % for at least 80 % of the cells. Needs a quiet machine, root or user namespaces, and iproute2.
 """
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from scale_ranks_host import predicted_step, rank_host
@@ -54,6 +54,7 @@ class Row:
     cell: Cell
     times_s: tuple[float, ...]
     step: Step
+    link_probes: tuple[Probe, ...]
 
     @property
     def measured_s(self) -> float:
@@ -110,17 +111,18 @@ def asked(ranks: int, link: str, job: RanksJob) -> RanksAnswer:
 
 
 def probed(ranks: int) -> tuple[Probe, ...]:
-    job = RanksJob(probes=True, cells=(), steps=0, warmup=0)
+    job = RanksJob(probes="all", cells=(), steps=0, warmup=0)
     return asked(ranks, UNPACED, job).probes
 
 
 def measured(ranks: int, link: str, probes: Sequence[Probe], *, steps: int, shapes: Sequence[str]) -> list[Row]:
     ways = cells(shapes)
-    job = RanksJob(probes=False, cells=tuple(cell for _, cell in ways), steps=steps, warmup=2)
+    probed_too: Literal["none", "link"] = "none" if link == UNPACED else "link"
+    job = RanksJob(probes=probed_too, cells=tuple(cell for _, cell in ways), steps=steps, warmup=2)
     answer = asked(ranks, link, job)
-    host = rank_host(probes, ranks, _rate(link))
+    host = rank_host(probes, ranks, _rate(link), answer.probes)
     return [
-        Row(ranks, link, name, cell, times, predicted_step(cell, host, ranks))
+        Row(ranks, link, name, cell, times, predicted_step(cell, host, ranks), answer.probes)
         for (name, cell), times in zip(ways, answer.steps_s, strict=True)
     ]
 
@@ -131,8 +133,9 @@ def read_again(saved: dict[str, Any]) -> Iterator[Row]:
         ranks, link = int(row["ranks"]), str(row["link"])
         probes = msgspec.convert(saved[f"probes of {ranks} ranks"], tuple[Probe, ...])
         cell = next(cell for name, cell in cells([row["shape"]]) if cell.name == row["cell"])
-        step = predicted_step(cell, rank_host(probes, ranks, _rate(link)), ranks)
-        yield Row(ranks, link, str(row["shape"]), cell, tuple(row["times_s"]), step)
+        own = msgspec.convert(row.get("link_probes", ()), tuple[Probe, ...])
+        step = predicted_step(cell, rank_host(probes, ranks, _rate(link), own), ranks)
+        yield Row(ranks, link, str(row["shape"]), cell, tuple(row["times_s"]), step, own)
 
 
 def _rate(link: str) -> float | None:
@@ -169,7 +172,7 @@ def main() -> None:
         else:
             probes = probed(ranks)
         saved[key] = msgspec.to_builtins(probes)
-        print(f"{ranks} ranks: {rank_host(probes, ranks, None).described}")
+        print(f"{ranks} ranks: {rank_host(probes, ranks, None, ()).described}")
         if options.out is not None:
             options.out.write_text(json.dumps(saved, indent=1))
         for link in filter(None, options.links.split(",")):
@@ -191,6 +194,7 @@ def _saved(rows: Sequence[Row]) -> list[dict[str, object]]:
             "shape": row.shape,
             "cell": row.cell.name,
             "times_s": row.times_s,
+            "link_probes": msgspec.to_builtins(row.link_probes),
             "predicted_s": row.step.step_ns / 1e9,
             "ledger_ms": {line.kind: line.ns / 1e6 for line in row.step.ledger},
         }

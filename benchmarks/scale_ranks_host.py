@@ -59,15 +59,17 @@ def _value(facts: Mapping[str, Fact], kind: str, quantity: str) -> float:
     return float(value)
 
 
-def rank_host(probes: Sequence[Probe], ranks: int, link_bytes_per_s: float | None) -> RankHost:
-    """The device of one of `ranks` ranks, joined by a link that all of them share."""
+def rank_host(
+    probes: Sequence[Probe], ranks: int, link_bytes_per_s: float | None, link_probes: Sequence[Probe]
+) -> RankHost:
+    """The device of one of `ranks` ranks, joined by a link that all of them share; collectives as probed on it."""
     flops_per_s, half_k = _product_rate(probes)
     (passes,) = (probe for probe in probes if probe.kind == "pass")
     numbers = {
         "sms": 1.0,
         "fp32_flops_per_s": flops_per_s,
         "hbm_bytes_per_s": passes.sizes[0] / passes.seconds,
-        **{key: value for kind in _KINDS for key, value in _costs(probes, kind, ranks).items()},
+        **{key: value for kind in _KINDS for key, value in _costs(probes, link_probes, kind, ranks).items()},
         **{
             compression_fact_key(_COMPRESSIONS[probe.kind.removeprefix("hook ")]): probe.seconds / probe.sizes[0] * 1e9
             for probe in probes
@@ -98,9 +100,10 @@ def rank_host(probes: Sequence[Probe], ranks: int, link_bytes_per_s: float | Non
         network_share=1.0,
     )
     cluster = Cluster(name="this host", device=device, levels=(level,))
-    unpaced = replace(cluster, levels=(replace(level, bytes_per_s=_UNPACED_BYTES_PER_S),))
+    if link_bytes_per_s is not None:  # the tiny decoder ran unpaced
+        return RankHost(cluster, generation, rank_host(probes, ranks, None, ()).kernel_ns)
     tiny = {probe.kind.removeprefix("tiny "): probe.seconds * 1e9 for probe in probes if probe.kind.startswith("tiny ")}
-    plain = RankHost(unpaced, generation, {})
+    plain = RankHost(cluster, generation, {})
     kernel_ns = {parallel: _kernel_ns(parallel, plain, ranks, step_ns) for parallel, step_ns in tiny.items()}
     return RankHost(cluster, generation, kernel_ns)
 
@@ -130,10 +133,12 @@ def _rate(probes: Sequence[Probe], kind: str) -> float:
     return statistics.median(probe.sizes[0] / probe.seconds for probe in probes if probe.kind == kind)
 
 
-def _costs(probes: Sequence[Probe], kind: CollectiveKind, ranks: int) -> dict[str, float]:
+def _costs(probes: Sequence[Probe], link_probes: Sequence[Probe], kind: CollectiveKind, ranks: int) -> dict[str, float]:
     """Latency and time per wire byte alone, from two sizes, and the time that a byte takes from compute beside it."""
     small, large = sorted(
-        (_wire_bytes(kind, probe.sizes[0], ranks), probe.seconds * 1e9) for probe in probes if probe.kind == kind
+        (_wire_bytes(kind, probe.sizes[0], ranks), probe.seconds * 1e9)
+        for probe in link_probes or probes
+        if probe.kind == kind
     )
     per_byte = max((large[1] - small[1]) / (large[0] - small[0]), 1e-6)
     beside = [probe for probe in probes if probe.kind == f"beside {kind}"]

@@ -42,7 +42,7 @@ class Cell(msgspec.Struct, frozen=True):
 class RanksJob(msgspec.Struct, frozen=True):
     """For one launch of ranks."""
 
-    probes: bool
+    probes: Literal["none", "link", "all"]  # link: what Gloo's collectives take alone
     cells: tuple[Cell, ...]
     steps: int
     warmup: int

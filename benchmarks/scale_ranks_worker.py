@@ -54,7 +54,8 @@ def main() -> int:
 
 def answered(job: RanksJob, world: World, reporter: Reporter) -> RanksAnswer:
     probes: list[Probe] = []
-    for made in (compute_probes, comm_probes, beside_probes, tiny_probes, hook_probes) if job.probes else ():
+    every = (comm_probes, compute_probes, beside_probes, tiny_probes, hook_probes)
+    for made in {"none": (), "link": every[:1], "all": every}[job.probes]:
         reporter(made.__name__)
         probes += made(world)
     return RanksAnswer(probes=tuple(probes), steps_s=interleaved(job, world, reporter))
