@@ -103,7 +103,9 @@ def test_recorded_steps_give_back_the_spread_they_were_made_with(
     steps = [tuple(round(mean * (1 + transient * numbers.gauss())) for _ in range(20)) for mean in ranks]
     found = jitter_of(steps, source="")
     assert found.transient == pytest.approx(transient, rel=0.2, abs=1e-6)
-    assert found.persistent == pytest.approx(persistent, rel=0.3, abs=0.1 * transient + 1e-6)
+    # Of 20 steps a rank's mean keeps 0.22 of the transient spread; 200 ranks know the square of that to 10 %, so five
+    # standard deviations of what is left over are 0.16 of it.
+    assert found.persistent == pytest.approx(persistent, rel=0.3, abs=0.17 * transient + 1e-6)
 
 
 def test_one_rank_says_nothing_about_how_ranks_vary(tmp_path: Path) -> None:
