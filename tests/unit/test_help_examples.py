@@ -15,7 +15,7 @@ _OWN = re.compile(  # files and programs of the reader
     r"\.toml|\.json|\.sqlite|\.so|\.cubin|\.hsaco|\.fatbin|\.env|\.summary|traces/|recording/"
     r"|torchrun|doctor --calibrate"
 )
-_SLOW = ("bench", "demo", "validate")  # real ranks, and minutes: their own tests run them
+_SLOW = ("bench", "demo", "validate", "view")  # real ranks, minutes, a server: their own tests run them
 
 
 def examples() -> list[str]:

@@ -17,6 +17,7 @@ from makeway.read.workload_file import parse_workload
 from makeway.values.collective import load_footprint
 from makeway.values.device import Device, device_names, load_device
 from makeway.values.errors import InputError, InvalidKernelError, UnknownNameError, UnsupportedError
+from makeway.values.kernel import KernelResources
 from makeway.values.workload import BlockWork, Gemm, Workload
 
 MIB = 1 << 20
@@ -190,6 +191,14 @@ def test_a_tile_of_ones_own_scales_shared_memory() -> None:
 def test_an_option_that_a_preset_does_not_take_is_refused(name: str, options: PresetOptions, what: str) -> None:
     with pytest.raises(InputError, match=f"takes no {what}; it takes ranks"):
         load_preset(name, A40, options)
+
+
+@pytest.mark.parametrize("name", ["gemm-ar", "cb-ar", "fsdp-llama-7b"])
+def test_a_block_of_your_own_takes_the_place_of_the_one_assumed_and_is_named(name: str) -> None:
+    block = KernelResources(threads=128, registers_per_thread=100, smem_bytes=20 * 1024)
+    workload = load_preset(name, A100, PresetOptions(block=block))
+    assert {kernel.resources for kernel in workload.kernels if isinstance(kernel.work, Gemm)} == {block}
+    assert any("128 threads, 100 registers, 20 KiB" in sentence for sentence in workload.assumed)
 
 
 @pytest.mark.parametrize("what", ["ranks", "in_flight", "iterations"])

@@ -55,6 +55,7 @@ from makeway.act.launch.record import RankRecording
 from makeway.act.launch.record import Recording as JobRecording
 from makeway.act.launch.run import dry_run
 from makeway.act.launch.tune_run import LossChange, RunTuning, Tried
+from makeway.act.launch.tuning_so_far import SettingTime, TuningSoFar
 from makeway.act.measure.calibrate import Calibration
 from makeway.act.measure.demo import DeviceMap, GpuStory
 from makeway.act.measure.demo_job import JobStory
@@ -132,6 +133,15 @@ RESULTS: dict[str, Callable[[], object]] = {
     "Run": example_run,
     "RunComparison": lambda: compared_run(),  # noqa: PLW0108
     "RunTuning": lambda: tuned_run(),  # noqa: PLW0108
+    "TuningSoFar": lambda: TuningSoFar(
+        tuning=tuned_run(),
+        times=(
+            SettingTime(controls=(), steps=40, median_ns=2e6, spread_ns=1e5, in_force=False),
+            SettingTime(controls=tuned_run().plan, steps=12, median_ns=1.5e6, spread_ns=None, in_force=True),
+        ),
+        running=True,
+        ranks=2,
+    ),
     "ScaleValidation": lambda: scale_validation(),  # noqa: PLW0108
     "ScaleCurve": lambda: sweep_gpus(
         SweepRequest(

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-_PREFIX = "makeway-run-"
-_NAMED = re.compile(rf"{_PREFIX}\d+-.+")  # with the process id of the owner, who holds a lock
+PREFIX = "makeway-run-"
+_NAMED = re.compile(rf"{PREFIX}\d+-.+")  # with the process id of the owner, who holds a lock
 
 
 def intruder(path: Path) -> str | None:
@@ -53,7 +53,7 @@ class TemporaryPlace:
     def __init__(self) -> None:
         remove_stale()
         while True:
-            self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+            self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
             self._lock = _locked(self.path)
             if self._lock is not None:
                 return  # otherwise somebody took it for stale before it was locked

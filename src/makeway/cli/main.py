@@ -34,6 +34,7 @@ COMMANDS = {
     "scale": "a training step on thousands of GPUs: layouts, schedules, compression, controls, contention inside",
     "simulate": "a workload on a device under controls: predicted times, timeline, share of ideal",
     "validate": "published results beside ours, with the error of each",
+    "view": "a live page on 127.0.0.1: change controls and see the effect, open traces, watch a tuned job",
 }
 
 EXIT_CANNOT_RUN = 2

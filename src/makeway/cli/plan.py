@@ -36,7 +36,7 @@ examples:
 All times are predicted, and are those of `makeway simulate`. A plan is made for the vendor's dispatch
 policy and is not slower than nothing under the others that the device may follow (--dispatch names one).
 """
-_TRACE_ONLY, _WORKLOAD_ONLY = ("step",), ("ranks", "grid", "tile", "in_flight", "iterations", "library")
+_TRACE_ONLY, _WORKLOAD_ONLY = ("step",), ("ranks", "grid", "tile", "in_flight", "iterations", "library", "block")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from makeway.cli.workload_input import add_preset_options, workload_of
 from makeway.model.simulate.policies import DISPATCHES, HBM_POLICIES
 from makeway.model.simulate.predict import Settings, simulate
 from makeway.model.simulate.spread import BLOCK_SPREAD
-from makeway.model.simulate.sweep import sweep, with_alternatives
+from makeway.model.simulate.sweep import MANY_BLOCKS, sweep, with_alternatives
 from makeway.read.plan_file import load_plan
 from makeway.values.device import load_device
 from makeway.values.errors import InputError
@@ -31,8 +31,6 @@ controls: pad=48KiB[:kernel*]  tile=64x64x64  priority  comm-first  comm-blocks=
 Nothing here is measured. Two policies of the hardware are not confirmed (which block is dispatched
 first, how HBM is shared): --policies all shows every combination.
 """
-
-MANY_BLOCKS = 150_000  # more take the block engine several seconds
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

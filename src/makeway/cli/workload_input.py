@@ -14,9 +14,10 @@ from makeway.read.workload_file import load_workload
 from makeway.values.collective import load_footprint
 from makeway.values.device import Device
 from makeway.values.errors import InputError
+from makeway.values.kernel import parse_resources
 from makeway.values.workload import CollectiveOp, Workload
 
-_PRESET_OPTIONS = ("ranks", "grid", "tile", "in_flight", "iterations", "library")
+_PRESET_OPTIONS = ("ranks", "grid", "tile", "in_flight", "iterations", "library", "block")
 
 
 class ShowPresets(argparse.Action):
@@ -52,6 +53,11 @@ def add_preset_choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, metavar="N", help="GPUs of a preset (default: the preset's)")
     parser.add_argument("--grid", metavar="XxY", help="grid of the published experiment's GEMM")
     parser.add_argument("--tile", metavar="MxNxK", help="tile of a preset's GEMM")
+    parser.add_argument(
+        "--block",
+        metavar="BLOCK",
+        help="what a block of a preset's GEMMs occupies: threads=256,registers=98,smem=48KiB",
+    )
     parser.add_argument("--in-flight", type=int, metavar="N", help="GEMMs of different iterations in flight")
     parser.add_argument("--iterations", type=int, metavar="N", help="iterations of the published experiment")
     parser.add_argument(
@@ -98,6 +104,7 @@ def _loaded(name: str, options: argparse.Namespace, device: Device, library: str
             in_flight=options.in_flight,
             iterations=options.iterations,
             library=library,
+            block=parse_resources(options.block) if options.block is not None else None,
         ),
     )
 

@@ -39,6 +39,7 @@ class PresetOptions:
     in_flight: int | None = None  # GEMMs of different iterations that may run at once: compute streams
     iterations: int | None = None
     library: str | None = None  # a footprint, taken as it is for every collective
+    block: KernelResources | None = None  # what one block of its GEMMs occupies
 
     def __post_init__(self) -> None:
         for what, least in (("ranks", 2), ("in_flight", 1), ("iterations", 1)):
@@ -76,6 +77,11 @@ def load_preset(name: str, device: Device, options: PresetOptions = _NO_CHANGES)
     return replace(workload, assumed=(*preset.assumed, *_assumed(workload, draft)))
 
 
+def preset_options(name: str) -> tuple[str, ...]:
+    """The options that a preset takes."""
+    return _preset(name).takes
+
+
 def known_presets() -> str:
     """The presets in one sentence."""
     names = [name for name in _PRESETS if not name.startswith("conccl-")]
@@ -98,7 +104,7 @@ def _assumed(workload: Workload, draft: _Draft) -> tuple[str, ...]:
         f"The library is assumed: {', '.join(dict.fromkeys(op.library for op in workload.collectives))}.",
         "Whether the tensors fit in the device's memory is not checked.",
     ]
-    if draft.options.tile is not None:
+    if draft.options.tile is not None and draft.options.block is None:
         sentences.append("A tile of your own changes shared memory in proportion, but not threads and registers.")
     if work.dtype == "fp16":
         sentences.append(f"GEMMs are fp16 in place of bf16, which {draft.device.arch} cannot multiply.")
@@ -163,7 +169,7 @@ class _Draft:
         (m, n, k), tile, grid = shape, self.options.tile or kernel.tile, self.options.grid
         smem_bytes = kernel.block.smem_bytes * _operands(tile) // _operands(kernel.tile)
         work = Gemm(m=m, n=n, k=k, dtype=self.dtype, tile=tile, grid=grid, efficiency=kernel.efficiency)
-        block = replace(kernel.block, smem_bytes=smem_bytes)
+        block = self.options.block or replace(kernel.block, smem_bytes=smem_bytes)
         return self.builder.kernel(name, block, work, share=1 / max(1, resident_blocks(self.device, block)))
 
     def norm(self, name: str, width: int, *, passes: int, after: tuple[str, ...] = ()) -> str:
@@ -225,7 +231,11 @@ _TILING_FLOPS = 64  # per clock and SM: half of an A100's or MI250X's FP32 peak,
 def _tiling(shape: Shape, kind: CollectiveKind, draft: _Draft) -> None:
     options, tile, (m, n, k) = draft.options, draft.options.tile or _TILING_TILE, shape
     registers, streams, blocks = (64, 2, 32) if draft.device.vendor == "amd" else (32, 4, 16)
-    block = KernelResources(threads=256, registers_per_thread=registers, smem_bytes=4 * _operands(tile))  # 4 B: fp32
+    block = options.block or KernelResources(
+        threads=256,
+        registers_per_thread=registers,
+        smem_bytes=4 * _operands(tile),  # 4 B: fp32
+    )
     grid = options.grid or (-(-n // tile[1]), -(-m // tile[0]))  # all tiles: the kernel's blocks loop, if only once
     work = Gemm(m=m, n=n, k=k, dtype="fp32", tile=tile, grid=grid, efficiency=_hand_written(draft.device))
     for i in range(options.iterations or 10):
@@ -375,7 +385,7 @@ class _Preset:
     summary: str
     build: Callable[[_Draft], None]
     assumed: tuple[str, ...]
-    takes: tuple[str, ...] = ("ranks", "tile", "library")
+    takes: tuple[str, ...] = ("ranks", "tile", "library", "block")
     nvidia_ranks: int = 8  # AMD: always 8
 
 
@@ -388,7 +398,9 @@ def _tiling_preset(bound: str, short: str) -> _Preset:
 
 def _pair_preset(origin: str, shape: Shape, kind: CollectiveKind, size_mib: int, *assumed: str) -> _Preset:
     summary = f"{origin}: GEMM {_by(shape)} beside {kind} of {size_mib:,} MiB"
-    return _Preset(summary, partial(_pair, shape, kind, size_mib), assumed, ("ranks", "grid", "tile", "library"))
+    return _Preset(
+        summary, partial(_pair, shape, kind, size_mib), assumed, ("ranks", "grid", "tile", "library", "block")
+    )
 
 
 def _conccl_preset(index: int) -> _Preset:

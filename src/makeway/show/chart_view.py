@@ -81,10 +81,10 @@ def _bar(bar: Bar, longest: float, unit: Unit) -> str:
 
 
 def _note(bar: Bar, unit: Unit) -> str:
-    spread = []
+    amount = unit.text(bar.amount)
     if bar.spread_ns is not None:
-        spread.append(f"{unit.text(bar.amount)}, IQR {unit.text(bar.spread_ns)}, n = {bar.samples}")
-    return "; ".join([*spread, *([bar.note] if bar.note else [])])
+        amount += f", IQR {unit.text(bar.spread_ns)}, n = {bar.samples}"
+    return "; ".join([amount, *([bar.note] if bar.note else [])])
 
 
 def _bar_traces(data: Bars) -> object:

@@ -46,7 +46,7 @@ def page(report: Report) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
         f"<title>{escape(f'makeway: {report.headline.sentence}')}</title>\n"
-        f"<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n"
+        f"<style>\n{asset('page.css')}</style>\n</head>\n<body>\n"
         f'<header><div class="over">{escape(report.over)}</div><h1>{headline}</h1>{lead}<nav>{links}</nav></header>\n'
         f'<main>{body}</main>\n<div id="tip" role="status" hidden></div>\n'
         f"{''.join(_scripts(blocks))}"
@@ -56,20 +56,21 @@ def page(report: Report) -> str:
 
 def _scripts(blocks: list[Block]) -> Iterator[str]:
     """The scripts that these blocks need; Plotly takes a second to start, so all that can do without it comes first."""
-    room = _asset("room.js") if any(isinstance(block, Room) for block in blocks) else ""
-    yield f"<script>\n{_asset('page.js')}{_asset('timeline.js')}{room}</script>\n"
+    room = asset("room.js") if any(isinstance(block, Room) for block in blocks) else ""
+    yield f"<script>\n{asset('page.js')}{asset('timeline.js')}{room}</script>\n"
     if plotly := plotly_script(blocks):
         yield plotly
-        yield f"<script>\n{_asset('charts.js')}</script>\n"
+        yield f"<script>\n{asset('charts.js')}</script>\n"
 
 
 @cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A script or a style sheet of the pages."""
     return (files("makeway.show") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _section(part: Section, views: Mapping[str, TimelineView]) -> str:
-    title, blocks = f"<h2>{escape(part.title)}</h2>", [_block(block, views) for block in part.blocks]
+    title, blocks = f"<h2>{escape(part.title)}</h2>", [block_view(block, views) for block in part.blocks]
     if part.lesson is not None:
         blocks.insert(part.lesson_after, Html(f'<div class="lesson">{_paragraph(part.lesson)}</div>'))
     body = "".join(blocks)
@@ -81,7 +82,8 @@ def _section(part: Section, views: Mapping[str, TimelineView]) -> str:
 # --- blocks --------------------------------------------------------------------------------------
 
 
-def _block(block: Block, views: Mapping[str, TimelineView]) -> Html:
+def block_view(block: Block, views: Mapping[str, TimelineView]) -> Html:
+    """One block as markup; `views` has the timelines of its report by name."""
     match block:
         case Paragraph():
             return _paragraph(block)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from makeway.decide.analysis.analyze import analysis_of
 from makeway.model.simulate.predict import Alternative, Prediction
 from makeway.model.simulate.sweep import Sweep
+from makeway.show.analysis_ledger import ledger_data, ledger_sections
 from makeway.show.blocks import (
     Bar,
     Bars,
@@ -32,7 +35,7 @@ from makeway.show.tracks import compared_tracks
 from makeway.values.collective import load_footprint
 from makeway.values.control import CommThreads, Control, SmemPad, describe
 from makeway.values.device import Device
-from makeway.values.timeline import Timeline
+from makeway.values.timeline import Rank, Timeline
 from makeway.values.workload import Workload
 
 _SPAN_DETAILS = ("launch", "launched_ns", "exchange", "priority", "rule", "inputs")  # that simulated spans do not have
@@ -49,6 +52,7 @@ def report(result: Prediction | Sweep, *, arguments: str = "") -> Report:
 def _prediction_report(prediction: Prediction, arguments: str) -> Report:
     share, where = prediction.share_of_ideal, f"{prediction.workload.name} on {prediction.device.name}"
     controls = ", ".join(describe(control) for control in prediction.controls) or "no controls"
+    analysis = analysis_of([_first_rank(prediction)], what_if=False)
     return Report(
         result="prediction",
         over=f"makeway simulate, {where}",
@@ -63,15 +67,25 @@ def _prediction_report(prediction: Prediction, arguments: str) -> Report:
         sections=(
             Section(name="time", title="Time", blocks=(_times(prediction),)),
             *_alternatives_section(prediction.alternatives),
+            *(replace(section, detail=True) for section in ledger_sections(analysis)),
             timeline_section((("predicted", prediction.timeline),)),
             *room_section(prediction.workload, prediction.device, prediction.controls),
             _conditions(prediction),
             provenance(arguments, numbers="predicted by simulation, not measured"),
         ),
-        data=prediction_data(prediction) | _timeline_data(prediction.timeline),
+        data=prediction_data(prediction)
+        | {"ledger": ledger_data(analysis.ledger)}
+        | _timeline_data(prediction.timeline),
         notes=tuple(f"no effect: {text}" for text in prediction.without_effect),
         arguments=arguments,
     )
+
+
+def _first_rank(prediction: Prediction) -> Timeline:
+    """The timeline of the first rank, as analysis takes a recorded one."""
+    timeline = prediction.timeline
+    spans = tuple(span for span in timeline.spans if span.rank == 0)
+    return replace(timeline, spans=spans, holdings=(), ranks=(Rank(rank=0, device=prediction.device.name),))
 
 
 def _times(prediction: Prediction) -> Bars:

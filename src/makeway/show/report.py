@@ -38,6 +38,7 @@ _SHOWN_BY = {
     "ScaledRecording": "scale_recorded",
     "ShardFile": "job",
     "Sweep": "prediction",
+    "TuningSoFar": "tuning_so_far",
     "Validation": "validation",
 }
 

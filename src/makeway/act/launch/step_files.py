@@ -128,13 +128,15 @@ def read_settings(path: Path) -> StepSettings:
     return msgspec.json.decode(path.read_bytes(), type=StepSettings)
 
 
-def read_logs(directory: Path) -> tuple[StepLog, ...]:
-    """The logs of all processes in the order of their last change; unreadable ones are left out."""
+def read_logs(directory: Path, *, most_bytes: int | None = None) -> tuple[StepLog, ...]:
+    """The logs of all processes in the order of their last change; unreadable or too large ones are left out."""
 
     def logs() -> Iterator[tuple[float, StepLog]]:
         for path in directory.glob("steps-*.json"):
             with suppress(OSError, msgspec.DecodeError):
-                yield path.stat().st_mtime, msgspec.json.decode(path.read_bytes(), type=StepLog)
+                facts = path.stat()
+                if most_bytes is None or facts.st_size <= most_bytes:
+                    yield facts.st_mtime, msgspec.json.decode(path.read_bytes(), type=StepLog)
 
     return tuple(log for _, log in sorted(logs(), key=lambda item: item[0]))
 

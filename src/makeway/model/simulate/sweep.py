@@ -18,6 +18,7 @@ from makeway.values.errors import InputError
 from makeway.values.workload import Gemm, KernelOp, Workload
 
 SweepKind = Literal["pad", "priority", "comm-blocks", "grid"]
+MANY_BLOCKS = 150_000  # more take the block engine several seconds under each policy
 _BLOCK_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _GRID_SIDES = (2, 4, 8, 16, 32, 64, 128)
 _Point = tuple[str, Workload, tuple[Control, ...]]

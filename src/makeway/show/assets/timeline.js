@@ -72,6 +72,16 @@ class Timeline {
     this.redraw();
   }
 
+  update(data) { // the same ranks with other spans; what is looked at stays, unless it was the whole
+    const whole = this.view.time >= this.whole;
+    this.data = data;
+    this.colours = null;
+    this.whole = data.whole * 1.02 || 1;
+    this.ranks.forEach((rank, place) => Object.assign(rank, { packed: data.ranks[place].rows, rows: null, chosen: null }));
+    this.hide();
+    if (whole) this.command("whole"); else this.look(this.view.start, Math.min(this.view.time, this.whole));
+  }
+
   // What is drawn where
 
   labels(canvas) { return canvas.clientWidth < 600 ? 92 : 170; }

@@ -1,0 +1,1 @@
+"""`makeway view`: a live page on this machine. Workers compute, the server passes on, the page draws."""
