@@ -415,9 +415,13 @@ function watch(entry, item) {
   look();
 }
 
+let polls = 0;
+
 async function poll() {
+  const mine = ++polls;
   let state;
   try { state = await ask("state"); } catch (error) { return; }
+  if (mine !== polls) return; // a newer one is on its way, and knows more
   for (const item of state.items) showItem(items.get(item.number) ?? addItem(item), item);
   for (const [number, entry] of items) {
     if (state.items.some((item) => item.number === number)) continue;
@@ -439,7 +443,7 @@ function showJobs(jobs) {
   }));
 }
 
-setInterval(poll, 1000);
+(async () => { for (;;) { await poll(); await new Promise((done) => setTimeout(done, 1000)); } })();
 byId("find").addEventListener("click", () => {
   ask("plan", { question: { ...question(), controls: [] } }).then(poll, (error) => problem(error.message));
 });
@@ -477,4 +481,3 @@ byId("files").addEventListener("change", (event) => { if (event.target.files.len
 if (innerWidth < 960) form.querySelectorAll("details").forEach((group, at) => { group.open = at === 1; }); // the controls
 usual.jitter = Number(field("jitter").dataset.usual);
 setQuestion(JSON.parse(byId("first").textContent));
-poll();

@@ -21,7 +21,7 @@ from makeway.show.report import report_of
 from makeway.show.view.documents import document_report, load_document
 from makeway.values.control import control_word
 from makeway.values.device import Device, device_names
-from makeway.values.errors import InputError, printable
+from makeway.values.errors import InputError, printable, suggestion
 from makeway.values.plan import Plan
 from makeway.values.workload import Workload
 
@@ -44,7 +44,8 @@ class Opened:
 def kind_of(path: Path) -> Kind:
     """What a file or directory holds, by its content and its name."""
     if not path.exists():
-        raise InputError(f"there is no file or directory {printable(path)}, and no preset has that name")
+        near = suggestion(str(path), preset_names())
+        raise InputError(f"there is no file or directory {printable(path)}, and no preset has that name{near}")
     if path.is_dir():
         return "tuning" if is_tuned(path) else "trace"
     if path.suffix == ".toml":

@@ -214,7 +214,10 @@ class Session:
             progress("reading")
             answer = self._reading.ask({**request, "page": str(self._page(item))}, progress=progress)
         except MakewayError as error:
-            item.message, item.state = str(error), "failed"
+            message = str(error)
+            for path in item.paths:  # dropped files are called by their names
+                message = message.replace(f"{path.parent}/", "") if self.place in path.parents else message
+            item.message, item.state = message, "failed"
             return
         explore = answer["explore"]
         if explore is not None and str(explore.get("workload", "")).startswith(OPENED):

@@ -6,7 +6,6 @@ It ends with its server, however that ends: when stdin closes. A device file of 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -150,8 +149,6 @@ def _plan(question: Question, target: Path, desk: _Desk, progress: Any) -> dict[
 
 def main() -> None:
     """Answer requests until stdin closes."""
-    for ignored in (signal.SIGINT, signal.SIGHUP):  # of the terminal: the server ends us
-        signal.signal(ignored, signal.SIG_IGN)
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever a library prints is no answer
     desk = _Desk(load_device_file(Path(sys.argv[1])) if len(sys.argv) > 1 else None)

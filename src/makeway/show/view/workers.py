@@ -93,7 +93,10 @@ class Worker:
         if self._closed:
             raise WorkerEndedError("makeway view is ending")
         if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            # A session of its own: Ctrl-C is for the server, which ends its workers by closing their stdin.
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
         return self._process
 
     def _heard(self, process: subprocess.Popen[bytes], progress: Callable[[str], None]) -> dict[str, Any]:
