@@ -136,8 +136,8 @@ RESULTS: dict[str, Callable[[], object]] = {
     "TuningSoFar": lambda: TuningSoFar(
         tuning=tuned_run(),
         times=(
-            SettingTime(controls=(), steps=40, median_ns=2e6, spread_ns=1e5, in_force=False),
-            SettingTime(controls=tuned_run().plan, steps=12, median_ns=1.5e6, spread_ns=None, in_force=True),
+            SettingTime(controls=(), steps=40, samples=30, median_ns=2e6, spread_ns=1e5, in_force=False),
+            SettingTime(controls=tuned_run().plan, steps=12, samples=3, median_ns=1.5e6, spread_ns=None, in_force=True),
         ),
         running=True,
         ranks=2,

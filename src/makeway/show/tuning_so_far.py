@@ -54,7 +54,7 @@ def _bar(time: SettingTime) -> Bar:
         label=control_set(time.controls),
         parts=(Part("step", time.median_ns, "overlapped" if time.in_force else "compute"),),
         spread_ns=time.spread_ns,
-        samples=time.steps,
+        samples=time.samples,
         note=f"{count(time.steps, 'step')}{', in force' if time.in_force else ''}",
     )
 

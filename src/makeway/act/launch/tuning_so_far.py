@@ -28,6 +28,7 @@ class SettingTime:
 
     controls: tuple[Control, ...]
     steps: int
+    samples: int  # step times that the median is of: those of trials; before any trial, medians of blocks
     median_ns: float
     spread_ns: float | None  # interquartile range; None: fewer than four steps were kept one by one
     in_force: bool
@@ -108,6 +109,7 @@ def _time(controls: tuple[Control, ...], blocks: Sequence[Block], in_force: tupl
     return SettingTime(
         controls=controls,
         steps=sum(block.count for block in blocks),
+        samples=len(times),
         median_ns=median(times),
         spread_ns=float(times[-quarter - 1] - times[quarter]) if single and len(times) >= 4 else None,
         in_force=controls == in_force,

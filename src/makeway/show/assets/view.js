@@ -255,6 +255,9 @@ function fill(section, part) {
   if (section.timeline && lines && section.timeline.ranks.length === ranks) {
     const data = fresh.content.getElementById(lines.dataset.timeline);
     section.querySelector(".legend").replaceWith(lines.querySelector(".legend"));
+    const titles = lines.querySelectorAll("summary"), drawings = lines.querySelectorAll("canvas");
+    section.querySelectorAll("summary").forEach((title, at) => { title.textContent = titles[at].textContent; });
+    section.querySelectorAll("canvas").forEach((drawing, at) => drawing.setAttribute("aria-label", drawings[at].getAttribute("aria-label")));
     section.timeline.update(JSON.parse(data.textContent));
     return;
   }
