@@ -14,7 +14,11 @@
 
 enum { LONGEST_PATH = 4096 };
 
-const char *mapped_rank_text(void) {
+static char directory[LONGEST_PATH];
+static int32_t rank = NO_RANK;
+
+/* The rank that a launcher gave to this process, as text; NULL without one. */
+static const char *rank_text(void) {
     /* As rank_of() in sitecustomize.py: a Slurm batch script has a SLURM_PROCID, and is no rank. */
     static const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
     const char *text = NULL;
@@ -23,10 +27,17 @@ const char *mapped_rank_text(void) {
     return text;
 }
 
-int32_t mapped_rank(const char *text) {
+static int32_t rank_of(const char *text) {
     char *end = NULL;
     long value = text ? strtol(text, &end, 10) : NO_RANK;
     return text && end != text && *end == '\0' && value >= 0 && value <= INT32_MAX ? (int32_t)value : NO_RANK;
+}
+
+void mapped_capture(void) {
+    const char *where = getenv("MAKEWAY_RECEIPTS");
+    if (where && strlen(where) < sizeof directory)
+        strcpy(directory, where);
+    rank = rank_of(rank_text());
 }
 
 /* A file that must stay smaller ends the program with SIGXFSZ as soon as it grows too far. */
@@ -35,7 +46,7 @@ static bool may_grow(size_t bytes) {
     return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= bytes;
 }
 
-static int create_file(const char *directory, const char *stem, size_t bytes) {
+static int create_file(const char *stem, size_t bytes) {
     if (!may_grow(bytes)) {
         errno = EFBIG;
         return -1;
@@ -59,13 +70,17 @@ static int create_file(const char *directory, const char *stem, size_t bytes) {
     return file;
 }
 
-void *mapped_open(const char *directory, const char *stem, size_t bytes) {
-    int file = directory[0] ? create_file(directory, stem, bytes) : -1;
+void *mapped_open(const char *stem, size_t bytes, uint32_t version, void *last_resort) {
+    int file = directory[0] ? create_file(stem, bytes) : -1;
     if (directory[0] && file < 0)
         dprintf(STDERR_FILENO, "makeway: no receipts in %s: %s\n", directory, strerror(errno));
     void *mapped =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, file, 0);
     if (file >= 0)
         close(file);
-    return mapped == MAP_FAILED ? NULL : mapped;
+    struct mapped_header *header = mapped == MAP_FAILED ? last_resort : mapped;
+    header->version = version;
+    header->pid = (uint32_t)getpid();
+    header->rank = rank;
+    return header;
 }

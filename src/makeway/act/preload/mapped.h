@@ -7,12 +7,19 @@
 
 enum { NO_RANK = -1 };
 
-/* The rank that a launcher gave to this process, as text; NULL without one. */
-const char *mapped_rank_text(void);
-int32_t mapped_rank(const char *text);
+/* How every such file starts. The magic is written last: a file without it is not complete. */
+struct mapped_header {
+    char magic[8];
+    uint32_t version;
+    uint32_t pid;
+    int32_t rank;
+};
 
-/* A new file `stem`-PID-RANDOM of zeros, mapped; anonymous memory where `directory` is empty or cannot hold it (which is
- * said on stderr); NULL where there is no memory either. */
-void *mapped_open(const char *directory, const char *stem, size_t bytes);
+/* Remember $MAKEWAY_RECEIPTS and the rank before the program can change its environment. */
+void mapped_capture(void);
+
+/* A new file `stem`-PID-RANDOM of zeros, mapped, with version, pid and rank; anonymous memory where there is no directory
+ * or it cannot hold the file (which is said on stderr); `last_resort` where there is no memory either. */
+void *mapped_open(const char *stem, size_t bytes, uint32_t version, void *last_resort);
 
 #endif

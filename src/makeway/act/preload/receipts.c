@@ -14,10 +14,7 @@ enum { FILE_BYTES = 1 << 20, SLOTS = 2047, LONGEST_NAME = 4096, LONGEST_TEXT = 5
 
 /* receipts.py reads this layout. Offsets are from the start of the file; 0 is "none". */
 struct header {
-    char magic[8];
-    uint32_t version;
-    uint32_t pid;
-    int32_t rank;
+    struct mapped_header start;
     _Atomic uint32_t slots; /* in use, including the first */
     _Atomic uint32_t end;   /* of the texts */
     _Atomic uint32_t notes; /* list of texts */
@@ -43,22 +40,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct file *) current;
 _Atomic(struct slot *) receipts_slots;
 static struct file *parents; /* after fork: holds the names of the slots that the child inherited */
-static char directory[4096];
-static int32_t rank = NO_RANK;
-
-void receipts_capture(const char *where, const char *number) {
-    if (where && strlen(where) < sizeof directory)
-        strcpy(directory, where);
-    rank = mapped_rank(number);
-}
 
 /* --- the file ------------------------------------------------------------------------------ */
-
-static struct file *map_file(void) {
-    static struct file last_resort;
-    struct file *mapped = mapped_open(directory, "launch", FILE_BYTES);
-    return mapped ? mapped : &last_resort;
-}
 
 /* The parent goes on writing. A text is whole before `end` passes it, and in a list only after that: so what the lists
  * held before `end` is read lies below it. */
@@ -83,15 +66,13 @@ static struct file *open_locked(void) {
     struct file *file = atomic_load(&current);
     if (file)
         return file;
-    file = map_file();
-    file->header.version = VERSION;
-    file->header.pid = (uint32_t)getpid();
-    file->header.rank = rank;
+    static struct file last_resort;
+    file = mapped_open("launch", FILE_BYTES, VERSION, &last_resort);
     atomic_store(&file->header.end, (uint32_t)offsetof(struct file, texts));
     atomic_store(&file->header.slots, 1);
     if (parents)
         copy_names(file, parents);
-    memcpy(file->header.magic, "MKWRCPTS", 8);
+    memcpy(file->header.start.magic, "MKWRCPTS", 8);
     atomic_store_explicit(&current, file, memory_order_release);
     atomic_store_explicit(&receipts_slots, file->slot, memory_order_release);
     return file;

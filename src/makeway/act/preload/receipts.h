@@ -20,9 +20,6 @@ struct slot {
     uint32_t hash;
 };
 
-/* Remember where to write before the program can change its environment. */
-void receipts_capture(const char *directory, const char *rank);
-
 /* The slot of a kernel, created on first use. */
 uint32_t receipts_slot(const char *kernel, bool comm);
 

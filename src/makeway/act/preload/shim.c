@@ -89,7 +89,7 @@ __attribute__((constructor)) static void capture(void) {
         return;
     shim_plain_occupancy = whose && strcmp(whose, "driver") == 0;
     shim_logs = logs && strcmp(logs, "1") == 0;
-    receipts_capture(getenv("MAKEWAY_RECEIPTS"), mapped_rank_text());
+    mapped_capture();
     strcpy(rules_path, path);
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }

@@ -36,7 +36,7 @@ static void after_fork_child(void) {
 
 static void start(void) {
     const char *path = getenv("MAKEWAY_TUNER_RULES");
-    tally_capture(getenv("MAKEWAY_RECEIPTS"), mapped_rank_text());
+    mapped_capture();
     pthread_atfork(tally_before_fork, after_fork_parent, after_fork_child);
     const char *wrong = path ? channels_open(path) : "MAKEWAY_TUNER_RULES is not set";
     if (!wrong)

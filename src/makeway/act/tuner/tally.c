@@ -4,17 +4,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "mapped.h"
 
 enum { VERSION = 1, SIZES = 65 }; /* sizes by the number of their bits */
 
 struct header {
-    char magic[8];
-    uint32_t version;
-    uint32_t pid;
-    int32_t rank;
+    struct mapped_header start;
     _Atomic uint32_t interface; /* the newest version of the tuner interface in use */
     _Atomic uint32_t communicators;
     _Atomic uint32_t ranks; /* of the largest communicator */
@@ -42,26 +38,14 @@ _Static_assert(sizeof(struct header) == 64 && sizeof(struct cell) == 256, "tally
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct file *) current;
-static char directory[4096];
-static int32_t rank = NO_RANK;
-
-void tally_capture(const char *where, const char *number) {
-    if (where && strlen(where) < sizeof directory)
-        strcpy(directory, where);
-    rank = mapped_rank(number);
-}
 
 static struct file *open_locked(void) {
     struct file *file = atomic_load(&current);
     if (file)
         return file;
     static struct file last_resort;
-    file = mapped_open(directory, "tuner", sizeof *file);
-    file = file ? file : &last_resort;
-    file->header.version = VERSION;
-    file->header.pid = (uint32_t)getpid();
-    file->header.rank = rank;
-    memcpy(file->header.magic, "MKWTALLY", 8);
+    file = mapped_open("tuner", sizeof *file, VERSION, &last_resort);
+    memcpy(file->header.start.magic, "MKWTALLY", 8);
     atomic_store_explicit(&current, file, memory_order_release);
     return file;
 }

@@ -16,7 +16,6 @@ struct answer {
     int channels, algorithm, protocol;
 };
 
-void tally_capture(const char *directory, const char *rank);
 void tally_note(enum tally_note note);
 void tally_communicator(uint32_t interface, uint32_t ranks);
 void tally_generations(uint32_t generations, uint32_t late);
