@@ -20,7 +20,7 @@ from makeway.values.model import Model
 from makeway.values.step import Step
 
 _KINDS: tuple[CollectiveKind, ...] = ("all-reduce", "all-gather", "reduce-scatter", "send-recv")
-_COMPRESSIONS: dict[str, CompressionKind] = {"bf16": "bf16", "powersgd": "powersgd", "topk": "top-k"}
+_COMPRESSIONS: dict[str, CompressionKind] = {"bf16": "bf16", "powersgd": "powersgd", "topk": "topk"}
 _UNPACED_BYTES_PER_S = 1e12  # the cost of Gloo binds
 STAGES = 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,8 @@ from makeway.act.launch.tune_run import candidate_sets, loss_changes, tune_run
 from makeway.act.measure.job import Job
 from makeway.act.measure.variants import candidate_controls
 from makeway.decide.planning.planner import plan
+from makeway.model.compression import compressed as exchange_of
+from makeway.model.compression import compression_of
 from makeway.model.simulate.compressed import compressed
 from makeway.model.simulate.predict import simulate
 from makeway.model.simulate.rewrite import no_compression
@@ -21,8 +24,18 @@ from makeway.values.control import CommPriority, Compress, Control, control_word
 from makeway.values.device import load_device
 from makeway.values.errors import InputError
 from makeway.values.kernel import KernelResources
+from makeway.values.layout_word import compression_word, parse_compression
 from makeway.values.plan import Plan
-from makeway.values.workload import CollectiveOp, DataType, KernelOp, Measured, Workload, WorkloadBuilder
+from makeway.values.workload import (
+    ELEMENT_BYTES,
+    BlockWork,
+    CollectiveOp,
+    DataType,
+    KernelOp,
+    Measured,
+    Workload,
+    WorkloadBuilder,
+)
 
 DEVICE = load_device("A100-SXM4-80GB")
 BLOCK = KernelResources(threads=256, registers_per_thread=128, smem_bytes=64 * 1024)
@@ -75,6 +88,15 @@ def test_what_no_method_takes_is_refused(word: str) -> None:
         parse_control(word)
 
 
+@pytest.mark.parametrize("word", ["topk", "top-k"])
+def test_controls_and_layouts_take_both_spellings_and_write_one(word: str) -> None:
+    assert control_word(parse_control(f"compress={word}:0.05")) == "compress=topk:0.05"
+    assert control_word(Compress(word, share=0.05)) == "compress=topk:0.05"  # type: ignore[arg-type]
+    assert compression_word(parse_compression(f"{word}:0.05")) == "topk:0.05"
+    text = dump_plan(Plan(controls=(Compress("topk"),))).replace("topk", word)
+    assert parse_plan(text.encode(), where="here").controls == (Compress("topk"),)
+
+
 def test_only_compression_is_lossy() -> None:
     assert lossy(Compress("fp16"))
     assert not lossy(CommPriority())
@@ -94,6 +116,23 @@ def test_compressed_collectives_move_fewer_bytes_or_stay(
     else:
         assert _wire(after) < _wire(before)
         assert {op.name for op in before.operations} <= {op.name for op in after.operations}
+
+
+@given(methods, st.integers(2, 64), st.integers(1 << 12, 1 << 28), st.sampled_from(["fp32", "bf16"]))
+def test_a_workload_is_compressed_as_a_training_step_at_scale_is(
+    control: Compress, ranks: int, size: int, dtype: DataType
+) -> None:
+    before = backward(1.0, dtype=dtype, ranks=ranks, size=size)
+    if no_compression(before, control) is not None:
+        return
+    width = ELEMENT_BYTES[dtype]
+    expected = exchange_of(compression_of(control), size / width, ranks, element_bytes=width)
+    after = compressed(before, control)
+    layers = len(before.collectives)
+    added = [op.work for op in after.kernels if op not in before.kernels and op.name.startswith("reduce")]
+    moved = sum(work.blocks * work.hbm_bytes_per_block for work in added if isinstance(work, BlockWork))
+    assert moved == pytest.approx(layers * sum(stage.hbm_bytes for stage in expected.stages))
+    assert _wire(after) == pytest.approx(layers * expected.wire_bytes(ranks))
 
 
 def test_halves_halve_fp32_and_leave_bf16() -> None:
@@ -146,6 +185,7 @@ def test_the_planner_offers_compression_only_where_results_may_change() -> None:
     assert not any(map(lossy, (*plain.controls, *(item.control for item in plain.rejected))))
     assert [control.name for control in free.controls] == ["compress"]
     assert "results change" in free.reasons[0]
+    assert re.search(r"gains at link rates below [\d.]+ GB/s among 8 ranks", free.reasons[0])
     assert free.predicted is not None
     assert free.predicted.share_of_ideal_plan is None
     with pytest.raises(InputError, match="--allow-lossy"):

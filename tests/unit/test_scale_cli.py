@@ -19,12 +19,12 @@ from makeway.act.export.layouts import export_layout
 from makeway.cli.main import main
 from makeway.decide.analysis.many.analyze_job import Shard
 from makeway.decide.scale.closed_form import bubble_ns
-from makeway.decide.scale.compression import Link, compressed, payoff
 from makeway.decide.scale.layouts import Bounds, layouts, stage_layers
 from makeway.decide.scale.pipeline import PipelineCosts, step_pipeline
 from makeway.decide.scale.search import search
 from makeway.decide.scale.shards import curve_shard, merge_curves
 from makeway.decide.scale.sweep import SweepRequest, sweep_gpus
+from makeway.model.compression import Link, compressed, payoff
 from makeway.show.scale import COLOURS
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.layout import Compression, Layout
@@ -69,7 +69,7 @@ def test_a_bad_word_is_refused_with_what_would_work(text: str, says: str) -> Non
 
 # --- compression -------------------------------------------------------------------------------------
 
-KINDS = [Compression(kind=kind) for kind in ("fp16", "fp8", "powersgd", "top-k", "1-bit")]
+KINDS = [Compression(kind=kind) for kind in ("fp16", "fp8", "powersgd", "topk", "1-bit")]
 
 
 @given(st.sampled_from(KINDS), st.integers(2, 4096), st.floats(1e6, 1e10))
@@ -83,7 +83,7 @@ def test_a_compression_pays_exactly_below_its_link_rate(kind: Compression, ranks
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_has_no_sum_grows_with_ranks_and_the_rest_does_not(kind: Compression) -> None:
     few, many = (compressed(kind, 1e9, ranks).wire_bytes(ranks) for ranks in (16, 1024))
-    assert many / few > 50 if kind.kind in ("top-k", "1-bit") else many / few < 1.1
+    assert many / few > 50 if kind.kind in ("topk", "1-bit") else many / few < 1.1
 
 
 def test_a_gather_of_messages_crosses_the_sum_at_twice_the_ratio_of_bytes() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from makeway.decide.scale.compression import MOST_RANKS, Payoff
 from makeway.decide.scale.outcome import ControlTrial, LayoutSearch, Scaled
+from makeway.model.compression import MOST_RANKS, Payoff
 from makeway.show.blocks import (
     GIBIBYTES,
     Bar,

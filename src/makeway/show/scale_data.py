@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from makeway.decide.scale.compression import Payoff
 from makeway.decide.scale.goodput import Goodput
 from makeway.decide.scale.outcome import ControlTrial, RankedLayout, ScaleCurve, Scaled, ScalePoint, TurnedDown
+from makeway.model.compression import Payoff
 from makeway.show.data import milliseconds, plain, record, rounded
 from makeway.show.scale_names import LINE_NAMES
 from makeway.values.layout import Layout

@@ -138,6 +138,7 @@ class Compress:
     share: float | None = None  # of the elements that topk sends; set where the method is topk
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "method", method_word(self.method))
         if self.method not in get_args(CompressMethod):
             raise InputError(
                 f"unknown compression {self.method!r}{suggestion(str(self.method), get_args(CompressMethod))}; "
@@ -174,6 +175,11 @@ Control = (
 )
 LOSSY: tuple[type[Control], ...] = (Compress,)
 NEEDS_LOSSY = "it changes the program's results; --allow-lossy permits it"
+
+
+def method_word(text: str) -> str:
+    """The one spelling of a method of compression, for controls and for layouts."""
+    return "topk" if text == "top-k" else text
 
 
 def lossy(control: Control) -> bool:
@@ -323,7 +329,7 @@ def _for_kernels(pattern: str) -> str:
 
 def _compress(method: str, amount: str) -> Compress:
     """Read "powersgd:4", "topk:0.01" or a method without a number."""
-    match method:
+    match method_word(method):
         case "powersgd" if amount:
             return Compress("powersgd", rank=_number(amount, "compress"))
         case "topk" if amount:

@@ -134,7 +134,7 @@ def host_fact_key(carrier: str, kind: str, quantity: str) -> str:
     return f"{carrier}_{kind.replace('-', '_')}_{quantity}"
 
 
-HOST_COMPRESSIONS = ("fp16", "bf16", "powersgd", "top-k")
+HOST_COMPRESSIONS = ("fp16", "bf16", "powersgd", "topk")
 
 
 def compression_fact_key(kind: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from makeway.values.control import Control
+from makeway.values.control import DEFAULT_RANK, DEFAULT_SHARE, Control, method_word
 from makeway.values.errors import InputError
 from makeway.values.model import Model
 from makeway.values.units import MIB, check_whole
@@ -14,7 +14,7 @@ Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-2p", "zbv", "dualpipe", "dualpipev"]
 Precision = Literal["fp16", "bf16", "fp8"]
-CompressionKind = Literal["fp16", "bf16", "fp8", "powersgd", "top-k", "1-bit"]
+CompressionKind = Literal["fp16", "bf16", "fp8", "powersgd", "topk", "1-bit"]
 
 TWO_CHUNK_SCHEDULES: tuple[Schedule, ...] = ("zbv", "dualpipe", "dualpipev")  # each stage holds two parts of the model
 
@@ -24,10 +24,11 @@ class Compression:
     """How gradients are encoded before they are exchanged between replicas."""
 
     kind: CompressionKind
-    rank: int = 4  # PowerSGD
-    share: float = 0.01  # top-k: of the gradient's elements that are sent
+    rank: int = DEFAULT_RANK  # PowerSGD
+    share: float = DEFAULT_SHARE  # top-k: of the gradient's elements that are sent
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", method_word(self.kind))
         if self.kind not in get_args(CompressionKind):
             raise InputError(f"compression {self.kind!r}; it must be one of {', '.join(get_args(CompressionKind))}")
         check_whole("rank of PowerSGD", self.rank, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
+from makeway.values.control import method_word
 from makeway.values.errors import InputError, suggestion
 from makeway.values.layout import Compression, CompressionKind, Layout
 from makeway.values.units import MIB, parse_bytes
@@ -98,23 +99,24 @@ def _switch(key: str, value: str) -> bool:
 
 
 def parse_compression(text: str) -> Compression:
-    """The compression that "fp8", "powersgd:8" or "top-k:0.001" names."""
-    kind, _, value = text.partition(":")
+    """The compression that "fp8", "powersgd:8" or "topk:0.001" names."""
+    word, _, value = text.partition(":")
+    kind = method_word(word)
     if kind not in get_args(CompressionKind):
         raise InputError(
             f"unknown compression {kind!r}{suggestion(kind, get_args(CompressionKind))}\n"
-            f"Known: {', '.join(get_args(CompressionKind))}; powersgd:4 is rank 4, top-k:0.01 sends 1 % of the elements"
+            f"Known: {', '.join(get_args(CompressionKind))}; powersgd:4 is rank 4, topk:0.01 sends 1 % of the elements"
         )
     if not value:
         return Compression(kind=kind)  # type: ignore[arg-type]
     if kind == "powersgd":
         return Compression(kind="powersgd", rank=_count("powersgd", value))
-    if kind != "top-k":
+    if kind != "topk":
         raise InputError(f"compression {kind} takes no value, got {value!r}")
     try:
-        return Compression(kind="top-k", share=float(value))
+        return Compression(kind="topk", share=float(value))
     except ValueError:
-        raise InputError(f"top-k takes the share of elements that is sent, such as 0.01, got {value!r}") from None
+        raise InputError(f"topk takes the share of elements that is sent, such as 0.01, got {value!r}") from None
 
 
 # --- and back --------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ def compression_word(compression: Compression) -> str:
     match compression.kind:
         case "powersgd":
             return f"powersgd:{compression.rank}"
-        case "top-k":
-            return f"top-k:{compression.share:g}"
+        case "topk":
+            return f"topk:{compression.share:g}"
         case kind:
             return kind

@@ -8,10 +8,13 @@ from makeway.decide.planning.control_sets import Candidates
 from makeway.decide.planning.error import ErrorOfDifference
 from makeway.decide.planning.score import Controls, Judge, Score
 from makeway.decide.planning.search import TIE
+from makeway.model.compression import MOST_RANKS, Link, compression_of, payoff
+from makeway.model.simulate.compressed import gradient_types
 from makeway.model.simulate.rewrite import rewritten
 from makeway.values.control import CommBlocks, Compress, Control, CopyEngine, SmemPad, SmPartition, control_word, lossy
 from makeway.values.plan import PolicyTimes, Rejected
 from makeway.values.units import format_bytes
+from makeway.values.workload import ELEMENT_BYTES
 
 _ADDS_NOTHING = "changes nothing"
 
@@ -79,7 +82,41 @@ def _sent(control: Compress, judge: Judge) -> str:
         sum(op.collective.wire_bytes for op in workload.collectives)
         for workload in (judge.workload, rewritten(judge.workload, (control,)))
     )
-    return f"a rank sends {format_bytes(round(after))} in place of {format_bytes(round(before))}; results change"
+    sent = f"a rank sends {format_bytes(round(after))} in place of {format_bytes(round(before))}"
+    return "; ".join([sent, *_where_it_pays(control, judge), "results change"])
+
+
+def _where_it_pays(control: Compress, judge: Judge) -> Iterator[str]:
+    """Up to which link rate and how many ranks the largest all-reduce gains by itself, where that is known."""
+    device, workload = judge.device, judge.workload
+    reduced = [op for op in workload.collectives if op.collective.kind == "all-reduce"]
+    if not reduced or device.hbm_bytes_per_s is None or device.fp32_flops_per_s is None:
+        return
+    largest = max(reduced, key=lambda op: op.collective.size_bytes)
+    ranks, width = largest.collective.ranks, ELEMENT_BYTES[gradient_types(workload)[largest.name]]
+    link = Link(
+        bytes_per_s=1e9 * sum(op.collective.wire_bytes for op in workload.collectives) / judge.baseline.t_comm_ns,
+        hbm_bytes_per_s=device.hbm_bytes_per_s,
+        flops_per_s=device.fp32_flops_per_s,
+    )
+    answer = payoff(compression_of(control), largest.collective.size_bytes / width, ranks, link, element_bytes=width)
+    below, most = answer.pays_below_bytes_per_s, answer.pays_up_to_ranks
+    rate = "no link rate" if below is None else f"link rates below {_gigabytes(below)}"
+    number = (
+        "no number of ranks"
+        if most is None
+        else "any number of ranks"
+        if most == MOST_RANKS
+        else f"up to {most:,} ranks"
+    )
+    yield (
+        f"by itself an all-reduce of {format_bytes(largest.collective.size_bytes)} gains at {rate} among {ranks:,} "
+        f"ranks, and at the {_gigabytes(link.bytes_per_s)} of this link with {number}"
+    )
+
+
+def _gigabytes(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.3g} GB/s"
 
 
 def _exposed(judge: Judge, plan: Controls) -> str:
@@ -129,10 +166,12 @@ def rejections(
             slower = known[value].t_ns > reference.t_ns * (1 + TIE)
             verdict = _in_place("slower" if slower else "as fast", kept) if kept else _beside(slower, plan)
         room = f"; {offered.pad_room}" if isinstance(value, SmemPad) and offered.pad_room else ""
-        hidden = f"; {_exposed(judge, plan)}" if isinstance(value, Compress) and kept is None else ""
         if verdict.startswith(_ADDS_NOTHING):
             verdict = _alone(offered.point((value,)), judge, plan) + verdict
-        yield Rejected(control=value, reason=verdict + room + hidden)
+        pays = (
+            [_exposed(judge, plan), *_where_it_pays(value, judge)] if isinstance(value, Compress) and not kept else []
+        )
+        yield Rejected(control=value, reason="; ".join([verdict + room, *pays]))
 
 
 def _alone(controls: Controls, judge: Judge, plan: Controls) -> str:

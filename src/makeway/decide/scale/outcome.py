@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from makeway.decide.scale.compression import Payoff
 from makeway.decide.scale.goodput import Goodput
+from makeway.model.compression import Payoff
 from makeway.values.cluster import Cluster
 from makeway.values.control import Control
 from makeway.values.layout import Layout

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from makeway.decide.planning.host import compression_ns
 from makeway.decide.scale.collectives import CollectiveTime, collective_ns
-from makeway.decide.scale.compression import compressed
 from makeway.decide.scale.overlap import KernelClass, Kernels, Overlap, Traffic, beside
 from makeway.decide.scale.stages import Chunk, Part, Pricing
+from makeway.model.compression import compressed
 from makeway.values.cluster import Group
 from makeway.values.collective import CollectiveKind
 from makeway.values.layout import Compression, Layout

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from makeway.decide.scale.chart import with_stages
-from makeway.decide.scale.compression import Link, Payoff, payoffs
 from makeway.decide.scale.goodput import Reliability, goodput
 from makeway.decide.scale.layouts import Bounds, default_batch
 from makeway.decide.scale.memory import check_fits
 from makeway.decide.scale.outcome import ControlTrial, Scaled, best_trial
 from makeway.decide.scale.search import search, trials
 from makeway.decide.scale.step import predict_step
+from makeway.model.compression import Link, Payoff, payoffs
 from makeway.read.fanout import OpenExecutor
 from makeway.values.cluster import Cluster, Group
 from makeway.values.control import Control
@@ -26,7 +26,7 @@ NOT_MODELLED = (
     "experts that get uneven numbers of tokens."
 )
 GRADIENT_BYTES = 4  # as replicas add them up
-_KINDS: tuple[CompressionKind, ...] = ("bf16", "fp8", "powersgd", "top-k", "1-bit")
+_KINDS: tuple[CompressionKind, ...] = ("bf16", "fp8", "powersgd", "topk", "1-bit")
 _LOOKED_AT = tuple(Compression(kind=kind) for kind in _KINDS)
 
 

@@ -1,29 +1,36 @@
 """Gradient compression as what it runs: an encoder, collectives, a decoder; and where that pays.
 
-Encoders and decoders pass over memory. Their passes are counted from PyTorch's communication hooks
-(torch/distributed/algorithms/ddp_comm_hooks), which run on the compute stream, so they add to it. Top-k and 1-bit have
-no sum on the wire: every rank gathers what all others send, and decodes all of it. Whether training converges is never
-predicted.
+Encoders and decoders pass over memory and run on the compute stream, so they add to it. Their passes are counted from
+what runs: torch's hooks for fp16, bf16 and PowerSGD (torch/distributed/algorithms/ddp_comm_hooks), makeway's own for
+top-k (act/torch/compression.py). fp8 and 1-bit have no hook; theirs are counted from the algorithms. Top-k and 1-bit
+have no sum on the wire: every rank gathers what all others send, and decodes all of it. Whether training converges is
+never predicted.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
 from makeway.values.collective import Collective, CollectiveKind
+from makeway.values.control import Compress
 from makeway.values.errors import InputError
 from makeway.values.layout import Compression
 
-VALUE_BYTES = 4  # of a gradient in 32 bits, as error feedback and PowerSGD's factors keep it
+VALUE_BYTES = 4  # of a gradient in 32 bits, as top-k and 1-bit keep it with its error
 INDEX_BYTES = 4  # of top-k
 SECTOR_BYTES = 32  # that one scattered element moves in memory: a sector of NVIDIA's and AMD's caches
-# Passes over the gradient, each of VALUE_BYTES per element, besides the encoded form itself.
-ERROR_FEEDBACK_PASSES = 6  # add the last error (two reads, a write), keep the new one (two reads, a write)
-SELECT_PASSES = 3  # radix selection of the k-th largest reads three times (32-bit keys, 11 bits at a time)
-POWERSGD_PASSES = 3  # read for P = M Q, read for Q = Mt P, write M = P Qt
-MATRIX_SIDE = 4096  # of the matrices that PowerSGD factors, where no model says otherwise
+# Passes over the gradient, besides the encoded form itself: reads and writes of each element.
+ADD_ERROR_PASSES = 3  # what the last step left out: two reads, a write
+NEW_ERROR_PASSES = 3  # the gradient less what is sent: two reads, a write
+CLONE_PASSES = 2  # torch's PowerSGD keeps the gradient for the new error
+DIVIDE_PASSES = 2  # top-k: by the number of ranks
+ABSOLUTE_PASSES = 2  # top-k: of every element
+SELECT_PASSES = 5  # ATen/native/cuda/TensorTopK.cu, mbtopk: 32-bit keys 8 bits at a time, then the values
+REPLACE_PASSES = 3  # top-k: zeros, and the sum copied over the gradient
+MATRIX_SIDE = 4096  # of the matrices that PowerSGD factors; a smaller gradient is one square matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,25 +46,39 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compressed:
-    """What one exchange of gradients becomes: kernels on the compute stream, collectives between them."""
+class Stage:
+    """A kernel on the compute stream, and the collectives that carry its result; none: the last one decodes."""
 
-    encode_bytes: float  # over HBM
-    decode_bytes: float
-    encode_flops: float
-    decode_flops: float
-    sent: tuple[Sent, ...]
+    name: str
+    hbm_bytes: float
+    flops: float = 0.0
+    sends: tuple[Sent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compressed:
+    """What one exchange of gradients becomes: stages in order, of which the last decodes."""
+
+    stages: tuple[Stage, ...]
+
+    @property
+    def sent(self) -> tuple[Sent, ...]:
+        return tuple(sent for stage in self.stages for sent in stage.sends)
 
     def kernels_ns(self, hbm_bytes_per_s: float, flops_per_s: float) -> tuple[float, float]:
-        """Times of encoder and decoder, each bound by memory or by arithmetic."""
-        return (
-            1e9 * max(self.encode_bytes / hbm_bytes_per_s, self.encode_flops / flops_per_s),
-            1e9 * max(self.decode_bytes / hbm_bytes_per_s, self.decode_flops / flops_per_s),
-        )
+        """Times of encoder and decoder; each kernel is bound by memory or by arithmetic."""
+        times = [1e9 * max(stage.hbm_bytes / hbm_bytes_per_s, stage.flops / flops_per_s) for stage in self.stages]
+        return sum(times[:-1]), times[-1]
 
     def wire_bytes(self, ranks: int) -> float:
         """Bytes that one rank sends, and receives."""
         return sum(sent.wire_bytes(ranks) for sent in self.sent)
+
+
+def compression_of(control: Compress) -> Compression:
+    """The compression that a control asks for."""
+    given = {"rank": control.rank, "share": control.share}
+    return Compression(kind=control.method, **{what: value for what, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
 def compressed(
@@ -66,7 +87,7 @@ def compressed(
     ranks: int,
     *,
     element_bytes: int = VALUE_BYTES,
-    side: int = MATRIX_SIDE,
+    side: float | None = None,
 ) -> Compressed:
     """An all-reduce of `elements` gradients of `element_bytes` each among `ranks`, under a compression or none.
 
@@ -76,60 +97,67 @@ def compressed(
         raise InputError(f"gradients are exchanged among 2 ranks or more, got {ranks}")
     plain = elements * element_bytes
     if compression is None:
-        return _made(0, 0, Sent(kind="all-reduce", size_bytes=plain))
+        return _cast(elements, element_bytes, element_bytes)
     match compression.kind:
         case "fp16" | "bf16":
             return _cast(elements, element_bytes, 2)
         case "fp8":
             # The largest value of all ranks sets the scale: one more pass, one more all-reduce of a word.
-            cast = _cast(elements, element_bytes, 1)
-            amax = Sent(kind="all-reduce", size_bytes=VALUE_BYTES)
-            return _made(cast.encode_bytes + plain, cast.decode_bytes, amax, *cast.sent)
+            largest = Stage(name="scale", hbm_bytes=plain, sends=(Sent(kind="all-reduce", size_bytes=VALUE_BYTES),))
+            return Compressed(stages=(largest, *_cast(elements, element_bytes, 1).stages))
         case "powersgd":
-            return _powersgd(elements, compression.rank, side)
-        case "top-k":
-            chosen = elements * compression.share
-            message = chosen * (VALUE_BYTES + INDEX_BYTES)
-            encode = (ERROR_FEEDBACK_PASSES + SELECT_PASSES) * VALUE_BYTES * elements + message
-            scattered = ranks * (message + 2 * SECTOR_BYTES * chosen)
-            return _made(
-                encode, scattered + VALUE_BYTES * elements, Sent(kind="all-gather", size_bytes=ranks * message)
-            )
+            return _powersgd(elements, element_bytes, compression.rank, side or min(MATRIX_SIDE, math.sqrt(elements)))
+        case "topk":
+            return _topk(elements, ranks, max(math.ceil(compression.share * elements), 1))
         case "1-bit":
             message = elements / 8
-            encode = ERROR_FEEDBACK_PASSES * VALUE_BYTES * elements + message
-            decode = ranks * message + VALUE_BYTES * elements
+            passes = (ADD_ERROR_PASSES + NEW_ERROR_PASSES) * VALUE_BYTES * elements
             signs = Sent(kind="all-gather", size_bytes=ranks * (message + VALUE_BYTES))  # and one scale each
-            return Compressed(
-                encode_bytes=encode, decode_bytes=decode, encode_flops=0.0, decode_flops=ranks * elements, sent=(signs,)
-            )
+            decode = ranks * message + VALUE_BYTES * elements
+            return _encoded(passes + message, signs, decode, decode_flops=ranks * elements)
         case _:
             assert_never(compression.kind)
 
 
-def _made(encode_bytes: float, decode_bytes: float, *sent: Sent) -> Compressed:
-    return Compressed(
-        encode_bytes=encode_bytes, decode_bytes=decode_bytes, encode_flops=0.0, decode_flops=0.0, sent=sent
-    )
+def _encoded(encode_bytes: float, send: Sent, decode_bytes: float, *, decode_flops: float = 0.0) -> Compressed:
+    encode = Stage(name="encode", hbm_bytes=encode_bytes, sends=(send,))
+    return Compressed(stages=(encode, Stage(name="decode", hbm_bytes=decode_bytes, flops=decode_flops)))
 
 
 def _cast(elements: float, element_bytes: int, sent_bytes: int) -> Compressed:
     """A cast to fewer bytes and back; to as many or more, nothing is sent differently."""
     narrow = min(sent_bytes, element_bytes)
     passes = elements * (element_bytes + narrow) if narrow < element_bytes else 0.0
-    return _made(passes, passes, Sent(kind="all-reduce", size_bytes=elements * narrow))
+    return _encoded(passes, Sent(kind="all-reduce", size_bytes=elements * narrow), passes)
 
 
-def _powersgd(elements: float, rank: int, side: int) -> Compressed:
-    matrices = elements / side**2
-    factor = matrices * side * rank * VALUE_BYTES  # P, or Q
+def _powersgd(elements: float, element_bytes: int, rank: int, side: float) -> Compressed:
+    """P = M Q is summed, then Q = Mt P with P made orthogonal, then M = P Qt.
+
+    torch's hook adds up vectors, which have no factors, before P: about one for each matrix.
+    """
+    whole, matrices = elements * element_bytes, elements / side**2
+    factor = matrices * side * rank * element_bytes  # P, or Q
+    product, orthogonal = 2.0 * elements * rank, 2.0 * matrices * side * rank**2
+    vectors, summed = (Sent(kind="all-reduce", size_bytes=size) for size in (factor / rank, factor))
+    before = (ADD_ERROR_PASSES + CLONE_PASSES + 1) * whole
     return Compressed(
-        encode_bytes=(ERROR_FEEDBACK_PASSES + POWERSGD_PASSES - 1) * VALUE_BYTES * elements + 4 * factor,
-        decode_bytes=VALUE_BYTES * elements + 2 * factor,
-        encode_flops=4.0 * elements * rank + 2.0 * matrices * side * rank**2,  # two products, and P made orthogonal
-        decode_flops=2.0 * elements * rank,
-        # torch's hook adds up vectors, which have no factors, before P and Q: about one for each matrix.
-        sent=tuple(Sent(kind="all-reduce", size_bytes=size) for size in (factor / rank, factor, factor)),
+        stages=(
+            Stage(name="encode", hbm_bytes=before + 2 * factor, flops=product, sends=(vectors, summed)),
+            Stage(name="project", hbm_bytes=whole + 2 * factor, flops=product + orthogonal, sends=(summed,)),
+            Stage(name="decode", hbm_bytes=(1 + NEW_ERROR_PASSES) * whole + 2 * factor, flops=product),
+        )
+    )
+
+
+def _topk(elements: float, ranks: int, chosen: int) -> Compressed:
+    message = chosen * (VALUE_BYTES + INDEX_BYTES)
+    passes = DIVIDE_PASSES + ADD_ERROR_PASSES + ABSOLUTE_PASSES + SELECT_PASSES
+    scattered = 2 * SECTOR_BYTES * chosen  # read and written: here the values taken out, there those added
+    return _encoded(
+        passes * VALUE_BYTES * elements + scattered + message,
+        Sent(kind="all-gather", size_bytes=ranks * message),
+        REPLACE_PASSES * VALUE_BYTES * elements + ranks * (message + scattered),
     )
 
 
