@@ -440,8 +440,20 @@ def api_a_decorated_function_may_call_itself_but_no_other_plan() -> None:
 def api_prepared_ddp_learns_what_plain_ddp_learns() -> None:
     expected = trained(DistributedDataParallel(Net()))
     model, found = prepare_ddp(Net(), [CopyEngine(), Chunks(4), CommPriority()])
-    assert [(type(one.control), one.status) for one in found] == [(Chunks, "no effect"), (CopyEngine, "applied")]
+    kinds = [Chunks, CopyEngine]
+    assert [(type(one.control), one.status) for one in found] == [(kind, "no effect") for kind in kinds]
     same_learning(trained(model), expected)
+    assert found[1].status == "applied"  # only now
+    assert dict(found[1].evidence)["gradient buckets"] > 0
+
+
+def api_prepared_ddp_says_applied_once_bytes_were_saved() -> None:
+    model, found = prepare_ddp(Net(), ["compress=bf16"])
+    assert [one.status for one in found] == ["no effect"]
+    trained(model)
+    assert found[0].status == "applied"
+    counted = dict(found[0].evidence)
+    assert counted["bytes after"] == counted["bytes before"] / 2 > 0
 
 
 def sharded() -> nn.Module:

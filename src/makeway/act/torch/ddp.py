@@ -6,7 +6,7 @@ DistributedDataParallel compares a hook's annotations with its own types, so the
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.distributed as dist
@@ -25,14 +25,15 @@ from makeway.act.torch.compression import (
     Compressed,
     add_compression,
     cannot_compress,
+    compression_receipt,
 )
 from makeway.act.torch.groups import group_controls, options_in_force, process_group_options, where_runs
 from makeway.act.torch.meeting import shared_memory
 from makeway.act.torch.profiled import recording
-from makeway.values.control import Chunks, Compress, Control, CopyEngine, control_word
+from makeway.values.control import Chunks, Compress, Control, CopyEngine
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.receipt import Receipt, Status
-from makeway.values.units import MIB
+from makeway.values.units import MIB, format_bytes
 
 DEFAULT_CAP_MIB = 25  # torch/nn/parallel/distributed.py, _DEFAULT_BUCKET_CAP_MB
 OWN_GROUP = "the program passes its own process_group, which stays as it is"
@@ -41,6 +42,7 @@ NO_ALL_REDUCE = (
     "(NCCL, src/ce_coll.cc)"
 )
 ONE_HOOK = "a module has one hook for its gradients, and compress takes it"
+NOTHING_RAN = "nothing has gone through shared memory: the module has not run a backward pass"
 OWN_HOOK = "the program registered its own hook for gradients, which stays"
 
 
@@ -163,10 +165,36 @@ def _carrier(module: DistributedDataParallel) -> str:
     return TORCH_CARRIERS["cpu" if module.device_type == "cpu" else where_runs(module.process_group)]
 
 
+class LiveReceipts(Sequence[Receipt]):
+    """Receipts that are written when they are read: what a hook does, it counts as the module runs."""
+
+    def __init__(self, written: Sequence[Callable[[], Receipt]]) -> None:
+        self._written = tuple(written)
+
+    def __len__(self) -> int:
+        return len(self._written)
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Receipt, ...]: ...
+    def __getitem__(self, index: int | slice) -> Receipt | tuple[Receipt, ...]:
+        if isinstance(index, slice):
+            return tuple(write() for write in self._written[index])
+        return self._written[index]()
+
+
+def _as_written(receipt: Receipt) -> Callable[[], Receipt]:
+    return lambda: receipt
+
+
 def prepare_ddp(
     model: torch.nn.Module, plan: PlanLike, *, direct: DirectGroup | None = None, **arguments: Any
-) -> tuple[DistributedDataParallel, tuple[Receipt, ...]]:
+) -> tuple[DistributedDataParallel, LiveReceipts]:
     """DistributedDataParallel of a model under a plan, and a receipt for each control that acts on it.
+
+    Read the receipts after a step: `copy-engine` and `compress` are applied once a bucket has gone through them, and
+    their evidence counts buckets and bytes.
 
     CPU and Gloo: `copy-engine` sends gradients through shared memory (`direct`, or a group made for it: all ranks must
     call this then). NCCL: the module gets a process group with the plan's options, without `copy-engine`, which cannot
@@ -174,37 +202,57 @@ def prepare_ddp(
     results. `arguments` are DistributedDataParallel's own and win over the plan. Not yet run on a GPU.
     """
     controls = plan_of(plan).controls
-    receipts = list[Receipt]()
+    receipts = list[Callable[[], Receipt]]()
     if where_runs(arguments.get("process_group")) != "cpu":
-        made, receipts = module_group(controls, arguments.get("process_group"))
+        made, held = module_group(controls, arguments.get("process_group"))
+        receipts += map(_as_written, held)
         arguments |= {} if made is None else {"process_group": made}
     chunks = next((control for control in controls if isinstance(control, Chunks)), None)
     cap = smaller_buckets(chunks, arguments.get("bucket_cap_mb"), arguments.get("bucket_cap_mb_list"))
     module = DistributedDataParallel(model, **arguments if cap is None else arguments | {"bucket_cap_mb": cap})
     if chunks is not None:
-        receipts.append(buckets_receipt(chunks, module, cap))
+        receipts.append(_as_written(buckets_receipt(chunks, module, cap)))
     compress = next((control for control in controls if isinstance(control, Compress)), None)
     if compress is not None:
         receipts.append(_compress(module, compress))
     for control in controls:
         if isinstance(control, CopyEngine) and module.device_type == "cpu":
-            if compress is not None:
-                receipts.append(Receipt(control=control, status="no effect", detail=ONE_HOOK, carrier=_carrier(module)))
-                continue
-            refusal = _register(module, direct)
-            detail = refusal or "gradients are averaged through shared memory"
-            status: Status = "applied" if refusal is None else "refused"
-            receipts.append(Receipt(control=control, status=status, detail=detail, carrier=_carrier(module)))
-    return module, tuple(receipts)
+            receipts.append(_copy(module, control, direct, hook_taken=compress is not None))
+    return module, LiveReceipts(receipts)
 
 
-def _compress(module: DistributedDataParallel, control: Compress) -> Receipt:
-    """Register the hook that compresses; bytes are counted as the module runs."""
+def _compress(module: DistributedDataParallel, control: Compress) -> Callable[[], Receipt]:
+    """Register the hook that compresses, and count bytes as the module runs."""
+    carrier = _carrier(module)
     if refusal := cannot_compress(control) or no_hook_at_all(module):
-        return Receipt(control=control, status="refused", detail=refusal, carrier=_carrier(module))
-    add_compression(module, Compressed(module, control))
-    detail = f"gradients are averaged as {control_word(control).removeprefix('compress=')}; results change"
-    return Receipt(control=control, status="applied", detail=detail, carrier=_carrier(module))
+        return _as_written(Receipt(control=control, status="refused", detail=refusal, carrier=carrier))
+    state = Compressed(module, control)
+    add_compression(module, state)
+    return lambda: compression_receipt(control, state.counts, (), carrier)
+
+
+def _copy(
+    module: DistributedDataParallel, control: CopyEngine, direct: DirectGroup | None, *, hook_taken: bool
+) -> Callable[[], Receipt]:
+    """Register the hook that copies, and count buckets as the module runs."""
+    carrier = _carrier(module)
+    if hook_taken:
+        return _as_written(Receipt(control=control, status="no effect", detail=ONE_HOOK, carrier=carrier))
+    state = _register(module, direct)
+    if isinstance(state, str):
+        return _as_written(Receipt(control=control, status="refused", detail=state, carrier=carrier))
+    return lambda: _copied(control, state.copies, carrier)
+
+
+def _copied(control: CopyEngine, copies: Copies, carrier: str) -> Receipt:
+    size = format_bytes(copies.bytes)
+    return Receipt(
+        control=control,
+        status="applied" if copies.calls else "no effect",
+        detail=f"{copies.calls:,} gradient buckets ({size}) through shared memory" if copies.calls else NOTHING_RAN,
+        carrier=carrier,
+        evidence=(("gradient buckets", copies.calls), ("bytes", copies.bytes)),
+    )
 
 
 def module_group(
@@ -231,7 +279,7 @@ def module_group(
     return group, [*held, *none]
 
 
-def _register(module: DistributedDataParallel, direct: DirectGroup | None) -> str | None:
+def _register(module: DistributedDataParallel, direct: DirectGroup | None) -> Gradients | str:
     """Register the hook, or say why not."""
     if reason := no_hook(module):
         return reason
@@ -239,5 +287,6 @@ def _register(module: DistributedDataParallel, direct: DirectGroup | None) -> st
         direct = direct or shared_memory(module.process_group)
     except MakewayError as error:
         return str(error)
-    add_hook(module, Gradients(module, direct))
-    return None
+    state = Gradients(module, direct)
+    add_hook(module, state)
+    return state
