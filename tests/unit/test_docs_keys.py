@@ -63,7 +63,7 @@ MAPS = {
     "simulate": {"blocks"},
     "plan": {"baselines"},
     "analyze": {"unmatched"},
-    "bench": {"variants", "share_of_ideal", "overlap_rate", "against_baseline"},
+    "bench": {"variants", "share_of_ideal", "overlap_rate", "against_baseline", "reached"},
     "demo": {"blocks", "evidence", "unmatched"},
     "calibrate": {"settled"},
     "doctor": {"platforms", "variables"},

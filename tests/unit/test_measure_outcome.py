@@ -301,6 +301,13 @@ def test_leave_as_is_shows_the_figures_of_the_default_itself() -> None:
     assert bench.reachable_ns == 18e6  # processor time of both parts on one core, above the ideal of 10 ms
     assert replace(bench, cores=4).reachable_ns == bench.ideal_ns
     assert replace(bench, cores=None).reachable_ns is None
+    assert bench.reachable_by == "processors"
+    later = replace(bench, ordered_ns=tuple(2 * 18e6 for _ in bench.compute_ns))
+    assert (later.reachable_by, later.reachable_ns) == ("order", 36e6)
+    times = later.variant("overlap").times_ns
+    reached = later.reached("overlap")
+    assert reached is not None
+    assert 1 + reached.relative == pytest.approx(36e6 / times[0])
 
 
 class Alone:

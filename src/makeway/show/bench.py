@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from makeway.act.measure.outcome import Bench, VariantResult
+from makeway.act.measure.outcome import Bench, Limit, VariantResult
 from makeway.act.measure.statistics import Comparison
 from makeway.act.measure.variants import BASELINES, OVERLAP, PLANNED, SEQUENTIAL, TORCHRUN
 from makeway.decide.analysis.difference import LEVEL
@@ -209,10 +209,18 @@ def _parts(bench: Bench) -> Paragraph:
     )
 
 
+_LIMITS: dict[Limit, str] = {
+    "compute": "compute alone",
+    "communication": "communication alone",
+    "processors": "the processor time of both, over all cores",
+    "order": "the order within a step: data leaves when it exists, and the rest waits for all of it",
+}
+
+
 def _reachable(bench: Bench) -> str:
     if bench.reachable_ns is None:
         return ""
-    return f", reachable {time_text(bench.reachable_ns)} with the processor time of communication through Gloo"
+    return f", reachable {time_text(bench.reachable_ns)} ({_LIMITS[bench.reachable_by or 'compute']})"
 
 
 def _receipts(bench: Bench) -> Table:
@@ -319,6 +327,8 @@ def bench_data(bench: Bench) -> dict[str, Any]:
         },
         "ideal_ms": milliseconds(bench.ideal_ns),
         "reachable_ms": milliseconds(bench.reachable_ns),
+        "reachable_by": bench.reachable_by,
+        "reached": {variant.name: _reached(bench, variant.name) for variant in bench.variants},
         "busy": bench.busy is not None,
         "share_of_ideal": {
             variant.name: rounded(bench.share_of_ideal(variant.name))
@@ -332,6 +342,14 @@ def bench_data(bench: Bench) -> dict[str, Any]:
         "verified": bench.verified,
         "timeline": bench.timeline_path,
     }
+
+
+def _reached(bench: Bench, name: str) -> dict[str, Any] | None:
+    reached = bench.reached(name)
+    if reached is None:
+        return None
+    parts = {"share": reached.relative, "low": reached.low, "high": reached.high}
+    return {key: None if part is None else rounded(1 + part) for key, part in parts.items()}
 
 
 def _comparison(bench: Bench, name: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from makeway.act.measure.choice import better_baseline
 from makeway.act.measure.statistics import Comparison, Summary, compared, summary
@@ -15,6 +15,7 @@ from makeway.values.plan import MadeFor, Plan
 from makeway.values.receipt import Receipt
 from makeway.values.timeline import Origin, Timeline, share_of_ideal
 
+Limit = Literal["compute", "communication", "processors", "order"]
 BUSY = 0.1  # spread of compute alone over its median; below 0.05 on an idle host
 LEAST_ROUNDS = 4  # that a spread is taken from
 
@@ -72,6 +73,7 @@ class Bench:
     comm_ns: tuple[float, ...]
     compute_cpu_ns: tuple[float, ...] = ()  # processor time of compute alone, over all ranks; empty: not known
     comm_cpu_ns: tuple[float, ...] = ()
+    ordered_ns: tuple[float, ...] = ()  # the least that the order within the steps allows; empty: not known
     cores: int | None = None  # that all ranks share; None: not known, or several hosts
     exchange: Collective | None = None  # the collective that one step repeats, where there is one kind
     exchanges: int = 1  # of them in one round
@@ -105,15 +107,34 @@ class Bench:
         return max(self.compute.median_ns, self.comm.median_ns)
 
     @property
-    def reachable_ns(self) -> float | None:
-        """The least that overlap can take where communication needs processors, too.
+    def limits_ns(self) -> dict[Limit, tuple[float, ...]]:
+        """What overlap takes at least, for each reason that is known, round by round."""
+        limits: dict[Limit, tuple[float, ...]] = {"compute": self.compute_ns, "communication": self.comm_ns}
+        if self.compute_cpu_ns and self.comm_cpu_ns and self.cores:
+            both = zip(self.compute_cpu_ns, self.comm_cpu_ns, strict=True)
+            limits["processors"] = tuple((compute + comm) / self.cores for compute, comm in both)
+        if self.ordered_ns:
+            limits["order"] = self.ordered_ns
+        return limits
 
-        The ideal, or the processor time of both parts over all cores, if that is longer; None where it is not known.
-        """
-        if not (self.compute_cpu_ns and self.comm_cpu_ns and self.cores):
+    @property
+    def reachable_by(self) -> Limit | None:
+        """The limit that binds: the longest by median; None where processor time is not known."""
+        limits = self.limits_ns
+        if "processors" not in limits:
             return None
-        busy_ns = summary(self.compute_cpu_ns).median_ns + summary(self.comm_cpu_ns).median_ns
-        return max(self.ideal_ns, busy_ns / self.cores)
+        return max(limits, key=lambda limit: summary(limits[limit]).median_ns)
+
+    @property
+    def reachable_ns(self) -> float | None:
+        """The least that overlap can take: the limit that binds; None where it is not known."""
+        return None if self.reachable_by is None else summary(self.limits_ns[self.reachable_by]).median_ns
+
+    def reached(self, name: str, rounds: slice = slice(None)) -> Comparison | None:
+        """The limit that binds against a variant, round by round: 1 + relative is the part of it that is reached."""
+        if self.reachable_by is None:
+            return None
+        return compared(self.limits_ns[self.reachable_by][rounds], self.variant(name).times_ns[rounds])
 
     @property
     def busy(self) -> str | None:
@@ -165,9 +186,9 @@ class Bench:
             t_comm=self.comm.median_ns,
         )
 
-    def against(self, name: str, other: str) -> Comparison:
+    def against(self, name: str, other: str, rounds: slice = slice(None)) -> Comparison:
         """Two variants round by round: the only way a bench compares two of them."""
-        return compared(self.variant(name).times_ns, self.variant(other).times_ns)
+        return compared(self.variant(name).times_ns[rounds], self.variant(other).times_ns[rounds])
 
     @property
     def comm_step_ns(self) -> float:

@@ -72,7 +72,7 @@ def controlled_variants(sets: Iterable[Controls], threads: int = 1) -> tuple[Var
 def candidate_controls(
     cores: int, *, shared_memory: bool, wide: bool = False, compressible: bool = False
 ) -> list[Controls]:
-    """What planning tries by itself on CPU ranks; `wide` adds pairs of controls.
+    """What planning tries by itself on CPU ranks; `wide` adds more pieces, and pairs of controls.
 
     Shared memory stands for copy engines on a CPU host; ranks on different hosts have none. `compressible`: results may
     change, and there are gradients to compress.
@@ -82,7 +82,7 @@ def candidate_controls(
         singles.append((SmPartition(1),))
     if shared_memory:
         singles.insert(0, (CopyEngine(),))
-    pairs: list[Controls] = [(CommPriority(), Chunks(2)), (CommPriority(), Chunks(4))]
+    pairs: list[Controls] = [(Chunks(8),), *((CommPriority(), Chunks(pieces)) for pieces in (2, 4, 8))]
     if shared_memory:
         pairs += [(CopyEngine(), CommPriority()), (CopyEngine(), Chunks(2)), (CopyEngine(), Chunks(4))]
     compressed: list[Controls] = [

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from makeway.act.cpu.direct import DirectGroup
+from makeway.act.measure.order import Ready, StepOrder
 from makeway.values.collective import CollectiveKind
 from makeway.values.errors import UnsupportedError
 from makeway.values.timeline import SpanKind
@@ -133,6 +134,9 @@ class Recorder:
 
     spans: list[RawSpan] = field(default_factory=list)
     _opened: int = 0
+    _ready: list[Ready] = field(default_factory=list)
+    _steps: list[tuple[int, int]] = field(default_factory=list)  # when each resumed, and ended
+    _resumed: int = 0
     _running: tuple[str, int] | None = None
 
     @contextmanager
@@ -169,6 +173,27 @@ class Recorder:
         with suppress(RuntimeError):
             pending.get_future().add_done_callback(span.end)
         return _Recorded(pending, span)
+
+    def hand_over(self, size_bytes: int) -> None:
+        """Compute has made data that communication could take now."""
+        self._ready.append(Ready(time.perf_counter_ns(), size_bytes))
+
+    def resume(self) -> None:
+        """From here on the step needs the result of all communication."""
+        self._resumed = time.perf_counter_ns()
+
+    def end_step(self) -> None:
+        self._steps.append((self._resumed, time.perf_counter_ns()))
+
+    def order(self, start_ns: int) -> tuple[StepOrder, ...]:
+        """The steps of a round that started then; empty where compute handed nothing over."""
+        if not self._ready:
+            return ()
+        starts = [start_ns, *(end for _, end in self._steps)]
+        return tuple(
+            StepOrder(start, resumed, end, tuple(ready for ready in self._ready if start < ready.at_ns <= end))
+            for start, (resumed, end) in zip(starts, self._steps, strict=False)
+        )
 
     def opened(self, name: str, kind: SpanKind) -> OpenSpan:
         """A span that starts now."""

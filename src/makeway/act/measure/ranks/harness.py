@@ -15,6 +15,7 @@ from makeway.act.cpu.controls import CpuBackend
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.measure.choice import Choice
 from makeway.act.measure.job import Job
+from makeway.act.measure.order import StepOrder
 from makeway.act.measure.outcome import Bench
 from makeway.act.measure.ranks.catalogue import rank_workload
 from makeway.act.measure.ranks.exchange import DirectTransport, GlooTransport, RawSpan, Recorder, Transport
@@ -46,6 +47,7 @@ class _Turn:
     wrong: str | None
     rate: float | None
     cpu_ns: int = 0  # of all threads of this rank
+    order: tuple[StepOrder, ...] = ()  # of compute alone
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class Harness:
                     [turn.rate for turn in turns],
                     [turn.wrong for turn in turns],
                     cpu_ns=sum(turn.cpu_ns for turn in turns),
+                    orders=[turn.order for turn in turns],
                 )
 
     def refusal(self, variant: Variant) -> str | None:
@@ -116,7 +119,8 @@ class Harness:
             wrong = self.workload.wrong(schedule)
         samples.receipts = receipts
         samples.spans = [_since(self.epoch_ns, span) for span in recorder.spans]
-        return _Turn(start, end, wrong, span_overlap_rate(recorder.spans), cpu_ns)
+        order = recorder.order(start) if variant.mode == "compute" else ()
+        return _Turn(start, end, wrong, span_overlap_rate(recorder.spans), cpu_ns, order)
 
     @contextmanager
     def _in_force(self, variant: Variant) -> Iterator[tuple[tuple[Receipt, ...], Transport]]:

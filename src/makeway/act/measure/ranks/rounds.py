@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from makeway.act.measure.choice import Choice, choice, finalist, promising
 from makeway.act.measure.job import Job
+from makeway.act.measure.order import StepOrder, ordered_ns
 from makeway.act.measure.outcome import Bench, VariantResult
 from makeway.act.measure.ranks.exchange import RawSpan
 from makeway.act.measure.statistics import LEAST_PAIRS, summary
@@ -41,6 +42,7 @@ class Samples:
     times_ns: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     cpu_ns: list[float] = field(default_factory=list)  # processor time of all ranks, where it is known
+    orders: list[list[tuple[StepOrder, ...]]] = field(default_factory=list)  # of each rank, where the workload says it
     wrong: str | None = None
     receipts: tuple[Receipt, ...] = ()
     spans: list[RawSpan] = field(default_factory=list)  # of the last round
@@ -52,10 +54,12 @@ class Samples:
         wrongs: Sequence[str | None],
         *,
         cpu_ns: float | None = None,
+        orders: Sequence[tuple[StepOrder, ...]] = (),
     ) -> None:
-        """One round: its time, the overlap rate and fault of each rank, and the processor time of all."""
+        """One round: its time, the overlap rate, fault and order of each rank, and the processor time of all."""
         self.times_ns.append(time_ns)
         self.cpu_ns += [] if cpu_ns is None else [cpu_ns]
+        self.orders += [list(orders)] if any(orders) else []
         self.rates += [rate for rate in rates if rate is not None]
         self.wrong = self.wrong or next((f"rank {rank}: {fault}" for rank, fault in enumerate(wrongs) if fault), None)
 
@@ -81,6 +85,7 @@ def forget(samples: SamplesBy) -> None:
         each.times_ns.clear()
         each.rates.clear()
         each.cpu_ns.clear()
+        each.orders.clear()
 
 
 def times(samples: SamplesBy, names: Sequence[str]) -> dict[str, list[float]]:
@@ -176,12 +181,22 @@ def collected_bench(
         comm_ns=results[COMM].times_ns,
         compute_cpu_ns=tuple(map(float, samples[COMPUTE].cpu_ns)),
         comm_cpu_ns=tuple(map(float, samples[COMM].cpu_ns)),
+        ordered_ns=_ordered(samples),
         cores=cores,
         exchange=exchange,
         exchanges=exchanges,
         choice=choice,
         timeline=measured_timeline(spans),
         notes=tuple(notes),
+    )
+
+
+def _ordered(samples: SamplesBy) -> tuple[float, ...]:
+    """What the order within the steps allows at least, round by round: every rank has to wait for every other."""
+    orders, exchanges = samples[COMPUTE].orders, samples[COMM].times_ns
+    return tuple(
+        max(ordered_ns(steps, comm_ns) for steps in ranks)
+        for ranks, comm_ns in zip(orders, exchanges if orders else (), strict=True)
     )
 
 

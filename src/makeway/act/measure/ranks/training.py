@@ -43,6 +43,7 @@ _POWER_RANK = 4
 _ONE_BUCKET_MB = 1e6
 Future = torch.futures.Future[torch.Tensor]
 Hook = Callable[[Any, GradBucket], Future]
+_AVERAGE: Hook = default_hooks.allreduce_hook
 _Cut = tuple[SmallTransformer, DistributedDataParallel, SharedBuckets | None]
 
 
@@ -74,10 +75,11 @@ class Ddp:
     _data: list[torch.Tensor] = field(init=False)
     _expected: list[float] = field(init=False)
     _alone: list[float] = field(init=False)
-    _reduced: list[torch.Tensor] = field(init=False)  # what one step adds over the ranks
+    _reduced: list[torch.Tensor] = field(init=False)  # what a settled step adds over the ranks
     _losses: list[float] = field(default_factory=list)
     _state: Any = None
     _schedule: Schedule | None = None
+    _settled: bool = False  # False: the hook only averages
     _states: dict[tuple[int, Memory, Compress], Compressed] = field(default_factory=dict)  # errors stay between rounds
     _compressed: Compressed | None = None
 
@@ -85,7 +87,8 @@ class Ddp:
         job = self.job
         self._data = batches(job.seed, self.world.rank, job.round_steps)
         self._initial = [value.detach().clone() for value in fresh_model(job.scale, job.seed).parameters()]
-        self._alone = train(fresh_model(job.scale, job.seed), self._data, Recorder())
+        alone = fresh_model(job.scale, job.seed)
+        self._alone = train(alone, self._data, Recorder(), gradients_over=self.world.ranks)
         self._expected, self._reduced = self._reference()
         self._cut_for(1, GlooTransport())
 
@@ -98,22 +101,39 @@ class Ddp:
             ddp = self._wrapped(model, None if pieces == 1 else -(-size // pieces) / MIB)
             # DistributedDataParallel refuses annotations that are text, as all are in this file.
             ddp.register_comm_hook(None, lambda state, bucket: self._hook(bucket))
+            self._settle(ddp)
             buckets = SharedBuckets(transport.group) if isinstance(transport, DirectTransport) else None
             self._known[key] = model, ddp, buckets
         self._model, self._ddp, self._buckets = self._known[key]
 
     def _reference(self) -> tuple[list[float], list[torch.Tensor]]:
-        """Losses under torch's own defaults, and copies of what the last step reduced."""
-        model = self._wrapped(fresh_model(self.job.scale, self.job.seed))
-        seen: list[torch.Tensor] = []
-        if self.job.compress != "none":
-            model.register_comm_hook(self._new_state(), self._torch_hook)
+        """Losses under torch's own defaults, and tensors like those that a step reduces."""
+        hook, state = _AVERAGE, None
+        model, seen = self._wrapped(fresh_model(self.job.scale, self.job.seed)), list[torch.Tensor]()
+        model.register_comm_hook(None, lambda _, bucket: hook(state, bucket))
+        self._settle(model)
+        hook, state = self._torch_hook, self._new_state()
         losses = train(model, self._data, Recorder())
+        state = self._new_state()
         with _reductions(seen):
-            other = self._wrapped(fresh_model(self.job.scale, self.job.seed))
-            other.register_comm_hook(self._new_state(), self._torch_hook)
-            train(other, self._data, Recorder())
+            train(model, self._data[:1], Recorder())
+        if self.job.compress == "none":  # torch's own reducer, without a hook
+            losses = train(self._wrapped(fresh_model(self.job.scale, self.job.seed)), self._data, Recorder())
         return losses, seen
+
+    def _settle(self, ddp: DistributedDataParallel) -> None:
+        """Two plain steps, then the first weights: DistributedDataParallel lays out its buckets anew after one step."""
+        self._settled = False
+        for _ in range(2):
+            train(ddp, self._data[:1], Recorder())
+        self._reset(ddp)
+        self._settled = True
+
+    def _reset(self, model: torch.nn.Module) -> None:
+        with torch.no_grad():
+            for value, initial in zip(model.parameters(), self._initial, strict=True):
+                value.copy_(initial)
+                value.grad = None
 
     def _wrapped(self, model: SmallTransformer, bucket_mb: float | None = None) -> DistributedDataParallel:
         # PowerSGD starts its later collectives from callbacks of earlier ones. Gloo runs those of different buckets in
@@ -124,15 +144,15 @@ class Ddp:
     @property
     def description(self) -> str:
         parameters = sum(value.numel() for value in self._initial)
-        moved = sum(tensor.nbytes for tensor in self._reduced) // self.job.round_steps
+        moved = sum(tensor.nbytes for tensor in self._reduced)
         return (
             f"DistributedDataParallel, {parameters:,} parameters, {format_bytes(moved)} in "
-            f"{len(self._reduced) // self.job.round_steps} all-reduces per step, compression {self.job.compress}"
+            f"{len(self._reduced)} all-reduces per step, compression {self.job.compress}"
         )
 
     @property
     def exchanges(self) -> int:
-        return max(len(self._reduced), 1)
+        return max(len(self._reduced) * self.job.round_steps, 1)
 
     def refusal(self, control: Control) -> str | None:
         if isinstance(control, Compress):
@@ -145,10 +165,7 @@ class Ddp:
 
     def prepare(self, schedule: Schedule) -> None:
         self._cut_for(schedule.pieces, schedule.transport)
-        with torch.no_grad():
-            for value, initial in zip(self._model.parameters(), self._initial, strict=True):
-                value.copy_(initial)
-                value.grad = None
+        self._reset(self._model)
         self._losses = []
         self._state = self._new_state()
         self._schedule = schedule
@@ -164,14 +181,21 @@ class Ddp:
 
     def run(self, schedule: Schedule) -> None:
         match schedule.mode:
-            case "compute":
-                self._losses = train(self._model, self._data, schedule.recorder)
             case "comm":
-                for number, tensor in enumerate(self._reduced):
-                    transfer = Transfer(kind="all-reduce", send=tensor, receive=tensor)
-                    schedule.recorder.started(f"bucket {number}", schedule.transport, transfer).wait()
-            case "sequential" | "overlap":
+                for _ in self._data:
+                    self._exchanged(schedule)
+            case "compute" | "sequential" | "overlap":
                 self._losses = train(self._ddp, self._data, schedule.recorder)
+
+    def _exchanged(self, schedule: Schedule) -> None:
+        """The exchange of one step by itself: all buckets are started before the first is waited for, as in a step."""
+        transfers = [Transfer(kind="all-reduce", send=tensor, receive=tensor) for tensor in self._reduced]
+        pending = [
+            schedule.recorder.started(f"bucket {number}", schedule.transport, transfer)
+            for number, transfer in enumerate(transfers)
+        ]
+        for work in pending:
+            work.wait()
 
     def wrong(self, schedule: Schedule) -> str | None:
         if schedule.mode == "comm":
@@ -184,8 +208,13 @@ class Ddp:
 
     def _hook(self, bucket: GradBucket) -> Future:
         """Start a bucket's exchange; in a sequential run compute waits until it is over."""
+        if not self._settled:
+            return _AVERAGE(None, bucket)
         assert self._schedule is not None
         recorder = self._schedule.recorder
+        if self._schedule.mode == "compute":
+            recorder.hand_over(bucket.buffer().nbytes)
+            return _not_exchanged(bucket, self.world.ranks)
         if self._schedule.mode == "sequential":
             with recorder.waiting():
                 future, span = self._started(bucket)
@@ -213,17 +242,25 @@ class Ddp:
     def _new_state(self) -> Any:
         if self.job.compress != "powersgd":
             return None
-        # From the third step on: the first two let DistributedDataParallel settle its buckets.
-        return powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=_POWER_RANK, start_powerSGD_iter=2)
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=_POWER_RANK, start_powerSGD_iter=2)
+        state.iter = state.start_powerSGD_iter  # torch waits for buckets to settle; here they have
+        return state
 
     @property
     def _torch_hook(self) -> Hook:
         hooks: dict[str, Hook] = {
-            "none": default_hooks.allreduce_hook,
+            "none": _AVERAGE,
             "fp16": default_hooks.fp16_compress_hook,
             "powersgd": powerSGD_hook.powerSGD_hook,
         }
         return hooks[self.job.compress]
+
+
+def _not_exchanged(bucket: GradBucket, ranks: int) -> Future:
+    """What torch's hook does for a bucket on this rank alone: compute alone has it, too."""
+    future: Future = torch.futures.Future()
+    future.set_result(bucket.buffer().div_(ranks))
+    return future
 
 
 @contextmanager

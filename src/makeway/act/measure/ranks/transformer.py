@@ -50,20 +50,24 @@ def batches(seed: int, rank: int, steps: int) -> list[torch.Tensor]:
     return [torch.randint(_VOCABULARY, (_BATCH, _SEQUENCE + 1), generator=numbers) for _ in range(steps)]
 
 
-def train(model: nn.Module, data: Sequence[torch.Tensor], recorder: Recorder) -> list[float]:
-    """One step of plain gradient descent for each batch; the loss of each."""
-    optimiser = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
+def train(
+    model: nn.Module, data: Sequence[torch.Tensor], recorder: Recorder, *, gradients_over: int = 1
+) -> list[float]:
+    """One step of plain gradient descent for each batch, with gradients over `gradients_over`; the loss of each."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE / gradients_over)
     losses = []
     for step, tokens in enumerate(data):
         recorder.computing(f"forward {step}")
         loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         recorder.computing(f"backward {step}")
         loss.backward()  # type: ignore[no-untyped-call]
+        recorder.resume()
         recorder.computing(f"optimiser {step}")
         optimiser.step()
         optimiser.zero_grad()
         recorder.idle()
         losses.append(loss.item())
+        recorder.end_step()
     return losses
 
 
