@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from tests.browser.test_analysis_page import html, recorded
 from tests.browser.test_report_pages import experiment, measured, plan_of
 from tests.unit.test_renderers import small_demo
 
-from makeway.act.measure.experiment import Experiments
+from makeway.act.measure.demo import DeviceMap
+from makeway.act.measure.experiment import PAPER_SIDES, Experiments
 from makeway.model.presets import load_preset
 from makeway.model.simulate.predict import simulate
 from makeway.show.page import page as page_of
@@ -281,3 +283,51 @@ def rectangles(paper: bytes) -> int:
     streams = re.findall(rb"/FlateDecode.*?stream\r?\n(.*?)\r?\nendstream", paper, re.DOTALL)
     assert streams
     return sum(zlib.decompress(stream).count(b" re\n") for stream in streams)
+
+
+# --- the first screen, a phone, and the demo as a whole ----------------------------------------------
+
+
+PICTURES = "main figure, main canvas, main .room"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_screen_has_the_verdict_and_a_picture(open_page: OpenPage, pages: dict[str, Path], kind: str) -> None:
+    page = opened(open_page, pages, kind)
+    assert page.locator("h1").bounding_box()["y"] < 100  # type: ignore[index]
+    tops = page.evaluate(f"[...document.querySelectorAll('{PICTURES}')].map((one) => one.getBoundingClientRect().top)")
+    assert min(tops) < 600
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_phone_no_table_hides_anything_to_the_right(
+    open_page: OpenPage, pages: dict[str, Path], kind: str
+) -> None:
+    page = opened(open_page, pages, kind)
+    page.set_viewport_size({"width": 390, "height": 844})
+    eventually(page, FITTING)
+    shown = "[...document.querySelectorAll('.scroll, figure')].filter((box) => !box.closest('.for-readers'))"
+    wide = f"{shown}.filter((box) => box.scrollWidth > box.clientWidth + 1).map((box) => box.innerText.slice(0, 40))"
+    assert page.evaluate(wide) == []
+
+
+def test_the_whole_demo_fits_six_thousand_pixels(open_page: OpenPage, tmp_path: Path) -> None:
+    small = small_demo()
+    cells = tuple(
+        replace(small.maps[0].experiment.cells[0], grid=(x, y), t_overlap_ns=5e5 + 4e2 * (x + y))
+        for x in PAPER_SIDES
+        for y in PAPER_SIDES
+    )
+    experiment = replace(small.maps[0].experiment, cells=cells)
+    maps = tuple(
+        DeviceMap(name=name, experiment=experiment, published={cell.grid: 0.7 for cell in cells})
+        for name in ("A40", "A100", "MI250X")
+    )
+    assert small.job.tuning is not None
+    tuning = replace(small.job.tuning, tried=small.job.tuning.tried * 8)
+    path = tmp_path / "demo.html"
+    whole = replace(small, maps=maps, job=replace(small.job, tuning=tuning))
+    path.write_text(page_of(report_of(whole, arguments="makeway demo")), encoding="utf-8")
+    page = open_page(path)
+    eventually(page, "document.querySelectorAll('.chart .main-svg').length >= 4")
+    assert 4_000 < page.evaluate("document.documentElement.scrollHeight") <= 6_000

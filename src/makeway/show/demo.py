@@ -114,7 +114,8 @@ def _job_act(job: JobStory) -> Section:
         blocks.append(_step_bars(job))
     if job.analysis is not None:
         blocks.append(time_bars(job.analysis, "job-parts"))
-        blocks.append(Lines(name="job-spans", ranks=rank_tracks(job.analysis.timelines, job.analysis.causes)))
+        ranks = rank_tracks(job.analysis.timelines, job.analysis.causes)
+        blocks.append(Lines(name="job-spans", ranks=ranks[:1]))  # the other looks alike
     if job.tuning is not None:
         blocks.append(decisions(job.tuning))
     if not blocks:
@@ -286,7 +287,7 @@ _IN_SIGHT = (
 
 
 def _error_map(each: DeviceMap) -> HeatMap:
-    caption = f"{each.name}: error, in % of the sequential time"
+    caption = f"{each.name}: error in % of sequential"
     name, reach = f"map-{each.name.lower()}-error", (-15.0, 15.0)
     return grid_map(name, caption, each.errors, origin="predicted", reach=reach, centre=0.0, digits=0)
 
@@ -294,7 +295,7 @@ def _error_map(each: DeviceMap) -> HeatMap:
 def _time_map(each: DeviceMap, whose: Literal["published", "predicted"]) -> HeatMap:
     ours = whose == "predicted"
     values: Mapping[Grid, float] = each.experiment.values("time_ratio") if ours else each.published
-    caption = f"{each.name}: overlapped / sequential, {'by the model' if ours else 'as published'}"
+    caption = f"{each.name}: overlap / sequential, {'by the model' if ours else 'published'}"
     origin = "predicted" if ours else "imported"
     return grid_map(f"map-{each.name.lower()}-{whose}", caption, values, origin=origin, reach=(0.2, 1.0))
 

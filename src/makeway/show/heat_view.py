@@ -24,24 +24,21 @@ _TWO_WAYS = (
 def heat_view(data: HeatMap) -> Html:
     """A heat map with a key of its colours; a dash was not run."""
     low, high = reach(data)
-    corner = escape(f"{data.row_title} \\ {data.column_title}" if data.row_title else "")
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in data.columns)
     body = "".join(
         f'<tr><th scope="row">{escape(name)}</th>{"".join(_cell(value, data) for value in row)}</tr>'
         for name, row in zip(data.rows, data.values, strict=True)
     )
     table = (
-        f'<table class="heat" aria-label="{escape(data.caption)}"><thead><tr><td class="corner">{corner}</td>{head}'
+        f'<table class="heat" aria-label="{escape(data.caption)}"><thead><tr><td></td>{head}'
         f"</tr></thead><tbody>{body}</tbody></table>"
     )
     marks = (low, high) if data.centre is None else (low, data.centre, high)
     steps = "".join(f'<i style="{_style(low + (high - low) * step / 20, data)}"></i>' for step in range(21))
     ends = "".join(f"<span>{_text(mark, data)}</span>" for mark in marks)
-    key = (
-        f'<div class="key" aria-hidden="true"><div>{steps}</div><div class="soft">{ends}</div></div>'
-        if high > low
-        else ""
-    )
+    scale = f'<div class="key"><div>{steps}</div><div>{ends}</div></div>' if high > low else ""
+    axes = escape(f"{data.column_title} across, {data.row_title} down" if data.row_title else "")
+    key = f'<div class="below soft" aria-hidden="true"><span>{axes}</span>{scale}</div>'
     return figure(data.name, data.caption, data.origin, Html(table + key), style="map")
 
 

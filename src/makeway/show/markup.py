@@ -8,7 +8,7 @@ from typing import NewType
 
 ORIGINS = {
     "measured": "timed by makeway, in a run on real hardware",
-    "imported": "read from a file or a publication that makeway did not make",
+    "imported": "read from a file or a publication",
     "predicted": "computed by a model; nothing ran",
 }
 Html = NewType("Html", str)  # markup that is safe as it is; all else goes through `text`
