@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from makeway.act.launch.tuning_so_far import SettingTime, TuningSoFar
-from makeway.show.blocks import Bar, Bars, Headline, Part, Report, Section
+from makeway.show.blocks import Bar, Bars, Headline, Part, Report, Section, Table
 from makeway.show.data import record
 from makeway.show.numbers import count, percent, time_text
 from makeway.show.run_tuning import control_set
@@ -16,7 +16,7 @@ from makeway.show.run_tuning import report as tuning_report
 def report(result: TuningSoFar, *, arguments: str = "") -> Report:
     """The report of the tuned job up to now; its controls have no receipts before the end."""
     whole = tuning_report(result.tuning, arguments=arguments)
-    kept = tuple(section for section in whole.sections if section.name not in ("controls", "provenance"))
+    kept = tuple(_awaiting(section) for section in whole.sections if section.name not in ("controls", "provenance"))
     return replace(
         whole,
         result="tuning-so-far",
@@ -25,6 +25,15 @@ def report(result: TuningSoFar, *, arguments: str = "") -> Report:
         sections=(Section(name="times", title="Step time", blocks=(_bars(result),)), *kept),
         data=dict(whole.data) | _data(result),
     )
+
+
+def _awaiting(section: Section) -> Section:
+    """The section with words for a job that goes on in place of those for one that has ended."""
+    blocks = tuple(
+        replace(block, nothing="No decision yet.") if isinstance(block, Table) and block.name == "decisions" else block
+        for block in section.blocks
+    )
+    return replace(section, blocks=blocks)
 
 
 def _headline(result: TuningSoFar) -> Headline:
