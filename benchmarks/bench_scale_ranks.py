@@ -157,13 +157,13 @@ def main() -> None:
     shapes = options.shapes.split(",")[: 1 if options.quick else None]
     print(f"{cores()} cores, {steps} steps of each cell; ms, median and quartiles measured, then predicted")
     print("ranks     link   shape cell           measured                  predicted   error  predicted parts")
+    rows: list[Row] = []
     if options.again:
         rows = [row for path in options.again for row in read_again(json.loads(path.read_text()))]
         for row in rows:
             print(row)
         _judge(rows)
         return
-    rows: list[Row] = []
     saved: dict[str, object] = {}
     for ranks in map(int, options.ranks.split(",")):
         key = f"probes of {ranks} ranks"

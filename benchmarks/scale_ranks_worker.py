@@ -9,7 +9,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from threading import Thread
 from typing import get_args
@@ -120,10 +120,11 @@ def compute_probes(world: World) -> Iterator[Probe]:
 
     yield Probe("pass", (3.0 * PASS_BYTES * (POOL - 1),), window_s(world, passes))
     for batch, heads, seq, size in ATTENTION:
-        q, k, v = (torch.randn(batch, heads, seq, size, requires_grad=True) for _ in range(3))
+        inputs = [torch.randn(batch, heads, seq, size, requires_grad=True) for _ in range(3)]
 
-        def forward(q: torch.Tensor = q, k: torch.Tensor = k, v: torch.Tensor = v) -> torch.Tensor:
-            return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        def forward(inputs: list[torch.Tensor] = inputs) -> torch.Tensor:
+            query, key, value = inputs
+            return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
         gradient = torch.randn(batch, heads, seq, size)
         one_way = window_s(world, forward)
@@ -164,6 +165,11 @@ def awaited(work: dist.Work | None) -> None:
         work.wait()
 
 
+def await_all(works: Sequence[dist.Work | None]) -> None:
+    for work in works:
+        awaited(work)
+
+
 def comm_probes(world: World) -> Iterator[Probe]:
     """Collectives alone; the number of calls follows from the first, so that all ranks make the same."""
     for kind in ("all-reduce", "all-reduce bf16", "all-gather", "reduce-scatter", "send-recv"):
@@ -201,7 +207,7 @@ def beside_probes(world: World) -> Iterator[Probe]:
         world.barrier()
         calls, began = 0, time.perf_counter()
         works = [start() for _ in range(count)]
-        waiting = Thread(target=lambda works=works: [awaited(work) for work in works])  # type: ignore[misc]
+        waiting = Thread(target=await_all, args=(works,))
         waiting.start()
         while waiting.is_alive():
             x @ w
