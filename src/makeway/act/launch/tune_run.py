@@ -219,6 +219,7 @@ def tuning_of(
     _replay(log, director)
     sets = settings.controls
     final = sets[director.incumbent]
+    steps = max(director.steps, (log.steps if log is not None else 0) - settings.warm_up)  # the last block may be cut
     tried = tuple(_tried(director.events, sets))
     adopted = next((item for item in reversed(tried) if item.what == "adopted"), None)
     return RunTuning(
@@ -228,9 +229,9 @@ def tuning_of(
         interval_pct=adopted.interval_pct if adopted is not None and final else None,
         tried=tried,
         candidates=sets[1:],
-        steps=director.steps,
+        steps=steps,
         explored_steps=director.explored,
-        explored_share=round(director.explored / director.steps, 6) if director.steps else None,
+        explored_share=round(director.explored / steps, 6) if director.steps else None,
         share_limit=director.share,
         lost_share=round(director.lost_ns / director.spent_ns, 6) if director.spent_ns else None,
         controls=tuple(outcome for outcome in controls if outcome.control in final),
