@@ -129,3 +129,14 @@ def test_a_steady_job_is_left_alone_after_its_trial() -> None:
     job = tuned((1, 1.2, 1.3), steps=6000)
     assert not [event for event in job.director.events if event.what == "drift"]
     assert len(job.blocks) < 200
+
+
+def test_a_stall_of_the_machine_does_not_use_up_the_budget() -> None:
+    director = Tuning(3, share=0.1, job_steps=2000, seed=0)
+
+    def slowness(step: int) -> Sequence[float]:
+        stalled = 600.0 if step == 15 else 1.0
+        return stalled, 0.8 * stalled, 1.1 * stalled
+
+    Job(director).run(2000, slowness, noise=0.02, seed=0)
+    assert director.incumbent == 1

@@ -18,7 +18,7 @@ from typing import Literal
 
 from makeway.act.launch.directors import SETTLE, Next
 from makeway.act.launch.step_files import Block
-from makeway.decide.analysis.racing import MOST_ROUNDS, Standing, standings, still_racing
+from makeway.decide.analysis.racing import MOST_ROUNDS, Standing, clipped_logs, standings, still_racing
 
 WATCH, TRIAL = "watch", "trial"
 COUNTED = 3  # steps of a block that count: with two that settle, 2 to 4 show most for their cost
@@ -113,7 +113,7 @@ class Tuning:
         else:
             self.explored += block.count
         self.lost_ns += sum(min(time, stall_ns) - typical for time in costly)
-        logs = [math.log(max(1, time)) for time in block.measured_ns]
+        logs = clipped_logs(block.measured_ns)
         self._round[block.setting] = fmean(logs)
         self._noise.append(fmean((value - fmean(logs)) ** 2 for value in logs))
         if not self._wanted:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from makeway.decide.analysis.difference import Difference, student
 
@@ -23,6 +23,7 @@ FIRST_ROUNDS = 4  # before a candidate may be adopted
 LAST_REACH, STRICTER = 2.2, 0.3
 HOPE = 1.3  # standard errors that a candidate may lie behind LEAST_GAIN and still be hoped for
 LEAST_GAIN = 0.01  # smaller gains are not looked for
+FAR_OUT = 0.5  # of the logarithm of a step time
 APART = 2.0  # standard errors behind the best candidate that end a candidate's race
 
 
@@ -54,6 +55,13 @@ class Standing:
     def hopeless(self) -> bool:
         """Whether a gain worth having has become unlikely."""
         return self.error is not None and self.difference - HOPE * self.error > -LEAST_GAIN
+
+
+def clipped_logs(times_ns: Sequence[int]) -> list[float]:
+    """Logarithms of a block's step times; a step that stalled counts as FAR_OUT beyond their median."""
+    logs = [math.log(max(1, time)) for time in times_ns]
+    middle = median(logs)
+    return [min(max(value, middle - FAR_OUT), middle + FAR_OUT) for value in logs]
 
 
 def standings(rounds: Sequence[Round], against: int, settings: Sequence[int]) -> dict[int, Standing]:
