@@ -24,9 +24,11 @@ WATCH, TRIAL = "watch", "trial"
 COUNTED = 3  # steps of a block that count: with two that settle, 2 to 4 show most for their cost
 FIRST_WATCHED = 10  # steps before anything is tried
 LEAST_WATCHED, WATCHED_SHARE = 40, 0.05  # steps of a watching block, and their part of the steps so far
+MEETING_SHARE, MOST_FOR_MEETING = 0.001, 200  # of the time that meetings take while watching; steps for its sake
 ASSUMED_STEPS = 2000  # of a job whose length nobody says, at least
 NEEDED = 12  # rounds that candidates should get: more candidates than can have them leave
 LOST = 0.16  # of the share of steps: the share of the time that trials may lose against the setting in force
+ASSUMED_SWITCH_NS = 20e6  # until one was measured
 ASSUMED = 1.3  # a candidate not yet tried is taken to need so many times the step in force
 STALL_STEPS, STALL_NS = 10, 1e9  # a longer step or switch was the machine's fault: no more than this is counted
 DRIFT = 0.10  # of the step time, in two watching blocks in a row, that starts a new trial
@@ -66,6 +68,9 @@ class Tuning:
     spent_ns: float = 0.0
     _plain_ns: float | None = None  # a step under the setting in force
     _reference_ns: float | None = None  # the same when the last trial ended
+    _switch_ns: float = ASSUMED_SWITCH_NS  # with its meeting: the mean over the blocks of trials
+    _switches: int = 0
+    _meeting_ns: float = 0.0  # of the last watching block
     _drifted: int = 0
     _seen: int = 0
     _in_force: int = 0
@@ -92,7 +97,8 @@ class Tuning:
             self._wanted = self._order()
         if self._wanted:
             return self._block(self._wanted.pop(0), COUNTED, TRIAL)
-        return self._watching(max(LEAST_WATCHED, int(WATCHED_SHARE * self.steps)))
+        cheap = min(MOST_FOR_MEETING, int(self._meeting_ns / (MEETING_SHARE * self._plain_ns)))
+        return self._watching(max(LEAST_WATCHED, cheap, int(WATCHED_SHARE * self.steps)))
 
     # --- what blocks say -----------------------------------------------------------------------
 
@@ -103,9 +109,12 @@ class Tuning:
         self.lost_ns += min(block.overhead_ns, stall_ns)
         self.spent_ns += block.overhead_ns
         if block.tag == WATCH:
+            self._meeting_ns = block.overhead_ns
             self._watched(median(block.measured_ns), block.count)
             return
         self.spent_ns += sum(block.times_ns)
+        self._switches += 1
+        self._switch_ns += (min(block.overhead_ns, stall_ns) - self._switch_ns) / self._switches
         costly = block.times_ns  # of the setting in force only the steps that settle
         if block.setting == self.incumbent:
             costly = block.times_ns[: block.dropped]
@@ -155,12 +164,12 @@ class Tuning:
         steps = SETTLE + COUNTED
         stand = standings(self._rounds, self.incumbent, self._racing)
         may_explore = self.share * (self.job_steps or self.steps) - self.explored
-        may_lose_ns = self._may_lose_ns
+        may_lose_ns = self._may_lose_ns - self._switch_ns  # that to the setting in force
         chosen = []
         for setting in sorted(self._racing, key=lambda setting: _merit(stand.get(setting))):
             ratio = math.exp(stand[setting].difference) if setting in stand else ASSUMED
             may_explore -= steps
-            may_lose_ns -= steps * self._plain_ns * max(0.0, ratio - 1)
+            may_lose_ns -= self._switch_ns + steps * self._plain_ns * max(0.0, ratio - 1)
             if may_explore < 0 or may_lose_ns < 0:
                 break
             chosen.append(setting)
