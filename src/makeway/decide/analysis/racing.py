@@ -19,7 +19,7 @@ MOST_ROUNDS = 40
 FIRST_ROUNDS = 4  # before a candidate may be adopted
 # After a part t of the rounds a candidate is adopted beyond LAST_REACH t^-STRICTER standard errors (Wang and Tsiatis
 # 1987). In simulated jobs on recorded noise a race of five candidates that gain nothing then ends with one of them in
-# some 2 % of the jobs (docs/run.md): looks after every round, and the choice of the best, are allowed for.
+# some 1 % of the jobs (docs/run.md): looks after every round, and the choice of the best, are allowed for.
 LAST_REACH, STRICTER = 2.4, 0.3
 HOPE = 1.3  # standard errors that a candidate may lie behind LEAST_GAIN and still be hoped for
 LEAST_GAIN = 0.01  # smaller gains are not looked for
