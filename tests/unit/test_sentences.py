@@ -22,6 +22,7 @@ PAGES = sorted(
 def sentences(text: str) -> Iterator[str]:
     """Sentences of a page in Markdown: of paragraphs, list items, cells of tables and headings; never of code."""
     text = re.sub(r"^(```|~~~).*?^\1", "\n", text, flags=re.M | re.S)
+    text = re.sub(r"^    .*$", "", text, flags=re.M)
     text = re.sub(r"`[^`\n]*`", "code", text)
     text = re.sub(r"!?\[([^\]]*)\]\([^)\s]*\)", r"\1", text)
     for piece in re.split(r"\n\s*\n|\n(?=\s*(?:[-*|#]|\d+\. ))|(?<=\S)\s*\|\s*", text):

@@ -52,7 +52,7 @@ def _lead(result: RunComparison) -> Paragraph:
         low, high = result.interval_pct
         parts.append(
             f"With the plan the step time changes by {percent(result.difference_pct, '+.1f')}, with a "
-            f"{percent(result.level_pct, '.1f')} interval of {percent(low, '+.1f')} to {percent(high, '+.1f')}, over "
+            f"{percent(result.level_pct, '.5g')} interval of {percent(low, '+.1f')} to {percent(high, '+.1f')}, over "
             f"{count(result.pairs, 'pair')} of {result.by}."
         )
     if result.noise_pct is not None:

@@ -35,7 +35,7 @@ _QUICK_SIDES = (4, 16, 64, 256)
 _GPU, _LAYER = "H100-SXM5-80GB", "gemm-ar"
 _MODEL, _CLUSTER = "llama-3-70b", "dgx-h100"
 _GPUS, _QUICK_GPUS = (16, 64, 256, 1024, 4096, 16384), (16, 512, 16384)
-# Seconds on two cores without a cache; only the time left is told from them.
+# Seconds on two cores without a cache; only the time left is computed from them.
 _JOB_S, _GPU_S, _PAPERS_S, _CLUSTER_S = 95.0, 8.0, 25.0, 12.0
 
 
