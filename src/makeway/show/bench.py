@@ -39,9 +39,9 @@ _INTERVAL = f"of the paired difference, {100 * LEVEL:.0f} % interval from the or
 def report(bench: Bench, *, arguments: str = "") -> Report:
     """All variants of one workload."""
     sections = [
+        Section(name="time", title="Time", blocks=(bench_bars(bench),), detail=True),
         Section(name="collective", title="Collective", blocks=(_nccl_table(bench),)),
         Section(name="variants", title="Variants", blocks=(_variant_table(bench), _parts(bench))),
-        Section(name="time", title="Time", blocks=(bench_bars(bench),), detail=True),
     ]
     if bench.timeline is not None:
         text = "The last round of each variant on the first rank, each from its own start."

@@ -80,12 +80,12 @@ def _sections(plan: Plan, search: Search | None, forecast: Forecast | None) -> I
     table = _controls("controls", "What to set, and why", reasons, nothing="Nothing to set.")
     applied = search is not None and plan.controls
     routes = (_routes(plan, search.routes, search.destination),) if search is not None and applied else ()
-    yield Section(name="plan", title="Plan", blocks=(table, *routes))
-    if search is not None and forecast is not None:
-        rows = _rows(plan, search, forecast)
-        if search.baselines:
-            yield Section(name="compared", title="Compared with published heuristics", blocks=(_heuristics(rows),))
+    rows = _rows(plan, search, forecast) if search is not None and forecast is not None else []
+    if forecast is not None and rows:
         yield Section(name="time", title="Time", blocks=(_bars(rows, forecast),), detail=True)
+    yield Section(name="plan", title="Plan", blocks=(table, *routes))
+    if search is not None and search.baselines and rows:
+        yield Section(name="compared", title="Compared with published heuristics", blocks=(_heuristics(rows),))
     yield _rejections(plan)
     if search is not None:
         if search.timelines:

@@ -21,8 +21,8 @@ def report(result: RunComparison, *, arguments: str = "") -> Report:
         headline=_headline(result),
         lead=(_lead(result),),
         sections=(
-            Section(name="controls", title="Controls", blocks=(outcome_table(result.controls),)),
             Section(name="series", title="Steps", blocks=(_series(result),), detail=True),
+            Section(name="controls", title="Controls", blocks=(outcome_table(result.controls),)),
             measured_in_job(result.program, result.notes, arguments),
         ),
         data=_data(result),
