@@ -14,7 +14,7 @@ WANTED = [
     "A40", "A100-SXM4-40GB", "A100-SXM4-80GB", "H100-SXM5-80GB", "H200", "B200", "L40S", "V100-SXM2-16GB",
     "V100-SXM2-32GB", "RTX-PRO-6000-Blackwell", "RTX-5090", "MI250X", "MI300X", "MI350X", "CPU-host", "A800-SXM4-80GB",
     "B300", "GB200", "GH200-96GB", "H100-NVL-94GB", "H100-PCIe-80GB", "H20-SXM5-96GB", "H800-SXM5-80GB", "MI325X",
-    "MI355X",
+    "MI355X", "GB300", "H100-SXM-96GB-HBM2e-500W",
 ]  # fmt: skip
 
 MINE = """
@@ -86,7 +86,7 @@ def test_case_does_not_matter(asked: str, name: str) -> None:
     [
         ("A100", "it could be A100-SXM4-40GB, A100-SXM4-80GB: name one"),
         ("v100-sxm2", "it could be V100-SXM2-16GB, V100-SXM2-32GB: name one"),
-        ("H100", "it could be H100-NVL-94GB, H100-PCIe-80GB, H100-SXM5-80GB: name one"),
+        ("H100", "it could be H100-NVL-94GB, H100-PCIe-80GB, H100-SXM-96GB-HBM2e-500W, H100-SXM5-80GB: name one"),
         ("H800", "did you mean 'H800-SXM5-80GB'?"),
     ],
 )

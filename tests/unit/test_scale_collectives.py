@@ -33,6 +33,13 @@ def test_more_bytes_never_take_less_time(kind: CollectiveKind, size: int, group:
     assert ns(H100, kind, size, group) <= ns(H100, kind, 2 * size, group)
 
 
+@given(sizes, groups, st.integers(1, 16))
+def test_copies_that_share_a_node_or_a_gpu_travel_as_one(size: int, group: Group, copies: int) -> None:
+    apart, merged = ns(H100, "all-to-all", size, group), ns(H100, "all-to-all", size, group, copies=copies)
+    assert merged <= apart * (1 + 1e-9)
+    assert merged * copies >= apart * (1 - 1e-9)  # at most all copies of a token are one
+
+
 @given(kinds, sizes, groups, st.floats(1, 8))
 def test_groups_that_share_links_are_slower_but_not_slower_than_in_turn(
     kind: CollectiveKind, size: int, group: Group, sharing: float

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.hosts import ROUND, host
 
-from makeway.decide.scale.generation import Generation, known_generations, load_generation, newest_generation
+from makeway.decide.scale.generation import Generation, known_generations, load_generation
 from makeway.decide.scale.layer import Attention, Product, layer_work
 from makeway.decide.scale.rows import plain_cluster
-from makeway.decide.scale.step import model_flops_per_token, predict_step
+from makeway.decide.scale.software import newest_generation
+from makeway.decide.scale.stages import Pricing
+from makeway.decide.scale.step import hop_ns, model_flops_per_token, predict_step
 from makeway.decide.scale.timing import product_ns, rates
 from makeway.values.cluster import Cluster, Level
 from makeway.values.control import CommPriority, SmPartition
@@ -145,7 +147,7 @@ def test_every_generation_is_a_dozen_named_numbers_of_a_known_device() -> None:
     for name in known_generations():
         generation = load_generation(name)
         assert load_device(generation.device).fp16_flops_per_s
-        assert len(generation.facts) <= 12
+        assert sum("calibrate-scale" in fact.source for fact in generation.facts.values()) <= 12
         assert generation.calibrated_on
         assert generation.split
         assert all(fact.source for fact in generation.facts.values())
@@ -162,7 +164,26 @@ def test_an_unknown_generation_and_a_cluster_that_is_too_small_are_refused() -> 
 def test_a_device_without_numbers_of_its_own_borrows_and_says_so() -> None:
     generation, assumed = newest_generation(load_device("H200"))
     assert generation.device == "H100-SXM5-80GB"
-    assert "stand in" in assumed[0]
+    assert any("stand in" in sentence for sentence in assumed)
+
+
+def test_a_product_of_experts_pays_for_each_of_them_unless_one_kernel_serves_all() -> None:
+    generation = newest_generation(H100.device)[0]
+    few, many = (Product("p", 4096 // batch, 2048, 2048, batch, grouped=True) for batch in (2, 32))
+    apart, fused = (rates(H100.device, replace(generation, fused_experts=flag)) for flag in (False, True))
+    gap = product_ns(many, apart, "bf16") - product_ns(many, fused, "bf16")
+    assert gap == pytest.approx((2 * 32 - 1) * generation.kernel_ns)
+    assert product_ns(few, apart, "bf16") - product_ns(few, fused, "bf16") < gap
+
+
+def test_stages_send_less_the_more_ranks_share_a_message() -> None:
+    model = replace(DENSE, seq=4096)
+    sizes = []
+    for tp in (1, 2, 4, 8):
+        layout = Layout(tp=tp, pp=2, dp=8 // tp, micro_batch=1, global_batch=8, sp=tp > 1)
+        pricing = Pricing(model, layout, H100, newest_generation(H100.device)[0], False)
+        sizes.append(hop_ns(pricing))
+    assert sizes == sorted(sizes, reverse=True)
 
 
 # --- CPU hosts ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from tests.recordings import VALIDATION
 
 from makeway import validate
 from makeway.cli.main import main
+from makeway.decide.scale.rows import describe
 from makeway.decide.scale.validate import SWEEP_TOP, ScaleRow, ScaleValidation, validate_rows, validate_scale
 from makeway.values.errors import InputError
 
@@ -23,6 +24,11 @@ GOOD = {
     "sp": "yes", "mbs": "1", "gbs": "128", "recompute": "none", "precision": "bf16", "schedule": "1f1b",
     "metric": "iteration_s", "value": "4",
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def published() -> ScaleValidation:
+    return validate_scale()
 
 
 def row_of(**changes: str) -> ScaleRow:
@@ -51,7 +57,6 @@ def test_the_same_step_has_one_prediction_in_every_metric() -> None:
     ("changes", "reason"),
     [
         ({"device": "TPU-v5p"}, "no facts for device 'TPU-v5p'"),
-        ({"device": "MI300X"}, "no calibrated numbers"),
         ({"layers": ""}, "layers is not given"),
         ({"layers": "many"}, "is not a number"),
         ({"layers": "1e999"}, "is not a number"),
@@ -61,16 +66,16 @@ def test_the_same_step_has_one_prediction_in_every_metric() -> None:
         ({"tp": "3"}, "do not divide"),
         ({"heads": "31", "kv_heads": "31", "hidden": "3968"}, "do not divide by tp"),
         ({"gbs": "100"}, "does not divide"),
-        ({"precision": "NVFP4"}, "4-bit"),
+        ({"precision": "NVFP4"}, "no 4-bit matrix products"),
         ({"precision": "int3"}, "not modelled"),
         ({"schedule": "chimera"}, "schedule 'chimera'"),
         ({"recompute": "some of it"}, "not modelled"),
-        ({"metric": "happiness"}, "not the time of a step"),
+        ({"metric": "happiness"}, "not the time, the memory or the bubble"),
         ({"value": "-1"}, "not above 0"),
         ({"value": ""}, "not a number"),
         ({"net_gbps_per_gpu": "fast"}, "is not a number"),
         ({"net_gbps_per_gpu": "-3"}, "not above 0"),
-        ({"model": "Llama LoRA"}, "adapters"),
+        ({"model": "Llama (tokendrop)"}, "dropped tokens"),
     ],
 )
 def test_what_is_not_known_is_not_covered_and_says_why(changes: dict[str, str], reason: str) -> None:
@@ -78,6 +83,78 @@ def test_what_is_not_known_is_not_covered_and_says_why(changes: dict[str, str], 
     assert not row.covered
     assert row.predicted is None
     assert reason in row.reason
+
+
+@pytest.mark.parametrize("device", ["MI300X", "H200", "GB300", "L40S", "A100-SXM4-40GB"])
+def test_a_device_without_numbers_is_predicted_with_scaled_ones_and_says_so(device: str) -> None:
+    row = row_of(device=device, source="a framework that nobody has heard of")
+    assert row.covered, row.reason
+    assert any("stand in" in sentence or "software as fast as" in sentence for sentence in row.assumed)
+
+
+def test_what_a_recipe_sets_depends_on_model_device_and_release() -> None:
+    experts = {
+        "experts": "128",
+        "topk": "8",
+        "expert_ffn": "1536",
+        "ffn": "",
+        "tp": "1",
+        "pp": "1",
+        "ep": "8",
+        "dp": "64",
+    }
+    bridge = GOOD | experts | {"device": "GB200", "model": "Qwen3_235B_a22B", "precision": "MXFP8"}
+
+    def assumed(release: str, **changes: str) -> str:
+        source = f"NVIDIA-NeMo/Megatron-Bridge docs release {release} Pre-Training"
+        described = describe(bridge | {"source": source} | changes)
+        return "; ".join(described.assumed)
+
+    assert "graphs True" in assumed("26.06")
+    assert "graphs" not in assumed("26.04.01")
+    assert "dispatcher deepep" in assumed("26.04.01")
+    assert "dispatcher alltoall, overlap_ep True" in assumed("26.04", device="H100-SXM5-80GB", precision="FP8")
+
+
+def test_memory_and_bubbles_of_a_row_are_predicted(published: ScaleValidation) -> None:
+    assert published.memory
+    assert all(abs(item.error) <= 0.10 for item in published.memory)
+    bubbles = [row for row in published.rows if row.covered and row.metric.startswith("bubble_rate")]
+    assert len(bubbles) >= 40
+    assert all(abs((row.predicted or 0.0) - (row.published or 0.0)) <= 0.004 for row in bubbles)
+
+
+def test_peers_and_unseen_software_are_beside_our_own_error(published: ScaleValidation) -> None:
+    assert any(item.name.startswith("SimuMax") and item.peer_ms for item in published.peers)
+    assert any("calculon" in item.name for item in published.peers)
+    own = {row.generation for row in published.rows if row.status == "calibration"}
+    assert len(published.unseen) >= len(own)
+
+
+@pytest.mark.parametrize(
+    "mangled",
+    [
+        "id,device,gpus,model,layers,hidden,seq,tp,pp,metric,value\n",
+        "id,device,gpus,model,layers,hidden,seq,tp,pp,metric,value\n,,,,,,,,,,\n",
+        "id,device,gpus,model,layers,hidden,seq,tp,pp,metric,value\nx,B200,0,-1,1e9,nan,inf,0,0,iteration_s,1\n",
+        "id,device,gpus,model,layers,hidden,seq,tp,pp,metric,value\n" + "<script>," * 40 + "\n",
+        "id,device,gpus\nx,B200,8\n",
+    ],
+    ids=["no-rows", "empty", "numbers", "hostile", "columns"],
+)
+def test_mangled_tables_end_in_rows_or_in_one_message(
+    mangled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_text(mangled)
+    code = main(["validate", "scale", "--data", str(table), "--json"])
+    streams = capsys.readouterr()
+    if code == 0:
+        assert all(not row["covered"] and row["reason"] for row in json.loads(streams.out)["rows"])
+    else:
+        assert code == 2
+        assert "Traceback" not in streams.err
+        assert streams.err.strip()
 
 
 def test_scripts_read_rows_and_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,11 +180,6 @@ def test_scripts_read_rows_and_summary(tmp_path: Path, capsys: pytest.CaptureFix
 def test_scale_is_asked_for_alone() -> None:
     with pytest.raises(InputError, match="scale alone"):
         validate(["scale", "dma"])
-
-
-@pytest.fixture(scope="module")
-def published() -> ScaleValidation:
-    return validate_scale()
 
 
 def test_dense_steps_that_nothing_was_fitted_to_are_as_close_as_the_docs_say(published: ScaleValidation) -> None:

@@ -33,9 +33,10 @@ examples:
   makeway scale --from-trace traces/ --cluster dgx-h100 --gpus 1024
   makeway scale llama-3-8b --cluster dgx-h100 --gpus 1024 --jitter-from traces/ --checkpoint-s 60 --restart-s 600
 
-layout: tp, cp, ep, pp, vp, dp, mbs, gbs (counts); sp, graphs; sharding=none|zero1|zero2|zero3|fsdp|hsdp;
-        recompute=none|selective|full; schedule=1f1b|interleaved|zb-h1|zb-h2|zb-2p|zbv|dualpipe|dualpipev|gpipe;
-        precision=bf16|fp16|fp8; overlap=dp+tp+pp+ep; bucket=40MiB; compression=fp8|powersgd:4|topk:0.01; stages=20+20
+layout: tp, cp, ep, pp, vp, dp, mbs, gbs (counts); sp, graphs, adapters; sharding=none|zero1|zero2|zero3|fsdp|hsdp;
+        recompute=none|selective|ops|full; schedule=1f1b|interleaved|zb-h1|zb-h2|zb-2p|zbv|dualpipe|dualpipev|gpipe;
+        precision=bf16|fp16|fp8|fp4; gradients=fp32|bf16; dispatcher=alltoall|deepep; overlap=dp+tp+pp+ep; bucket=40MiB;
+        compression=fp8|powersgd:4|topk:0.01; stages=20+20
 
 Nothing here is measured. Other jobs on the network, adaptive routing and data loading are not modelled.
 """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 
-from makeway.decide.scale.validate import CLOSE, SWEEP_TOP, ScaleValidation
+from makeway.decide.scale.validate import CLOSE, SWEEP_TOP, ScaleSummary, ScaleValidation
 from makeway.show.blocks import Cell, Column, Headline, Notes, Report, Section, Table
 from makeway.show.data import record
 from makeway.show.numbers import count, number, percent
@@ -69,10 +70,10 @@ def _share(value: float, form: str = ".1f") -> Cell:
     return Cell(f"{100 * value:{form}} %", round(value, _DIGITS))
 
 
-def _summary_blocks(validation: ScaleValidation) -> tuple[Table, ...]:
-    errors = Table(
-        name="errors",
-        caption=f"Relative errors by group; the last column is the share of rows within {CLOSE:.0%}",
+def _errors(name: str, caption: str, groups: Sequence[ScaleSummary], nothing: str = "No rows are covered.") -> Table:
+    return Table(
+        name=name,
+        caption=f"{caption}; the last column is the share of rows within {CLOSE:.0%}",
         columns=(
             Column("group", "wide"),
             Column("rows", "number"),
@@ -90,10 +91,48 @@ def _summary_blocks(validation: ScaleValidation) -> tuple[Table, ...]:
                 _share(item.largest, "+.1f"),
                 _share(item.close, ".0f"),
             )
-            for item in validation.summary
+            for item in groups
         ),
         origin="predicted",
         brief_rows=40,
+        nothing=nothing,
+    )
+
+
+def _memory(validation: ScaleValidation) -> Table:
+    tables: dict[str, list[float]] = {}
+    for item in validation.memory:
+        tables.setdefault(f"{item.table}, {item.metric}", []).append(item.error)
+    return Table(
+        name="memory",
+        caption="Memory of one GPU that rows publish besides their time",
+        columns=(
+            Column("table and metric", "wide"),
+            Column("rows", "number"),
+            Column("mean error", "number"),
+            Column("largest", "number"),
+        ),
+        rows=tuple(
+            (
+                Cell(name),
+                number(len(errors), 0),
+                _share(fmean(map(abs, errors))),
+                _share(max(errors, key=abs), "+.1f"),
+            )
+            for name, errors in tables.items()
+        ),
+        origin="predicted",
+        nothing="No row publishes memory besides its time.",
+    )
+
+
+def _summary_blocks(validation: ScaleValidation) -> tuple[Table, ...]:
+    errors = _errors("errors", "Relative errors by group", validation.summary)
+    unseen = _errors(
+        "unseen",
+        "Software as if never seen: rows of each generation, predicted with another one's numbers",
+        validation.unseen,
+        "No row is of a software that was calibrated.",
     )
     sweeps = Table(
         name="sweeps",
@@ -120,14 +159,18 @@ def _summary_blocks(validation: ScaleValidation) -> tuple[Table, ...]:
     )
     peers = Table(
         name="peers",
-        caption="Published predictions of other tools on the same rows",
+        caption="Other tools on the same rows: mean error, and processor time per configuration",
         columns=(
-            Column("tool", "wide"),
+            Column("tool and rows", "wide"),
             Column("rows", "number"),
             Column("its error", "number"),
             Column("makeway", "number"),
             Column("test rows", "number"),
             Column("makeway there", "number"),
+            Column("its ms", "number"),
+            Column("makeway ms", "number"),
+            Column("its numbers saw the rows", "wide", brief=False),
+            Column("source", "wide", brief=False),
         ),
         rows=tuple(
             (
@@ -137,12 +180,16 @@ def _summary_blocks(validation: ScaleValidation) -> tuple[Table, ...]:
                 _share(item.error),
                 number(item.test_rows, 0),
                 Cell("") if item.test_error is None else _share(item.test_error),
+                Cell("") if item.peer_ms is None else number(item.peer_ms, 1),
+                number(item.ms, 1),
+                Cell(item.calibrated),
+                Cell(item.source),
             )
             for item in validation.peers
         ),
         nothing="No row has another tool's prediction.",
     )
-    return errors, sweeps, peers
+    return errors, unseen, _memory(validation), sweeps, peers
 
 
 def _rows(validation: ScaleValidation) -> Table:

@@ -11,9 +11,11 @@ from makeway.values.model import Model
 from makeway.values.units import MIB, check_whole
 
 Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "ops", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-2p", "zbv", "dualpipe", "dualpipev"]
-Precision = Literal["fp16", "bf16", "fp8"]
+Precision = Literal["fp16", "bf16", "fp8", "fp4"]
+Gradients = Literal["fp32", "bf16"]
+Dispatcher = Literal["alltoall", "deepep"]
 CompressionKind = Literal["fp16", "bf16", "fp8", "powersgd", "topk", "1-bit"]
 
 TWO_CHUNK_SCHEDULES: tuple[Schedule, ...] = ("zbv", "dualpipe", "dualpipev")  # each stage holds two parts of the model
@@ -51,14 +53,17 @@ class Layout:
     shard_group: int | None = None  # hsdp: ranks that share one copy
     micro_batch: int = 1
     global_batch: int = 1
-    recompute: Recompute = "none"
+    recompute: Recompute = "none"  # ops: every second product and all passes, as torch selects by operator
     schedule: Schedule = "1f1b"
     precision: Precision = "bf16"
+    gradients: Gradients = "fp32"  # that are added up over micro batches and replicas
     bucket_bytes: int = 40 * MIB
     overlap_dp: bool = True  # gradients are reduced, and parameters gathered, beside compute
     overlap_tp: bool = False  # tensor-parallel collectives in pieces beside their GEMMs
     overlap_pp: bool = False  # pipeline hops beside compute
     overlap_ep: bool = False  # all-to-alls of one micro batch beside compute of another
+    dispatcher: Dispatcher = "alltoall"  # deepep: a token is sent once per node and per GPU, not once per expert
+    adapters: bool = False  # LoRA: weights are frozen, their gradients and optimizer do not exist
     graphs: bool = False  # CUDA graphs or a compiled step: launches cost the host nothing
     compression: Compression | None = None
     controls: tuple[Control, ...] = ()
@@ -72,6 +77,8 @@ class Layout:
             ("recompute", Recompute),
             ("schedule", Schedule),
             ("precision", Precision),
+            ("dispatcher", Dispatcher),
+            ("gradients", Gradients),
         ):
             if getattr(self, what) not in get_args(choices):
                 raise InputError(f"{what} {getattr(self, what)!r}; it must be one of {', '.join(get_args(choices))}")

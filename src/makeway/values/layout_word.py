@@ -14,9 +14,9 @@ _COUNTS = {
     "tp": "tp", "cp": "cp", "ep": "ep", "pp": "pp", "vp": "vp", "dp": "dp", "mbs": "micro_batch", "gbs": "global_batch",
     "shard-group": "shard_group",
 }  # fmt: skip
-_CHOICES = ("sharding", "recompute", "schedule", "precision")
+_CHOICES = ("sharding", "recompute", "schedule", "precision", "gradients", "dispatcher")
 _OVERLAPS = ("dp", "tp", "pp", "ep")
-_FLAGS = ("sp", "graphs")
+_FLAGS = ("sp", "graphs", "adapters")
 _KEYS = (*_COUNTS, *_CHOICES, *_FLAGS, "overlap", "bucket", "compression", "stages")
 _EXAMPLE = "tp=8,pp=4,dp=32,mbs=1,gbs=512,recompute=selective,schedule=interleaved,vp=2,sp"
 _MOST_DIGITS = 9
@@ -134,6 +134,7 @@ def layout_word(layout: Layout) -> str:
         ),
         "overlap": lambda: _overlap_word(layout, default),
         "graphs": lambda: "graphs" if layout.graphs else None,
+        "adapters": lambda: "adapters" if layout.adapters else None,
         "bucket": lambda: None if layout.bucket_bytes == _BUCKET_BYTES else f"bucket={_size_word(layout.bucket_bytes)}",
         "compression": lambda: f"compression={compression_word(layout.compression)}" if layout.compression else None,
         "stages": lambda: f"stages={'+'.join(map(str, layout.stage_layers))}" if layout.stage_layers else None,

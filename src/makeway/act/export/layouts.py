@@ -43,6 +43,8 @@ def _unsaid(layout: Layout, framework: str, *, refused: tuple[str, ...]) -> tupl
     lines = [f"{item}: {framework} has no setting for it" for item in refused]
     if layout.compression is not None:
         lines.append(f"compression={compression_word(layout.compression)}: {framework} has no setting for it")
+    if layout.adapters:
+        lines.append("adapters: name their kind, rank and layers yourself")
     if layout.controls:
         lines.append("controls: give them to `makeway run --plan`")
     return tuple(lines)
@@ -73,6 +75,8 @@ def _megatron(model: Model, layout: Layout) -> LayoutExport:
         lines.append("--sequence-parallel")
     if layout.ep > 1:
         lines.append(f"--expert-model-parallel-size {layout.ep}")
+        if layout.dispatcher == "deepep":
+            lines.append("--moe-token-dispatcher-type flex --moe-enable-deepep")
     if layout.vp > 1:
         lines.append(f"--num-virtual-stages-per-pipeline-rank {layout.vp}")
     lines += _megatron_sharding(layout)
@@ -92,7 +96,9 @@ def _megatron(model: Model, layout: Layout) -> LayoutExport:
         lines.append("--no-overlap-p2p-communication")
     if layout.graphs:
         lines.append("--enable-cuda-graph")
-    unsaid = _unsaid(layout, "Megatron-LM", refused=())
+    unsaid = _unsaid(layout, "Megatron-LM", refused=("recompute=ops",) if layout.recompute == "ops" else ())
+    if layout.precision == "fp4":
+        unsaid = ("fp4: name its format and recipe yourself, as your version of Megatron-LM spells them", *unsaid)
     return LayoutExport(target="megatron", text=_file(layout, unsaid, lines), unsaid=unsaid)
 
 
@@ -190,7 +196,7 @@ def _torchtitan(model: Model, layout: Layout) -> LayoutExport:
             "pipeline_parallel_degree": layout.pp,
             "expert_parallel_degree": layout.ep,
         },
-        "activation_checkpoint": {"mode": layout.recompute},
+        "activation_checkpoint": {"mode": "selective" if layout.recompute == "ops" else layout.recompute},
         "compile": {"enable": layout.graphs or layout.overlap_tp},
     }
     if layout.pp > 1:
@@ -205,6 +211,10 @@ def _torchtitan(model: Model, layout: Layout) -> LayoutExport:
     refused = [f"model {model.name}: name it under [model] yourself"]
     if layout.precision == "fp8":
         refused.append("fp8: add the converter quantize.linear.float8")
+    elif layout.precision == "fp4":
+        refused.append("fp4: torchtitan has no converter for it that is known here")
+    if layout.dispatcher == "deepep":
+        refused.append("dispatcher deepep: set it in the model's configuration")
     unsaid = (*refused, *_unsaid(layout, "torchtitan", refused=()))
     return LayoutExport(target="torchtitan", text=_file(layout, unsaid, _toml(document)), unsaid=unsaid)
 

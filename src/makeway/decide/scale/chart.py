@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from makeway.decide.scale.generation import newest_generation
 from makeway.decide.scale.pipeline import PipelineRun, run_pipeline
 from makeway.decide.scale.schedules import TaskKind, shortened
+from makeway.decide.scale.software import newest_generation
 from makeway.decide.scale.stages import Chunk, Pricing, stage_chunks, tuned
 from makeway.decide.scale.step import pipeline_costs
 from makeway.values.cluster import Cluster

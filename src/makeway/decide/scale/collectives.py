@@ -56,10 +56,12 @@ def collective_ns(
     *,
     sharing: float = 1,
     algorithm: Algorithm | None = None,
+    copies: int = 1,
 ) -> CollectiveTime:
     """The time of a collective of `group` alone; `size_bytes` as nccl-tests counts it.
 
-    `sharing` groups use the same links at the same time. Without an algorithm, the fastest that is known.
+    `sharing` groups use the same links at the same time. Without an algorithm, the fastest that is known. Of the
+    `copies` of a token in an all-to-all, those for one node or one GPU travel as one.
     """
     if sharing < 1:
         raise InputError(f"at least this group uses its links, got a sharing of {sharing!r}")
@@ -70,7 +72,7 @@ def collective_ns(
         return _on_host(cluster, kind, size_bytes, group, sharing)
     hops = _hops(cluster, group, depth)
     choices = (algorithm,) if algorithm else _choices(kind, hops, group.size)
-    times = {choice: _time_ns(choice, kind, size_bytes, group.size, hops, sharing) for choice in choices}
+    times = {choice: _time_ns(choice, kind, size_bytes, group.size, hops, sharing, copies) for choice in choices}
     fastest = min(times, key=times.__getitem__)
     return CollectiveTime(
         ns=times[fastest],
@@ -129,15 +131,21 @@ def _wire_bytes(kind: CollectiveKind, size_bytes: float, ranks: int) -> float:
 
 
 def _time_ns(
-    algorithm: Algorithm, kind: CollectiveKind, size_bytes: float, ranks: int, hops: tuple[_Hop, ...], sharing: float
+    algorithm: Algorithm,
+    kind: CollectiveKind,
+    size_bytes: float,
+    ranks: int,
+    hops: tuple[_Hop, ...],
+    sharing: float,
+    copies: int,
 ) -> float:
-    phases = [_phase_ns(algorithm, kind, size_bytes, ranks, hop, sharing) for hop in hops]
+    phases = [_phase_ns(algorithm, kind, size_bytes, ranks, hop, sharing, copies) for hop in hops]
     longest = max(phases)
     return longest + SERIAL_SHARE * (sum(phases) - longest)
 
 
 def _phase_ns(
-    algorithm: Algorithm, kind: CollectiveKind, size_bytes: float, ranks: int, hop: _Hop, sharing: float
+    algorithm: Algorithm, kind: CollectiveKind, size_bytes: float, ranks: int, hop: _Hop, sharing: float, copies: int
 ) -> float:
     """What one level takes: its latency by steps, its bytes at the rate of messages of this size."""
     level, twice = hop.level, 2 if kind == "all-reduce" else 1
@@ -151,10 +159,10 @@ def _phase_ns(
         case "ring":
             steps, per_gpu = float(twice * (hop.units - 1)), sent / hop.senders
         case "pairwise":
-            # What stays inside the level below does not pass here.
-            peers = ranks - 1
-            outside = peers if hop.senders == 1 else ranks - hop.senders
-            steps, per_gpu = 1.0, sent * outside / peers
+            # What stays inside the level below does not pass here. Of uniformly spread copies, the chance that none
+            # goes to a given unit is (1 - 1/units) to their number.
+            units = ranks / hop.senders
+            steps, per_gpu = 1.0, size_bytes / copies * (units - 1) * (1 - (1 - 1 / units) ** copies)
         case "direct":
             steps, per_gpu = 1.0, sent
     rate = level.bytes_per_s * level.efficiency / level.oversubscription / sharing

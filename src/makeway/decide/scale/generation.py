@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from makeway.values.device import Device
 from makeway.values.errors import DataFileError, UnknownNameError, suggestion
 from makeway.values.facts import Fact, data_files, parse_toml, read_facts, refuse_unknown, text, texts
 
@@ -27,6 +26,7 @@ class Generation:
     fused_attention: bool = True  # flash attention; else scores pass through memory
     gemm_share: float  # of the 16-bit peak, at full tiles and a long inner dimension
     gemm_share_fp8: float = 0.0  # of the 8-bit peak; 0: no such rows were seen
+    gemm_share_fp4: float = 0.0
     gemm_half_k: float  # inner dimension at which half of it is reached
     attention_share: float  # of the 16-bit peak, forward
     attention_backward_share: float
@@ -36,7 +36,8 @@ class Generation:
     step_ns: float  # once per step, whatever its size
     hop_ns: float  # of a message between pipeline stages, besides its wire time
     network_share: float  # of what the cluster's file gives for large messages
-    grouped_share: float = 1.0  # of gemm_share that grouped GEMMs of experts reach
+    grouped_share: float = 1.0  # of gemm_share and hbm_share that products and passes of experts reach
+    fused_experts: bool = False  # one kernel multiplies for all experts of a GPU
     overlap_tp: bool = False  # recipes of this software run tensor-parallel collectives beside GEMMs
     facts: Mapping[str, Fact] = field(default_factory=dict, repr=False, compare=False)
     notes: tuple[str, ...] = ()
@@ -47,10 +48,10 @@ class Generation:
 _NUMBERS = tuple(
     item.name
     for item in fields(Generation)
-    if item.name.endswith(("_share", "_share_fp8", "_ns", "_half_k")) and item.name != "facts"
+    if item.name.endswith(("_share", "_share_fp8", "_share_fp4", "_ns", "_half_k")) and item.name != "facts"
 )
 NUMBERS = _NUMBERS
-_FLAGS = ("fused_attention", "overlap_tp")
+_FLAGS = ("fused_attention", "fused_experts", "overlap_tp")
 _KEYS = ("name", "device", "software", "rows", "notes", "calibrated_on", "split", "sources", "facts", *_FLAGS)
 
 
@@ -101,24 +102,3 @@ def generations_of(device: str) -> tuple[Generation, ...]:
     """All generations of a device, the newest software last."""
     every = [load_generation(name) for name in known_generations()]
     return tuple(sorted((item for item in every if item.device == device), key=lambda item: item.software))
-
-
-def newest_generation(device: Device) -> tuple[Generation, tuple[str, ...]]:
-    """The numbers to use for a device when no software is named, and what that assumes."""
-    own = generations_of(device.name)
-    if own:
-        return own[-1], (f"Software as fast as {own[-1].software} on {own[-1].device}.",)
-    kin = [item for name in known_generations() if (item := load_generation(name)) and _arch(item) == device.arch]
-    if not kin:
-        raise UnknownNameError(
-            f"no calibrated numbers for {device.name} ({device.arch}).\n"
-            f"Known: {', '.join(dict.fromkeys(load_generation(name).device for name in known_generations()))}."
-        )
-    newest = max(kin, key=lambda item: item.software)
-    return newest, (f"{device.name} has no numbers of its own: the shares of {newest.device} stand in.",)
-
-
-def _arch(generation: Generation) -> str:
-    from makeway.values.device import load_device
-
-    return load_device(generation.device).arch

@@ -11,11 +11,13 @@ from functools import lru_cache
 from typing import Literal
 
 from makeway.values.collective import CollectiveKind
-from makeway.values.layout import Layout
+from makeway.values.layout import Gradients, Layout
 from makeway.values.model import Model
 
 Dimension = Literal["tp", "cp", "ep"]
 
+ALL = "all"
+NARROW = ("fp8", "fp4")  # precisions whose products read casts
 ELEMENT = 2  # bytes of an activation
 # Framework operations that the host launches for one dense layer in eager mode, counted in Megatron-DeepSpeed.
 FORWARD_OPERATIONS, BACKWARD_OPERATIONS = 32, 45
@@ -54,6 +56,7 @@ class Pass:
 
     name: str
     bytes: float
+    grouped: bool = False  # over tokens in the order of their experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,8 @@ class Exchange:
     kind: CollectiveKind
     bytes: float
     over: Dimension
-    beside: str | None = None  # the operation that hides it by design
+    beside: str | None = None  # the operation that hides it by design; ALL: any of the phase
+    copies: int = 1  # of a token that a dispatcher merges where they share a node or a GPU
 
 
 Op = Product | Attention | Pass | Exchange
@@ -108,8 +112,11 @@ class _Sizes:
 
 
 @lru_cache(maxsize=4096)
-def layer_work(model: Model, layout: Layout, *, fused: bool, experts: bool) -> LayerWork:
-    """The operations of one layer; `experts`: of one with routed experts in place of the dense MLP."""
+def layer_work(model: Model, layout: Layout, *, fused: bool, experts: bool, fused_experts: bool = False) -> LayerWork:
+    """The operations of one layer; `experts`: of one with routed experts in place of the dense MLP.
+
+    `fused_experts`: one kernel multiplies for all experts of a GPU.
+    """
     sizes = _Sizes(model, layout, fused)
     linear = [*_attention_products(sizes), *(() if experts else _mlp_products(sizes))]
     core, core_back = _core(sizes)
@@ -126,20 +133,26 @@ def layer_work(model: Model, layout: Layout, *, fused: bool, experts: bool) -> L
         back.append(_activation(sizes, model.ffn, 5 / 3, sizes.tokens))
     for product in linear:
         back.append(_input_gradient(product))
-        weight.append(_weight_gradient(product))
-    if layout.precision == "fp8":
-        cast = sum([4.0 * item.m * item.k * item.batch for item in linear])
-        forward.append(Pass("casts", cast))
-        back.append(Pass("casts", cast))
+        if not layout.adapters:
+            weight.append(_weight_gradient(product, layout.gradients))
+    if layout.precision in NARROW:
+        for name, grouped in (("casts", False), ("casts of experts", True)):
+            cast = Pass(
+                name, sum([4.0 * item.m * item.k * item.batch for item in linear if item.grouped == grouped]), grouped
+            )
+            if cast.bytes:
+                forward.append(cast)
+                back.append(cast)
     more = EXPERT_OPERATIONS if experts else 0
     local = max(1, model.experts.count // layout.ep) if experts and model.experts else 0
+    launched = 1 if local and fused_experts else local
     return LayerWork(
         forward=tuple(forward),
         core=tuple(core),
         input=tuple(back),
         weight=tuple(weight),
-        forward_operations=FORWARD_OPERATIONS + more + FORWARD_LAUNCHES * local,
-        backward_operations=BACKWARD_OPERATIONS + more + BACKWARD_LAUNCHES * local,
+        forward_operations=FORWARD_OPERATIONS + more + FORWARD_LAUNCHES * launched,
+        backward_operations=BACKWARD_OPERATIONS + more + BACKWARD_LAUNCHES * launched,
     )
 
 
@@ -147,8 +160,11 @@ def _input_gradient(product: Product) -> Product:
     return Product(f"{product.name} dx", product.m, product.k, product.n, product.batch, product.grouped)
 
 
-def _weight_gradient(product: Product) -> Product:
-    return Product(f"{product.name} dw", product.k, product.n, product.m, product.batch, product.grouped, out_bytes=8)
+def _weight_gradient(product: Product, gradients: Gradients) -> Product:
+    added = 4 if gradients == "bf16" else 8  # read and written
+    return Product(
+        f"{product.name} dw", product.k, product.n, product.m, product.batch, product.grouped, out_bytes=added
+    )
 
 
 def _attention_products(sizes: _Sizes) -> tuple[Product, ...]:
@@ -294,9 +310,9 @@ def _expert_passes(sizes: _Sizes, scale: float) -> tuple[Op, ...]:
     assert model.experts is not None
     routed = _routed(sizes)
     return (
-        Pass("permute", scale * 2 * routed * model.hidden * ELEMENT),
-        Pass("unpermute", scale * 2 * routed * model.hidden * ELEMENT),
-        Pass("activation", scale * routed * model.experts.ffn * model.mlp_matrices * ELEMENT),
+        Pass("permute", scale * 2 * routed * model.hidden * ELEMENT, grouped=True),
+        Pass("unpermute", scale * 2 * routed * model.hidden * ELEMENT, grouped=True),
+        Pass("activation", scale * routed * model.experts.ffn * model.mlp_matrices * ELEMENT, grouped=True),
     )
 
 
@@ -304,8 +320,7 @@ def _expert_exchanges(sizes: _Sizes) -> tuple[Op, ...]:
     if sizes.layout.ep == 1:
         return ()
     size = float(_routed(sizes) * sizes.model.hidden * ELEMENT)
-    beside = "experts up" if sizes.layout.overlap_ep else None
-    return (
-        Exchange("dispatch", "all-to-all", size, "ep", beside),
-        Exchange("combine", "all-to-all", size, "ep", beside),
-    )
+    assert sizes.model.experts is not None
+    beside = ALL if sizes.layout.overlap_ep else None
+    copies = sizes.model.experts.top_k if sizes.layout.dispatcher == "deepep" else 1
+    return tuple(Exchange(name, "all-to-all", size, "ep", beside, copies) for name in ("dispatch", "combine"))

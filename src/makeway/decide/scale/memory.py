@@ -126,16 +126,18 @@ def _stage(model: Model, layout: Layout, stage: int, places: list[_Pair], kept: 
         """Bytes of a part with `size` bytes per parameter, divided over replicas."""
         return size * (held / replicas + experts / expert_replicas)
 
-    whole = held + experts
+    whole, gradient = held + experts, GRADIENT // 2 if layout.gradients == "bf16" else GRADIENT
     if layout.sharding in FULLY_SHARDED:
         gathered = GATHERED_LAYERS * HALF * max(alike.dense + routed.dense, alike.moe + routed.moe)
-        weights, gradients, optimizer = spread(SHARDED_WEIGHT) + gathered, spread(GRADIENT), spread(SHARDED_OPTIMIZER)
+        weights, gradients, optimizer = spread(SHARDED_WEIGHT) + gathered, spread(gradient), spread(SHARDED_OPTIMIZER)
     else:
-        weights, gradients, optimizer = WEIGHT * whole, GRADIENT * whole, OPTIMIZER * whole
+        weights, gradients, optimizer = WEIGHT * whole, gradient * whole, OPTIMIZER * whole
         if layout.sharding != "none":
             optimizer = spread(OPTIMIZER)
         if layout.sharding == "zero2":
-            gradients = spread(GRADIENT)
+            gradients = spread(gradient)
+    if layout.adapters:
+        gradients = optimizer = 0.0
     tokens = model.seq * layout.micro_batch / layout.cp
     return StageMemory(
         stage=stage,
@@ -179,6 +181,8 @@ def activation_bytes(model: Model, layout: Layout, *, fused_attention: bool = Tr
         if layout.recompute == "none":  # scores, their softmax, its dropout
             kept += 5 * divided * model.heads * model.seq
     mlp = _mlp_width(model)
+    if layout.recompute == "ops":  # results of every second product
+        kept, mlp = kept / 2, _Pair(mlp.dense / 2, mlp.moe / 2)
     return _Pair(kept + HALF * divided * mlp.dense, kept + HALF * divided * mlp.moe)
 
 

@@ -31,8 +31,8 @@ class Held:
 
 
 def gradient_bytes(layout: Layout) -> int:
-    """Of one gradient on the wire: fp16 training reduces 16 bits, bf16 and fp8 accumulate and reduce 32."""
-    return 2 if layout.precision == "fp16" else 4
+    """Of one gradient on the wire: fp16 training reduces 16 bits, others what the layout says."""
+    return 2 if layout.precision == "fp16" or layout.gradients == "bf16" else 4
 
 
 def layer_parameters(model: Model, layout: Layout, *, experts: bool) -> Held:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from makeway.decide.scale.generation import Generation, generations_of, newest_generation
+from makeway.decide.scale.generation import Generation
+from makeway.decide.scale.recipes import Asked, recipe_settings
+from makeway.decide.scale.software import choose
 from makeway.values.cluster import Cluster, Level
 from makeway.values.device import Device, load_device
 from makeway.values.errors import InputError, MakewayError, UnsupportedError
@@ -37,7 +39,12 @@ _LATENT = {
     "deepseekv2": LatentAttention(query_rank=1536, key_value_rank=512, rotary_dim=64, value_dim=128),
     "deepseekv3": LatentAttention(query_rank=1536, key_value_rank=512, rotary_dim=64, value_dim=128),
 }
-_SHARED = {"deepseekv2": (2, 1536, 1), "deepseekv3": (1, 2048, 3)}  # shared experts, their ffn, dense layers
+_LATENT["kimik2"] = _LATENT["deepseekv3"]
+# Shared experts, their ffn, dense layers.
+_SHARED = {"deepseekv2": (2, 1536, 1), "deepseekv3": (1, 2048, 3), "kimik2": (1, 2048, 1)}
+_HEAD_DIM = {"qwen3": 128, "gptoss": 64}  # where it is not hidden over heads; published configurations
+_OTHER_LAYERS = re.compile(r"mamba|nemotron.?(h(?![a-z])|3(?!\d)|nano)|qwen3?.?next|jamba|zamba", re.IGNORECASE)
+_OTHER_MODELS = re.compile(r"\bwan\b|flux|diffusion|[^a-z]vl\b|vision|clip|whisper|t5\b|bert", re.IGNORECASE)
 _LATENT_HEAD = 128
 
 
@@ -84,14 +91,14 @@ class _Reader:
         self.assumed.append(sentence)
 
 
-def describe(row: Mapping[str, str], *, generation: Generation | None = None) -> Described:
-    """What a row describes, with the generation of its software or a given one.
+def describe(row: Mapping[str, str], *, generation: Generation | None = None, without: str = "") -> Described:
+    """What a row describes, with the generation of its software or a given one; `without` one, to test the others.
 
     An `UnsupportedError` says why it cannot be predicted.
     """
     read = _Reader(row, [])
-    device = _device(read, calibrated=generation is not None)
-    generation = generation or _generation(read, device)
+    device = _device(read)
+    generation = generation or _generation(read, device, without)
     model = _model(read)
     layout = _layout(read, model, generation)
     if not read.text("recompute"):
@@ -106,47 +113,40 @@ def describe(row: Mapping[str, str], *, generation: Generation | None = None) ->
     )
 
 
-def _device(read: _Reader, *, calibrated: bool) -> Device:
+def _device(read: _Reader) -> Device:
     name = read.text("device")
     try:
-        device = load_device(name)
+        return load_device(name)
     except MakewayError:
         raise _UncoveredError(f"no facts for device {name!r}") from None
-    if not calibrated and not generations_of(device.name):
-        try:
-            newest_generation(device)
-        except MakewayError:
-            raise _UncoveredError(f"no calibrated numbers for {device.name}") from None
-    return device
 
 
-def _generation(read: _Reader, device: Device) -> Generation:
-    where = f"{read.text('id')} {read.text('source')} {read.text('flags')} {read.text('system')}".lower()
+def _where(read: _Reader) -> str:
+    """What a row says of its software, lower case."""
+    return " ".join(read.text(key) for key in ("id", "source", "flags", "system")).lower()
+
+
+def _generation(read: _Reader, device: Device, without: str) -> Generation:
+    tensor = read.whole("tp", 1) > 1 or read.whole("pp", 1) > 1
     precision = _precision(read.text("precision"))
-    own = generations_of(device.name)
-    for generation in own:
-        if any(mark.lower() in where for mark in generation.sources):
-            if precision == "fp8" and not generation.gemm_share_fp8:
-                raise _UncoveredError(f"no 8-bit numbers for {device.name} with {generation.software}")
-            return generation
-    able = [item for item in own if precision != "fp8" or item.gemm_share_fp8]
-    if own and not able:
-        raise _UncoveredError(f"no 8-bit numbers for {device.name}")
-    generation, assumed = newest_generation(device)
-    if able:
-        generation, assumed = able[-1], ()
-    read.assume(f"software as fast as {generation.software}")
-    for sentence in assumed:
+    try:
+        choice = choose(device, _where(read), precision=precision, tensor=tensor, without=without)
+    except MakewayError as error:
+        raise _UncoveredError(str(error).splitlines()[0]) from None
+    for sentence in choice.assumed:
         read.assume(sentence)
-    if precision == "fp8" and not generation.gemm_share_fp8:
-        raise _UncoveredError(f"no 8-bit numbers for {device.name}")
-    return generation
+    if "flash" in _where(read) and not choice.generation.fused_attention:
+        read.assume("fused attention, as the row says, at a usual rate")
+        return replace(choice.generation, fused_attention=True, calibrated_on=())
+    return choice.generation
 
 
 def _precision(text: str) -> Precision:
     wanted = text.lower()
+    if "rowwise" in wanted:
+        raise _UncoveredError(f"precision {text!r}: scales by row are not modelled")
     if "fp4" in wanted:
-        raise _UncoveredError(f"precision {text}: 4-bit products are not modelled")
+        return "fp4"
     if "fp8" in wanted:
         return "fp8"
     if wanted in ("fp16", "amp_fp16", "float16"):
@@ -156,17 +156,27 @@ def _precision(text: str) -> Precision:
     raise _UncoveredError(f"precision {text!r} is not modelled")
 
 
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
 def _model(read: _Reader) -> Model:
     name = read.text("model")
-    for word in ("lora", "tokendrop", "sft"):
-        if word in name.lower() and word != "sft":
-            raise _UncoveredError(f"{name}: {'adapters are' if word == 'lora' else 'dropped tokens are'} not modelled")
-    key = re.sub(r"[^a-z0-9]", "", name.lower())
+    if "tokendrop" in name.lower():
+        raise _UncoveredError(f"{name}: dropped tokens are not modelled")
+    if _OTHER_LAYERS.search(name):
+        raise _UncoveredError(f"{name}: state-space and linear-attention layers are not modelled")
+    if _OTHER_MODELS.search(name):
+        raise _UncoveredError(f"{name}: only decoders of text are modelled")
+    key = _key(name)
     latent = next((value for known, value in _LATENT.items() if key.startswith(known)), None)
     count = read.whole("experts", 0 + 1) if read.text("experts") else 0
     experts = None
     if count > 1:
         shared, shared_ffn, dense = next((item for known, item in _SHARED.items() if key.startswith(known)), (0, 0, 0))
+        if dense >= read.whole("layers") - 1:
+            dense = 1
+            read.assume("a truncated model keeps one layer without experts")
         experts = Experts(
             count=count,
             top_k=read.whole("topk"),
@@ -182,7 +192,8 @@ def _model(read: _Reader) -> Model:
     if not read.text("vocab"):
         read.assume(f"a vocabulary of {_VOCAB:,}")
     kv_heads = read.whole("kv_heads", heads)
-    head_dim = _LATENT_HEAD if latent else 128 if key.startswith("qwen3") else hidden // heads
+    known = next((size for start, size in _HEAD_DIM.items() if key.startswith(start)), hidden // heads)
+    head_dim = _LATENT_HEAD if latent else known
     return Model(
         name=name,
         layers=read.whole("layers"),
@@ -217,6 +228,8 @@ def _recompute(read: _Reader) -> Recompute:
         return "none"
     if "full" in text:
         return "full"
+    if "per-op" in text or "per op" in text:
+        return "ops"
     if "selective" in text:
         return "selective"
     raise _UncoveredError(f"recompute {text!r} is not modelled")
@@ -245,6 +258,16 @@ def _layout(read: _Reader, model: Model, generation: Generation) -> Layout:
     flags = read.text("flags").lower()
     sp = read.text("sp").lower() == "yes" or (not read.text("sp") and tp > 1 and generation.fused_attention)
     megatron = "megatron" in generation.software.lower() and generation.fused_attention
+    asked = Asked(
+        where=_where(read),
+        model=_key(model.name),
+        device=read.text("device"),
+        precision=read.text("precision").lower(),
+        experts=model.experts is not None,
+    )
+    settings = recipe_settings(asked)
+    if settings:
+        read.assume(f"{', '.join(f'{name} {value}' for name, value in settings.items())}: the published recipe")
     overlap_tp = (generation.overlap_tp or "async tp" in flags) and tp > 1 and sp
     if overlap_tp:
         read.assume("tensor-parallel collectives beside their products")
@@ -266,7 +289,9 @@ def _layout(read: _Reader, model: Model, generation: Generation) -> Layout:
             overlap_dp="no dp overlap" not in flags,
             overlap_tp=overlap_tp,
             overlap_pp=megatron and vp > 1,
+            adapters="lora" in model.name.lower(),
             stage_layers=_stage_layers(read, model.layers, pp, vp),
+            **settings,
         )
         layout.check_for(model)
     except InputError as error:
@@ -308,17 +333,18 @@ def _cluster(read: _Reader, device: Device) -> Cluster:
 # H200 and B200 and on four nodes of B200.
 _LINK_SHARE = {"sm_80": 0.77}
 _LINK_SHARE_DEFAULT = 0.81
-_LINK_HALF_MIB = {"sm_80": 6.0, "sm_90": 10.0, "sm_100": 20.0, "sm_103": 20.0}
+_LINK_HALF_MIB = {"sm_80": 6.0, "sm_90": 10.0, "sm_100": 30.0, "sm_103": 30.0}
 
 
 def plain_cluster(device: Device, *, node_gpus: int, net_bytes_per_s: float) -> Cluster:
     """Nodes of a device with its own links inside and one network between them, as nccl-tests measures them."""
-    if device.link_bytes_per_s is None:
+    link_bytes_per_s = device.link_bytes_per_s or device.pcie_bytes_per_s
+    if link_bytes_per_s is None:
         raise _UncoveredError(f"the link rate of {device.name} is not known")
     node = Level(
         name="node",
         gpus=node_gpus,
-        bytes_per_s=device.link_bytes_per_s,
+        bytes_per_s=link_bytes_per_s,
         latency_ns=2_000.0,
         efficiency=_LINK_SHARE.get(device.arch, _LINK_SHARE_DEFAULT),
         half_rate_bytes=_LINK_HALF_MIB.get(device.arch, 10.0) * MIB,

@@ -46,10 +46,20 @@ def check_links(cluster: Cluster, layout: Layout) -> None:
     inside = cluster.levels[0]
     if inside.gpus is not None and layout.tp > inside.gpus and len(cluster.levels) == 1:
         raise InputError(
-            f"tp {layout.tp} spans nodes of {inside.gpus} GPUs, and cluster {cluster.name} has no links between nodes; "
-            f"take tp {inside.gpus} or less"
+            f"tp {layout.tp} spans nodes of {inside.gpus} GPUs, and cluster {cluster.name} has no links between nodes\n"
+            f"Take tp and --gpus of at most {inside.gpus}, or a cluster with a network between its nodes."
         )
-    cluster.depth(Group(size=layout.gpus))
+
+
+def _across_nodes(cluster: Cluster, layout: Layout) -> list[str]:
+    """What tensor parallelism over more than a node means."""
+    inside = cluster.levels[0]
+    if inside.gpus is None or layout.tp <= inside.gpus:
+        return []
+    return [
+        f"tp {layout.tp} spans nodes of {inside.gpus} GPUs: every layer waits for {cluster.levels[1].name}; tp "
+        f"{inside.gpus} or less stays inside a node."
+    ]
 
 
 def scale(
@@ -72,10 +82,12 @@ def scale(
     best, and a layout that is given is predicted as it is. `runs` keeps the search to schedules of a framework.
     `reliability` is of the GPUs and the storage, for the goodput of a long run.
     """
+    if layout is not None:
+        check_links(cluster, layout)
     check_gpus(cluster, gpus)
     notes = [NOT_MODELLED]
     if layout is not None:
-        check_links(cluster, layout)
+        notes += _across_nodes(cluster, layout)
         layout.check_for(model)
         check_fits(model, layout, cluster.device)
         step = predict_step(model, replace(layout, controls=controls or layout.controls), cluster)

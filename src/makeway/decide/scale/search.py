@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from makeway.decide.scale.closed_form import closed_form_ns
-from makeway.decide.scale.generation import newest_generation
 from makeway.decide.scale.layouts import Bounds, layouts
 from makeway.decide.scale.memory import PARTS, memory
 from makeway.decide.scale.outcome import ControlTrial, LayoutSearch, RankedLayout, TurnedDown
+from makeway.decide.scale.software import newest_generation
 from makeway.decide.scale.step import predict_step
 from makeway.read.fanout import OpenExecutor, spread
 from makeway.values.cluster import Cluster

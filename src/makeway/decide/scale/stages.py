@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from makeway.decide.scale.collectives import collective_ns
 from makeway.decide.scale.generation import Generation
-from makeway.decide.scale.layer import ELEMENT, Attention, Dimension, Exchange, Op, Pass, Product, layer_work
-from makeway.decide.scale.overlap import KernelClass, Kernels, Traffic, in_pieces, meeting
+from makeway.decide.scale.layer import ALL, ELEMENT, Attention, Dimension, Exchange, Op, Pass, Product, layer_work
+from makeway.decide.scale.overlap import KernelClass, Kernels, Traffic, beside, in_pieces, meeting
 from makeway.decide.scale.timing import Rates, compute_ns, rates
 from makeway.values.cluster import Cluster, Group
 from makeway.values.control import Control
@@ -109,7 +109,7 @@ class Pricing:
             hop = Group(size=2, stride=group.stride if group.span <= self._node else self._node)
             time = collective_ns(self.cluster, "send-recv", size / steps, hop)
             return Traffic(exchange.kind, steps * time.ns, size)
-        time = collective_ns(self.cluster, exchange.kind, size, group)
+        time = collective_ns(self.cluster, exchange.kind, size, group, copies=exchange.copies)
         return Traffic(exchange.kind, time.ns, time.wire_bytes)
 
     @property
@@ -146,7 +146,13 @@ def layer_parts(pricing: Pricing, *, experts: bool) -> LayerParts:
 @lru_cache(maxsize=4096)
 def _layer_parts(pricing: Pricing, experts: bool) -> LayerParts:
     layout = pricing.layout
-    work = layer_work(pricing.model, layout, fused=pricing.generation.fused_attention, experts=experts)
+    work = layer_work(
+        pricing.model,
+        layout,
+        fused=pricing.generation.fused_attention,
+        experts=experts,
+        fused_experts=pricing.generation.fused_experts,
+    )
     forward = _phase(pricing, work.forward)
     back, weight = _phase(pricing, work.input), _phase(pricing, work.weight)
     again, operations = Part(), work.backward_operations
@@ -155,6 +161,10 @@ def _layer_parts(pricing: Pricing, experts: bool) -> LayerParts:
         operations += work.forward_operations
     elif layout.recompute == "selective" and not pricing.generation.fused_attention:
         again.plus(_phase(pricing, work.core))
+    elif layout.recompute == "ops":
+        again.plus(_phase(pricing, [op for op in work.forward if isinstance(op, Pass)]))
+        again.plus(_phase(pricing, [op for op in work.forward if isinstance(op, Product)]), 1 / 2)
+        operations += work.forward_operations // 2
     if again.lines:
         back.add("recompute", again.lines.pop("compute", 0.0))
         back.plus(again)
@@ -179,8 +189,11 @@ def layer_shape(layout: Layout) -> Layout:
         global_batch=layout.micro_batch * layout.ep,
         recompute=layout.recompute,
         precision=layout.precision,
+        gradients=layout.gradients,
         overlap_tp=layout.overlap_tp,
         overlap_ep=layout.overlap_ep,
+        dispatcher=layout.dispatcher,
+        adapters=layout.adapters,
         graphs=layout.graphs,
         controls=layout.controls,
     )
@@ -205,12 +218,17 @@ def _phase(pricing: Pricing, ops: Iterable[Op]) -> Part:
         times[op.name] = kernel, ns * slower
     for exchange in exchanges:
         traffic = pricing.traffic(exchange)
-        if exchange.beside not in times:
+        device, controls = pricing.cluster.device, pricing.controls
+        if exchange.beside == ALL:
+            shared = sum(item.beside == ALL for item in exchanges)
+            kernels = {kernel: Kernels(its.ns / shared, its.square_ns / shared) for kernel, its in part.kernels.items()}
+            outcome = beside(device, kernels, traffic, controls, contention=pricing.contention)
+        elif exchange.beside in times:
+            kernel, ns = times[exchange.beside]
+            outcome = in_pieces(device, kernel, ns, traffic, controls, contention=pricing.contention)
+        else:
             part.add(_EXPOSED[exchange.over], traffic.ns)
             continue
-        kernel, ns = times[exchange.beside]
-        device, controls = pricing.cluster.device, pricing.controls
-        outcome = in_pieces(device, kernel, ns, traffic, controls, contention=pricing.contention)
         part.add(_EXPOSED[exchange.over], outcome.exposed_ns)
         part.add("contention", outcome.contention_ns)
     return part
@@ -239,6 +257,8 @@ def _embedding(pricing: Pricing) -> LayerParts:
     size = float(tokens * hidden_size)
     exchange = _sum_over_tp(pricing, "embedding sum", size * ELEMENT)
     forward = _phase(pricing, (Pass("embedding", 2 * size * ELEMENT), *exchange))
+    if pricing.layout.adapters:
+        return LayerParts(forward, Part(), Part())
     return LayerParts(forward, _phase(pricing, (Pass("embedding dw", size * (ELEMENT + 8)),)), Part())
 
 
@@ -257,7 +277,7 @@ def _head(pricing: Pricing) -> LayerParts:
         ),
     )
     weight = _phase(pricing, (Product("logits dw", model.hidden, vocab, tokens, wide=True, out_bytes=8),))
-    return LayerParts(forward, back, weight)
+    return LayerParts(forward, back, Part() if layout.adapters else weight)
 
 
 def _tokens(pricing: Pricing) -> int:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from makeway.decide.scale.collectives import collective_ns
-from makeway.decide.scale.generation import Generation, newest_generation
+from makeway.decide.scale.generation import Generation
 from makeway.decide.scale.jitter import PUBLISHED_JITTER, slow_down
+from makeway.decide.scale.layer import NARROW
 from makeway.decide.scale.memory import memory
 from makeway.decide.scale.overlap import unmodelled
 from makeway.decide.scale.pipeline import PipelineCosts, step_pipeline
@@ -20,7 +21,9 @@ from makeway.decide.scale.replicas import (
     layer_parameters,
     replicated,
 )
+from makeway.decide.scale.software import newest_generation
 from makeway.decide.scale.stages import Chunk, Part, Pricing, added, placed_layers, stage_chunks, tuned
+from makeway.decide.scale.timing import narrow_rate
 from makeway.values.cluster import Cluster, Group, Jitter
 from makeway.values.errors import InputError
 from makeway.values.layout import Layout
@@ -53,7 +56,7 @@ def predict_step(
         raise InputError(f"{layout.gpus:,} GPUs; cluster {cluster.name} joins at most {cluster.most_gpus:,}")
     assumed: tuple[str, ...] = ()
     if generation is None:
-        generation, assumed = newest_generation(cluster.device)
+        generation, assumed = newest_generation(cluster.device, layout.precision)
     if contention and (reason := unmodelled(cluster.device)):
         contention, assumed = False, (*assumed, reason)
     on_host = cluster.device.vendor == "cpu"
@@ -74,7 +77,8 @@ def predict_step(
     step_ns = sum(lines.values())
     tokens = layout.global_batch * model.seq
     per_gpu = tokens / layout.gpus / step_ns * 1e9
-    peak = pricing.speed.fp8_flops_per_s if layout.precision == "fp8" else pricing.speed.flops_per_s
+    speed = pricing.speed
+    peak = narrow_rate(speed, layout.precision)[0] if layout.precision in NARROW else speed.flops_per_s
     useful = model_flops_per_token(model) * per_gpu / peak
     again = 4 / 3 if layout.recompute == "full" else 1.0
     return Step(
@@ -105,14 +109,21 @@ def model_flops_per_token(model: Model) -> float:
 
 
 def hop_ns(pricing: Pricing) -> float:
-    """A message between two stages."""
+    """A message between two stages.
+
+    Every rank of a tensor-parallel group sends its part; without sequence parallelism the next stage gathers the parts
+    (Megatron-LM's scatter_gather_tensors_in_pipeline, DeepSpeed's partitioned activations).
+    """
     layout = pricing.layout
     if layout.pp == 1:
         return 0.0
-    tokens = layout.micro_batch * pricing.model.seq // layout.cp // (layout.tp if layout.sp else 1)
-    size = float(tokens * pricing.model.hidden * pricing.speed.element_bytes)
+    size = float(
+        layout.micro_batch * pricing.model.seq // layout.cp * pricing.model.hidden * pricing.speed.element_bytes
+    )
     ends = Group(size=2, stride=layout.tp * layout.cp * layout.dp)
-    return pricing.generation.hop_ns + collective_ns(pricing.cluster, "send-recv", size, ends).ns
+    sent = collective_ns(pricing.cluster, "send-recv", size / layout.tp, ends).ns
+    gathered = 0.0 if layout.sp else collective_ns(pricing.cluster, "all-gather", size, Group(size=layout.tp)).ns
+    return pricing.generation.hop_ns + sent + gathered
 
 
 def _pipelined(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
@@ -128,7 +139,7 @@ def _pipelined(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
         whole = _between_steps(layout, costs)
         run.add("bubble", _between_steps(layout, replace(costs, hop_ns=0.0)) - run.ns)
         run.add("exposed-pp", whole - run.ns)
-    if layout.sharding in FULLY_SHARDED:
+    if layout.sharding in FULLY_SHARDED:  # with adapters, gathers only; their scatter is priced as if weights trained
         held = max(_held(pricing), key=lambda item: item.total)
         exchanged = fully_sharded(pricing, held, busiest)
         run.add("exposed-dp", exchanged.exposed_ns * layout.micro_batches)
@@ -191,6 +202,9 @@ def _held(pricing: Pricing) -> tuple[Held, ...]:
 def _after(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
     """What follows the last micro batch: replicas, the optimizer, and what a step costs whatever its size."""
     layout, part = pricing.layout, Part()
+    part.add("host", pricing.generation.step_ns)
+    if layout.adapters:
+        return part
     stage, held = max(enumerate(_held(pricing)), key=lambda item: item[1].total)
     if layout.sharding not in FULLY_SHARDED:
         whole = added((chunk, 1) for chunk in stages[stage])
@@ -200,5 +214,4 @@ def _after(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
         part.add("compression", exchanged.compression_ns)
     owned = held.total / (layout.dp * layout.cp if layout.sharding != "none" else 1)
     part.add("optimizer", owned * pricing.speed.optimizer_bytes / pricing.speed.hbm_bytes_per_s * 1e9)
-    part.add("host", pricing.generation.step_ns)
     return part

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import assert_never
 
 from makeway.decide.scale.generation import Generation
-from makeway.decide.scale.layer import ELEMENT, Attention, Exchange, Op, Pass, Product
+from makeway.decide.scale.layer import ELEMENT, NARROW, Attention, Exchange, Op, Pass, Product
 from makeway.values.device import Device
 from makeway.values.errors import UnsupportedError
 from makeway.values.layout import Precision
@@ -21,6 +21,11 @@ TILES = ((256, 128, 1.0), (128, 128, 0.93), (64, 128, 0.75), (64, 64, 0.55))
 HOST_TILES = ((1, 1, 1.0),)  # a core's register tile is a few rows: nothing is left over that would count
 FP8_ARCHITECTURES = ("sm_89", "sm_90", "sm_100", "sm_103", "gfx942", "gfx950")
 FP8_SPEEDUP = 2.0  # of the 16-bit peak: vendors' tables for all of these
+# NVFP4 over the 16-bit peak: vendors' tables, dense. B300 and GB300 traded 64-bit units for it.
+FP4_SPEEDUP = {"sm_100": 4.0, "sm_103": 6.0, "sm_120": 4.0}
+# From one expert's product to the next, in gaps between kernels: 108 grouped products on B200 take 5 us more per expert
+# than their arithmetic, other kernels 2.5 us (SimuMax, configs/system/b200_bf16_ceperm.json).
+EXPERT_GAPS = 2
 # Adam on 32-bit state: reads gradient, master weight and two moments, writes three and the 16-bit weight; the norm of
 # the gradients reads them once more, and clearing them writes them.
 OPTIMIZER_BYTES = 38
@@ -36,15 +41,16 @@ class Rates:
 
     sms: int
     flops_per_s: float  # 16-bit, peak
-    fp8_flops_per_s: float  # peak
+    narrow_flops_per_s: tuple[float, float]  # peak of 8-bit and of 4-bit products; 0: none
     gemm_share: float
-    fp8_share: float
+    narrow_shares: tuple[float, float]
     half_k: float
     grouped_share: float
     attention_flops_per_s: float
     attention_backward_flops_per_s: float
     hbm_bytes_per_s: float
     kernel_ns: float
+    fused_experts: bool = False
     element_bytes: int = ELEMENT  # of an activation or a weight
     optimizer_bytes: int = OPTIMIZER_BYTES  # over memory, per parameter
     tiles: tuple[tuple[int, int, float], ...] = TILES
@@ -64,18 +70,20 @@ def rates(device: Device, generation: Generation) -> Rates:
         known = "fp32_flops_per_s" if host else "fp16_flops_per_s"
         raise UnsupportedError(f"{device.name} has no known {known} and hbm_bytes_per_s.")
     fp8 = peak * FP8_SPEEDUP if device.arch in FP8_ARCHITECTURES else 0.0
+    fp4 = peak * FP4_SPEEDUP.get(device.arch, 0.0)
     return Rates(
         sms=device.sms,
         flops_per_s=peak,
-        fp8_flops_per_s=fp8,
+        narrow_flops_per_s=(fp8, fp4),
         gemm_share=generation.gemm_share,
-        fp8_share=generation.gemm_share_fp8,
+        narrow_shares=(generation.gemm_share_fp8, generation.gemm_share_fp4),
         half_k=generation.gemm_half_k,
         grouped_share=generation.grouped_share,
         attention_flops_per_s=peak * generation.attention_share,
         attention_backward_flops_per_s=peak * generation.attention_backward_share,
         hbm_bytes_per_s=device.hbm_bytes_per_s * generation.hbm_share,
         kernel_ns=generation.kernel_ns,
+        fused_experts=generation.fused_experts,
         element_bytes=HOST_ELEMENT if host else ELEMENT,
         optimizer_bytes=HOST_OPTIMIZER_BYTES if host else OPTIMIZER_BYTES,
         tiles=HOST_TILES if host else TILES,
@@ -92,7 +100,7 @@ def compute_ns(op: Op, speed: Rates, precision: Precision) -> float:
             rate = speed.attention_backward_flops_per_s if op.backward else speed.attention_flops_per_s
             return max(op.flops / rate * 1e9, speed.moved_ns(op.bytes)) + speed.kernel_ns
         case Pass():
-            return speed.moved_ns(op.bytes) + speed.kernel_ns
+            return speed.moved_ns(op.bytes) / (speed.grouped_share if op.grouped else 1.0) + speed.kernel_ns
         case Exchange():
             return 0.0
         case _:
@@ -101,12 +109,8 @@ def compute_ns(op: Op, speed: Rates, precision: Precision) -> float:
 
 def product_ns(product: Product, speed: Rates, precision: Precision) -> float:
     """The time of a matrix product with the tile that suits it best."""
-    narrow = precision == "fp8" and not product.wide
-    if narrow and not speed.fp8_flops_per_s:
-        raise UnsupportedError("this device has no 8-bit matrix products; use bf16.")
-    if narrow and not speed.fp8_share:
-        raise UnsupportedError("no 8-bit steps of this device and software were seen; use bf16.")
-    peak, share = (speed.fp8_flops_per_s, speed.fp8_share) if narrow else (speed.flops_per_s, speed.gemm_share)
+    narrow = precision in NARROW and not product.wide
+    peak, share = narrow_rate(speed, precision) if narrow else (speed.flops_per_s, speed.gemm_share)
     if product.grouped:
         share *= speed.grouped_share
     sm_rate = peak * share / speed.sms * product.k / (product.k + speed.half_k)
@@ -118,8 +122,21 @@ def product_ns(product: Product, speed: Rates, precision: Precision) -> float:
             for rows, columns, relative in speed.tiles
         ]
     )
-    element = 1 if narrow else speed.element_bytes
+    element = (0.5 if precision == "fp4" else 1) if narrow else speed.element_bytes
     read = (product.m + product.n) * product.k * element
     moved = product.batch * (read + product.m * product.n * max(product.out_bytes, element))
     added = product.m * product.n * speed.gradient_bytes if product.out_bytes > ELEMENT else 0
-    return (max(arithmetic, moved / speed.hbm_bytes_per_s) + added / speed.hbm_bytes_per_s) * 1e9 + speed.kernel_ns
+    gaps = EXPERT_GAPS * product.batch if product.grouped and not speed.fused_experts else 1
+    busy_s = max(arithmetic, moved / speed.hbm_bytes_per_s) + added / speed.hbm_bytes_per_s
+    return busy_s * 1e9 + gaps * speed.kernel_ns
+
+
+def narrow_rate(speed: Rates, precision: Precision) -> tuple[float, float]:
+    """Peak of 8-bit or 4-bit products, and the share of it that is reached."""
+    which, bits = (1, 4) if precision == "fp4" else (0, 8)
+    peak, share = speed.narrow_flops_per_s[which], speed.narrow_shares[which]
+    if not peak:
+        raise UnsupportedError(f"this device has no {bits}-bit matrix products; use bf16.")
+    if not share:
+        raise UnsupportedError(f"no {bits}-bit steps of this device and software were seen; use bf16.")
+    return peak, share

@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import ClassVar, Literal
 
+from makeway.decide.scale.metrics import (
+    bubble_rate,
+    faster_is_less,
+    figure,
+    is_bubble,
+    is_memory,
+    known_metric,
+    metric_of,
+    predicted,
+)
+from makeway.decide.scale.peers import ScalePeer, peers_of
 from makeway.decide.scale.rows import COLUMNS, Described, describe
 from makeway.decide.scale.step import predict_step
 from makeway.model.validate.rows import parse_csv
 from makeway.values.errors import DataFileError, MakewayError, UnsupportedError
 from makeway.values.facts import data_files, read_file
+from makeway.values.step import Step
 
 CLOSE = 0.15  # of the published figure
 SWEEP_LEAST = 10  # layouts of one model on one cluster
 SWEEP_TOP = 3
 _SIMUMAX = "SimuMax predicted ms"
-_Metric = Callable[[float, Described], float]
-
-
-def _per_second(amount: Callable[[Described], float]) -> _Metric:
-    """Step time from a rate per GPU, and the rate from the step time: the same formula."""
-    return lambda value, row: amount(row) / row.layout.gpus / value * 1e9
-
-
-def _tokens(row: Described) -> float:
-    return float(row.layout.global_batch * row.model.seq)
-
-
-# Published figure -> step in nanoseconds, and back.
-_METRICS: dict[str, tuple[_Metric, _Metric]] = {
-    "iteration_ms": (lambda value, _: value * 1e6, lambda ns, _: ns / 1e6),
-    "iteration_s": (lambda value, _: value * 1e9, lambda ns, _: ns / 1e9),
-    "tokens_per_s_per_gpu": (_per_second(_tokens),) * 2,
-    "samples_per_gpu_per_s": (_per_second(lambda row: float(row.layout.global_batch)),) * 2,
-}
-
 RowStatus = Literal["calibration", "test", "uncovered"]
 
 
@@ -67,6 +60,11 @@ class ScaleRow:
     @property
     def covered(self) -> bool:
         return self.status != "uncovered"
+
+    @property
+    def timed(self) -> bool:
+        """Whether its figure is the time of a step."""
+        return metric_of({"metric": self.metric}) is not None
 
     @property
     def error(self) -> float | None:
@@ -100,15 +98,21 @@ class ScaleSweep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalePeer:
-    """Another tool's published predictions and ours on the same rows."""
+class ScaleMemory:
+    """Published memory of one GPU beside ours."""
 
-    name: str
-    rows: int
-    peer_error: float
-    error: float
-    test_rows: int  # of them that none of our numbers was fitted to
-    test_error: float | None
+    SHOWN: ClassVar = ("error",)
+
+    id: str
+    table: str
+    metric: str
+    published: float
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, relative to the published figure."""
+        return self.predicted / self.published - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +125,9 @@ class ScaleValidation:
     summary: tuple[ScaleSummary, ...]
     sweeps: tuple[ScaleSweep, ...]
     peers: tuple[ScalePeer, ...]
+    unseen: tuple[ScaleSummary, ...] = ()  # rows of a software predicted as if its generation had not been calibrated
+    memory: tuple[ScaleMemory, ...] = ()  # that rows publish besides their time
+    cpu_ms_per_row: float = 0.0  # processor time of one prediction, reading included
 
     @property
     def covered_rows(self) -> int:
@@ -135,30 +142,6 @@ class ScaleValidation:
                 reasons = counts.setdefault(row.table, {})
                 reasons[row.reason] = reasons.get(row.reason, 0) + 1
         return counts
-
-
-def metric_of(row: Mapping[str, str]) -> str | None:
-    """The metric of a row, if it is the time of a step."""
-    metric = (row.get("metric") or "").strip()
-    return metric if metric in _METRICS else None
-
-
-def published(row: Mapping[str, str], described: Described) -> float:
-    """The published step in nanoseconds."""
-    metric = metric_of(row)
-    if metric is None:
-        raise UnsupportedError(f"metric {row.get('metric')!r} is not the time of a step")
-    return _METRICS[metric][0](_value(row.get("value")), described)
-
-
-def _value(text: str | None) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        raise UnsupportedError(f"value {text!r} is not a number") from None
-    if not 0 < value < float("inf"):
-        raise UnsupportedError(f"value {text!r} is not above 0")
-    return value
 
 
 def validate_scale(data: Path | None = None) -> ScaleValidation:
@@ -188,22 +171,50 @@ def _table(path: Path) -> list[dict[str, str]]:
 
 def validate_rows(tables: Iterable[tuple[str, Sequence[Mapping[str, str]]]]) -> ScaleValidation:
     """All rows of named tables."""
-    rows, sweeps = [], defaultdict(list)
+    tables = list(tables)
+    rows, unseen, memory, sweeps = [], [], [], defaultdict(list)
+    steps, begun = _Steps(), time.process_time()
     for name, table in tables:
         for given in table:
-            row = _row(name.removesuffix(".csv"), given)
+            row, measured = _row(name.removesuffix(".csv"), given, steps)
             rows.append(row)
-            if row.covered:
+            memory += measured
+            if row.covered and metric_of(given):
                 sweeps[_sweep_key(row, given)].append(row)
+    spent = time.process_time() - begun
+    for name, table in tables:
+        again = (_unseen_row(name.removesuffix(".csv"), given, steps) for given in table)
+        unseen += [row for row in again if row is not None]
+    cpu_ms = round(1e3 * spent / max(1, steps.predicted), 1)
     return ScaleValidation(
         rows=tuple(rows),
         summary=tuple(_summaries(rows)),
         sweeps=tuple(_sweep(key, group) for key, group in sweeps.items() if len(group) >= SWEEP_LEAST),
-        peers=tuple(_peers(rows)),
+        peers=tuple(peers_of(rows, cpu_ms)),
+        unseen=tuple(_by_group(unseen, "{generation}, {kind}")),
+        memory=tuple(memory),
+        cpu_ms_per_row=cpu_ms,
     )
 
 
-def _row(table: str, given: Mapping[str, str]) -> ScaleRow:
+class _Steps:
+    """Predicted steps; rows of several releases share one."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], Step] = {}
+
+    def __call__(self, row: Described) -> Step:
+        key = (row.model, row.layout, row.cluster, row.generation)
+        if key not in self._known:
+            self._known[key] = predict_step(row.model, row.layout, row.cluster, generation=row.generation)
+        return self._known[key]
+
+    @property
+    def predicted(self) -> int:
+        return len(self._known)
+
+
+def _row(table: str, given: Mapping[str, str], steps: _Steps) -> tuple[ScaleRow, list[ScaleMemory]]:
     metric = (given.get("metric") or "").strip()
     known = partial(
         ScaleRow,
@@ -214,26 +225,74 @@ def _row(table: str, given: Mapping[str, str]) -> ScaleRow:
         metric=metric,
     )
     try:
-        value: float | None = _value(given.get("value"))
+        value = figure(given.get("value"))
     except UnsupportedError:
         value = None
     try:
+        figure(given.get("value"))
         described = describe(given)
-        published(given, described)
-        step = predict_step(described.model, described.layout, described.cluster, generation=described.generation)
-    except (MakewayError, OverflowError, ZeroDivisionError) as error:
-        return known(published=value, predicted=None, status="uncovered", reason=str(error).replace("\n", " "))
+        if not known_metric(metric):
+            raise UnsupportedError(f"metric {metric!r} is not the time, the memory or the bubble of a step")
+        if is_bubble(metric):
+            step, answer = None, bubble_rate(described, given)
+        else:
+            step = steps(described)
+            answer = predicted(metric, step, described)
+    except (MakewayError, OverflowError, ZeroDivisionError, RecursionError) as error:
+        return known(published=value, predicted=None, status="uncovered", reason=str(error).replace("\n", " ")), []
     peer = given.get("value3") if given.get("metric3") == _SIMUMAX else None
-    return known(
+    row = known(
         published=value,
-        predicted=_METRICS[metric][1](step.step_ns, described),
+        predicted=answer,
         status="calibration" if given.get("id") in described.generation.calibrated_on else "test",
         dense=described.model.experts is None,
         vendor=described.cluster.device.vendor,
         generation=described.generation.name,
-        assumed=(*described.assumed, *step.assumed),
-        peer=float(peer) if peer else None,
+        assumed=(*described.assumed, *(step.assumed if step else ())),
+        peer=_number(peer),
     )
+    measured = [
+        ScaleMemory(id=row.id, table=table, metric=name, published=held, predicted=predicted(name, step, described))
+        for number in (2, 3)
+        if step is not None
+        and is_memory(name := (given.get(f"metric{number}") or "").strip())
+        and (held := _number(given.get(f"value{number}"))) is not None
+    ]
+    return row, measured
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return figure(text)
+    except UnsupportedError:
+        return None
+
+
+def _unseen_row(table: str, given: Mapping[str, str], steps: _Steps) -> ScaleRow | None:
+    """A row of a calibrated software, predicted without the numbers of its generation."""
+    metric = metric_of(given)
+    if metric is None:
+        return None
+    try:
+        own = describe(given).generation
+        if not own.calibrated_on:
+            return None
+        described = describe(given, without=own.name)
+        step = steps(described)
+        return ScaleRow(
+            id=given.get("id") or "",
+            table=table,
+            device=given.get("device") or "",
+            case=_case(given),
+            metric=metric,
+            published=figure(given.get("value")),
+            predicted=predicted(metric, step, described),
+            status="test",
+            dense=described.model.experts is None,
+            generation=f"{own.name} by {described.generation.name}",
+        )
+    except (MakewayError, OverflowError, ZeroDivisionError, RecursionError):
+        return None
 
 
 def _case(given: Mapping[str, str]) -> str:
@@ -247,7 +306,7 @@ def _sweep_key(row: ScaleRow, given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _sweep(key: tuple[str, ...], rows: Sequence[ScaleRow]) -> ScaleSweep:
-    faster = min if "iteration" in key[1] else max
+    faster = min if faster_is_less(key[1]) else max
     slower_first = faster is max
     best = faster(rows, key=lambda row: row.predicted or 0.0)
     order = sorted(rows, key=lambda row: row.published or 0.0, reverse=slower_first)
@@ -262,15 +321,19 @@ def _sweep(key: tuple[str, ...], rows: Sequence[ScaleRow]) -> ScaleSweep:
 
 
 def _summaries(rows: Sequence[ScaleRow]) -> Iterable[ScaleSummary]:
-    dense = [row for row in rows if row.covered and row.dense and row.vendor == "nvidia"]
+    dense = [row for row in rows if row.covered and row.dense and row.vendor == "nvidia" and row.timed]
     yield from _summary("dense NVIDIA rows, test", [row for row in dense if row.status == "test"])
     yield from _summary("dense NVIDIA rows, calibration", [row for row in dense if row.status == "calibration"])
+    yield from _by_group([row for row in rows if row.covered], "{table}, {generation}, {kind}, {status}")
+
+
+def _by_group(rows: Iterable[ScaleRow], name: str) -> Iterable[ScaleSummary]:
     groups: dict[str, list[ScaleRow]] = defaultdict(list)
     for row in rows:
-        if row.covered:
-            groups[f"{row.table}, {row.generation}, {'dense' if row.dense else 'experts'}, {row.status}"].append(row)
-    for name, group in sorted(groups.items()):
-        yield from _summary(name, group)
+        kind = ("dense" if row.dense else "experts") if row.timed else "bubble" if is_bubble(row.metric) else "memory"
+        groups[name.format(table=row.table, generation=row.generation, kind=kind, status=row.status)].append(row)
+    for title, group in sorted(groups.items()):
+        yield from _summary(title, group)
 
 
 def _summary(name: str, rows: Sequence[ScaleRow]) -> Iterable[ScaleSummary]:
@@ -284,22 +347,3 @@ def _summary(name: str, rows: Sequence[ScaleRow]) -> Iterable[ScaleSummary]:
             largest=max(errors, key=abs),
             close=fmean(abs(error) <= CLOSE for error in errors),
         )
-
-
-def _peers(rows: Sequence[ScaleRow]) -> Iterable[ScalePeer]:
-    """SimuMax from the rows' own column."""
-    shared = [row for row in rows if row.peer is not None and row.error is not None]
-    for name, group in (
-        ("SimuMax, dense", [row for row in shared if row.dense]),
-        ("SimuMax, experts", [row for row in shared if not row.dense]),
-    ):
-        if group:
-            test = [abs(row.error or 0.0) for row in group if row.status == "test"]
-            yield ScalePeer(
-                name=name,
-                rows=len(group),
-                peer_error=fmean(abs((row.peer or 0.0) / (row.published or 1.0) - 1) for row in group),
-                error=fmean(abs(row.error or 0.0) for row in group),
-                test_rows=len(test),
-                test_error=fmean(test) if test else None,
-            )

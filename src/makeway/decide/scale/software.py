@@ -1,0 +1,125 @@
+"""Which generation's numbers stand for a device and its software; scaled by facts where none was calibrated.
+
+Shares of a peak carry over between devices better than rates, and what a library reaches on the best shape is known for
+more devices than were calibrated. `validate scale` measures what this costs: it predicts each generation's rows as if
+that generation had not been seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from makeway.decide.scale.generation import Generation, known_generations, load_generation
+from makeway.values.device import Device, load_device
+from makeway.values.errors import UnknownNameError
+from makeway.values.layout import Precision
+
+# Share of the 16-bit peak that the best shape of a search reaches (stas00/ml-engineering, maximum achievable matmul
+# FLOPS in compute/accelerator/README.md).
+BEST_GEMM = {
+    "A100-SXM4-80GB": 0.869, "A100-SXM4-40GB": 0.869, "A800-SXM4-80GB": 0.869, "GH200-96GB": 0.838,
+    "H100-SXM5-80GB": 0.803, "B200": 0.776, "B300": 0.786, "GB200": 0.729, "MI300X": 0.514, "MI325X": 0.604,
+    "MI355X": 0.680,
+}  # fmt: skip
+# Shares of narrow peaks over the next wider share, about the mean of the generations that have both.
+FP8_OVER_16, FP4_OVER_FP8 = 0.85, 0.85
+_FAMILIES = (("megatron", "nemo", "bridge", "deepspeed", "primus"), ("fsdp", "torch", "titan", "composer", "foundry"))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Numbers to predict with, and what taking them assumes."""
+
+    generation: Generation
+    assumed: tuple[str, ...] = ()
+
+
+def newest_generation(device: Device, precision: Precision = "bf16") -> tuple[Generation, tuple[str, ...]]:
+    """The numbers to use for a device when no software is named, and what that assumes."""
+    choice = choose(device, precision=precision)
+    return choice.generation, choice.assumed
+
+
+def choose(
+    device: Device, where: str = "", *, precision: Precision = "bf16", tensor: bool = True, without: str = ""
+) -> Choice:
+    """The numbers for a device with the software that `where` tells of; `without` one generation, to test the others.
+
+    `tensor`: the layout has tensor or pipeline parallelism, which says which family of software when `where` does not.
+    """
+    every = [item for name in known_generations() if name != without and (item := load_generation(name))]
+    own = [item for item in every if item.device == device.name]
+    marked = max(own, key=lambda item: _marks(item, where), default=None)
+    if marked is not None and _marks(marked, where):
+        return Choice(*_narrow(marked, precision))
+    assumed: tuple[str, ...] = ()
+    if not own:
+        near = _nearest(device, every)
+        own = [_scaled(item, near, device) for item in every if item.device == near.name]
+        assumed = (f"{device.name} has no numbers of its own: those of {near.name} stand in, scaled by what is known",)
+    wanted = _wanted(where, tensor) if where else None
+    kin = [item for item in own if _family(item.software.lower()) == wanted] or own
+    newest = max(kin, key=lambda item: item.software)
+    newest, narrow = _narrow(newest, precision)
+    return Choice(newest, (f"software as fast as {newest.software} on {newest.device}", *assumed, *narrow))
+
+
+def _marks(generation: Generation, where: str) -> int:
+    return sum(mark.lower() in where for mark in generation.sources)
+
+
+def _family(text: str) -> int | None:
+    return next((number for number, words in enumerate(_FAMILIES) if any(word in text for word in words)), None)
+
+
+def _wanted(where: str, tensor: bool) -> int:
+    named = _family(where)
+    return named if named is not None else (0 if tensor else 1)
+
+
+def _nearest(device: Device, every: Sequence[Generation]) -> Device:
+    """The device with numbers that is most like this one: its vendor, its architecture, its peak."""
+    if device.fp16_flops_per_s is None or device.hbm_bytes_per_s is None:
+        raise UnknownNameError(
+            f"no calibrated numbers for {device.name}, and its peak rates are not known, so none can be scaled.\n"
+            f"Known: {', '.join(dict.fromkeys(item.device for item in every))}."
+        )
+    peak, memory = device.fp16_flops_per_s, device.hbm_bytes_per_s
+
+    def distance(name: str) -> tuple[bool, bool, float]:
+        other = load_device(name)
+        ratios = ((other.fp16_flops_per_s or 1.0) / peak, (other.hbm_bytes_per_s or 1.0) / memory)
+        return other.vendor != device.vendor, other.arch != device.arch, sum(abs(math.log(ratio)) for ratio in ratios)
+
+    return load_device(min((item.device for item in every), key=distance))
+
+
+def _scaled(generation: Generation, near: Device, device: Device) -> Generation:
+    """The shares of another device's generation, with what the best product reaches on each."""
+    factor = BEST_GEMM.get(device.name, 1.0) / BEST_GEMM.get(near.name, 1.0) if device.name in BEST_GEMM else 1.0
+    return replace(
+        generation,
+        name=f"{generation.name}, scaled to {device.name}",
+        gemm_share=min(0.95, generation.gemm_share * factor),
+        gemm_share_fp8=min(0.95, generation.gemm_share_fp8 * factor),
+        gemm_share_fp4=min(0.95, generation.gemm_share_fp4 * factor),
+        attention_share=generation.attention_share * factor,
+        attention_backward_share=generation.attention_backward_share * factor,
+        calibrated_on=(),
+    )
+
+
+@cache
+def _narrow(generation: Generation, precision: Precision) -> tuple[Generation, tuple[str, ...]]:
+    """The generation with shares of the narrow peaks, assumed where no such steps were seen."""
+    assumed: tuple[str, ...] = ()
+    if precision in ("fp8", "fp4") and not generation.gemm_share_fp8:
+        generation = replace(generation, gemm_share_fp8=FP8_OVER_16 * generation.gemm_share)
+        assumed = (f"8-bit products reach {FP8_OVER_16:g} of the share that 16-bit ones do",)
+    if precision == "fp4" and not generation.gemm_share_fp4:
+        generation = replace(generation, gemm_share_fp4=FP4_OVER_FP8 * generation.gemm_share_fp8)
+        assumed = (*assumed, f"4-bit products reach {FP4_OVER_FP8:g} of the share that 8-bit ones do")
+    return generation, assumed
