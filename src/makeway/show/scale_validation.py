@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 
 from makeway.decide.scale.validate import CLOSE, SWEEP_TOP, ScaleSummary, ScaleValidation
 from makeway.show.blocks import Cell, Column, Headline, Notes, Report, Section, Table
@@ -100,28 +99,27 @@ def _errors(name: str, caption: str, groups: Sequence[ScaleSummary], nothing: st
 
 
 def _memory(validation: ScaleValidation) -> Table:
-    tables: dict[str, list[float]] = {}
-    for item in validation.memory:
-        tables.setdefault(f"{item.table}, {item.metric}", []).append(item.error)
     return Table(
         name="memory",
         caption="Memory of one GPU that rows publish besides their time",
         columns=(
-            Column("table and metric", "wide"),
-            Column("rows", "number"),
-            Column("mean error", "number"),
-            Column("largest", "number"),
+            Column("id"),
+            Column("metric"),
+            Column("published", "number"),
+            Column("predicted", "number", origin="predicted"),
+            Column("error", "number"),
         ),
         rows=tuple(
             (
-                Cell(name),
-                number(len(errors), 0),
-                _share(fmean(map(abs, errors))),
-                _share(max(errors, key=abs), "+.1f"),
+                Cell(item.id),
+                Cell(item.metric),
+                Cell(f"{item.published:.4g}", item.published),
+                Cell(f"{item.predicted:.4g}", item.predicted),
+                _share(item.error, "+.1f"),
             )
-            for name, errors in tables.items()
+            for item in sorted(validation.memory, key=lambda item: -abs(item.error))
         ),
-        origin="predicted",
+        brief_rows=5,
         nothing="No row publishes memory besides its time.",
     )
 

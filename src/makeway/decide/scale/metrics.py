@@ -9,6 +9,7 @@ from functools import partial
 from makeway.decide.scale.memory import RUNTIME_BYTES
 from makeway.decide.scale.pipeline import PipelineCosts, step_pipeline
 from makeway.decide.scale.rows import Described
+from makeway.decide.scale.step import kept_for_weights
 from makeway.values.errors import UnsupportedError
 from makeway.values.step import StageMemory, Step
 from makeway.values.units import GIB
@@ -104,9 +105,7 @@ def predicted(metric: str, step: Step, described: Described) -> float:
 
 def bubble_rate(described: Described, row: Mapping[str, str]) -> float:
     """1 - busy / cost of the schedule, with the row's times of forward, the halves of backward and a hop."""
-    layout, schedule = described.layout, (row.get("schedule") or "").strip().lower()
-    if schedule in ("zb-1p", "zb-2p"):
-        raise UnsupportedError(f"schedule {schedule!r} was found by a search; its order is not published")
+    layout = described.layout
     parts = dict(_PART.findall(row.get("flags") or ""))
     if set(parts) != {"TF", "TB", "TW", "Tcomm"}:
         raise UnsupportedError("flags do not give TF, TB, TW and Tcomm")
@@ -115,11 +114,16 @@ def bubble_rate(described: Described, row: Mapping[str, str]) -> float:
     def spread(time: float) -> tuple[tuple[float, ...], ...]:
         return ((time / layout.chunks,) * layout.chunks,) * layout.pp
 
+    kept = kept_for_weights(described.model, layout, fused_attention=described.generation.fused_attention)
     costs = PipelineCosts(
-        forward_ns=spread(forward), input_ns=spread(back), weight_ns=spread(weight), hop_ns=figure(parts["Tcomm"])
+        forward_ns=spread(forward),
+        input_ns=spread(back),
+        weight_ns=spread(weight),
+        hop_ns=figure(parts["Tcomm"]),
+        kept_for_weights=kept,
     )
     run = step_pipeline(layout, costs)
-    cost = run.longest_stage_ns if layout.schedule == "zb-2p" else run.makespan_ns
+    cost = run.longest_stage_ns if layout.schedule in ("zb-h2", "zb-2p") else run.makespan_ns
     return 1 - layout.micro_batches * (forward + back + weight) / cost
 
 

@@ -155,19 +155,20 @@ def pipeline_costs(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Pipel
         weight_ns=tuple(tuple(chunk.weight.ns for chunk in chunks) for chunks in stages),
         hop_ns=hop_ns(pricing),
         hop_overlapped=pricing.layout.overlap_pp,
-        kept_for_weights=_kept_for_weights(pricing),
+        kept_for_weights=kept_for_weights(
+            pricing.model, pricing.layout, fused_attention=pricing.generation.fused_attention
+        ),
     )
 
 
-def _kept_for_weights(pricing: Pricing) -> float:
+def kept_for_weights(model: Model, layout: Layout, *, fused_attention: bool) -> float:
     """Of a layer's activations those that the gradients of its weights need: 32 of 34 + 5 x heads x sequence / hidden
     bytes per element; fused attention and recompute leave out the scores (arXiv 2401.10241, Table 1).
     """
-    model, layout = pricing.model, pricing.layout
     if layout.recompute == "full":
         return 1.0
     scores = 0.0
-    if not pricing.generation.fused_attention and layout.recompute == "none":
+    if not fused_attention and layout.recompute == "none":
         scores = 5.0 * model.heads * model.seq / model.hidden
     return 32 / (34 + scores)
 
