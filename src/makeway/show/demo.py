@@ -127,19 +127,19 @@ def _job_act(job: JobStory) -> Section:
 def _job_lesson(job: JobStory) -> str:
     if job.analysis is None:
         return f"not run: {job.why_not}."
-    found = f"makeway recorded five steps of an unmodified DDP program: {_exposed(job)}."
+    recorded = f"makeway recorded five steps of an unmodified DDP program: {_exposed(job)}."
     if job.tuning is None:
-        return f"{found} It tried no controls: {job.why_not}."
+        return f"{recorded} It tried no controls: {job.why_not}."
     sets, steps = len(job.tuning.candidates), job.tuning.steps
     if job.comparison is None:
-        return f"{found} Over {steps:,} steps it tried {sets} sets of controls, and kept none: {job.why_not}."
+        return f"{recorded} Over {steps:,} steps it tried {sets} sets of controls, and kept none: {job.why_not}."
     tried = f"It tried {sets} sets of controls inside the job, over {steps:,} steps"
     kept = (
         f"{tried}, and kept {control_set(job.compared)}."
         if job.adopted
         else f"{tried}, and kept none; {control_set(job.compared)} looked best and was measured once more."
     )
-    return f"{found} {kept} {_compared(job)}"
+    return f"{recorded} {kept} {_compared(job)}"
 
 
 def _exposed(job: JobStory) -> str:

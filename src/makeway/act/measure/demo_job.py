@@ -73,7 +73,7 @@ def job_story(report: Callable[[str, float], None]) -> JobStory:
         return JobStory(program=shown, why_not=why_not)
     try:
         with tempfile.TemporaryDirectory(prefix="makeway-demo-") as folder:
-            return _told(shown, Path(folder), report)
+            return _story(shown, Path(folder), report)
     except MakewayError as error:
         return JobStory(program=shown, why_not=str(error).partition("\n")[0])
 
@@ -85,7 +85,7 @@ def _cannot() -> str | None:
     return None if cores >= RANKS else f"{RANKS} ranks need {RANKS} cores to overlap anything, and {cores} is here"
 
 
-def _told(shown: tuple[str, ...], folder: Path, report: Callable[[str, float], None]) -> JobStory:
+def _story(shown: tuple[str, ...], folder: Path, report: Callable[[str, float], None]) -> JobStory:
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}  # torchrun would set it, and say so
     with (folder / "stdout").open("w") as out:
         report("your job: recording five steps of a small DDP job on two ranks", 10)
