@@ -4,7 +4,8 @@
 
 Columns, in ms per round of training steps: `plain` is torchrun's default. `tuned` is the best single control that
 keeps results, `+ lossless` the best set of up to two of them, `+ compression` the best lossy one. Each is picked in
-every other round and timed in the rounds between, so that the luck of the pick does not count.
+every other round and timed in the rounds between, so that the luck of the pick does not count. Below, every set in all
+rounds.
 
 `reachable` is the least that overlap can take without compression (docs/numbers.md, `reachable_ms`), with the limit
 that binds. The part of it that is reached is paired by rounds, with the interval of the median. A share above 100 % is
@@ -114,10 +115,10 @@ def winners(bench: Bench, sets: list[Controls]) -> dict[str, str]:
     return picked
 
 
-def row(bench: Bench, name: str) -> str:
-    """Median, part of reachable and change against plain, from the rounds that picked nothing."""
-    times = bench.variant(name).times_ns[JUDGING]
-    change, reached = bench.against(name, TORCHRUN, JUDGING), bench.reached(name, JUDGING)
+def row(bench: Bench, name: str, rounds: slice) -> str:
+    """Median, part of reachable and change against plain."""
+    times = bench.variant(name).times_ns[rounds]
+    change, reached = bench.against(name, TORCHRUN, rounds), bench.reached(name, rounds)
     share = "unknown" if reached is None else interval(reached, "{:.1%}", 1)
     return f"{median(times) / 1e6:9.1f}   {share:<25} of reachable   {interval(change, '{:+.1%}', 0):<26} {name}"
 
@@ -136,12 +137,14 @@ def lines(link: str, bench: Bench, sets: list[Controls]) -> Iterator[str]:
     yield f"  {'reachable':<13} {reachable_ns / 1e6:9.1f}   by {bench.reachable_by} ({limits})"
     if bench.busy:
         yield f"  {bench.busy}"
-    yield f"  {'plain':<13} {row(bench, TORCHRUN)}"
+    yield f"  {'plain':<13} {row(bench, TORCHRUN, JUDGING)}"
     for column, name in picked.items():
-        yield f"  {column:<13} {row(bench, name)}"
+        yield f"  {column:<13} {row(bench, name, JUDGING)}"
     reached = bench.reached(picked[TUNED], JUDGING)
     share = 1 + reached.relative if reached else float("nan")
     yield f"  {'pass' if share >= GOAL else 'MISS'}: tuned reaches {share:.1%} of reachable, goal {GOAL:.0%}"
+    for variant in bench.variants:
+        yield f"  {'all rounds':<13} {row(bench, variant.name, slice(None))}{' WRONG' if variant.wrong else ''}"
 
 
 def main() -> None:
