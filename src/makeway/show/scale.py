@@ -295,7 +295,7 @@ def _long_run(result: Scaled) -> tuple[Section, ...]:
         f"{run.interval_s / 60:,.1f} min of work (the best interval)",
         origin="predicted",
         columns=(Column("share of the time", "name"), Column(_PERCENT, "number"), Column("tokens/s/GPU", "number")),
-        rows=tuple((Cell(name), number(100 * share, 2), rate) for name, share, rate in shares),
+        rows=tuple((Cell(name), number(round(100 * share, 4), 2), rate) for name, share, rate in shares),
     )
     said = f"{run.reliability.source}: {run.reliability.gpu_hours_per_failure:,.0f} GPU hours per failure, "
     said += f"{run.reliability.checkpoint_s:g} s per checkpoint, {run.reliability.restart_s:g} s per restart."
