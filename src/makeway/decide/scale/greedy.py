@@ -144,7 +144,8 @@ class _Greedy:
             more.append(count - 1)
         more.reverse()
         for stage in range(1, len(more)):  # a stage is always ahead of the next, until there is nothing left
-            while more[stage] and more[stage] >= more[stage - 1] and 1 + more[stage] < self.micro_batches:
+            ahead = more[stage - 1]
+            while more[stage] > ahead or (0 < more[stage] == ahead and 1 + ahead < self.micro_batches):
                 more[stage] -= 1
         for line, count in zip(self.lines, more, strict=True):
             for _ in range(count):
