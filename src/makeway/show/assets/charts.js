@@ -40,7 +40,7 @@ function curveFigure(data, colour) {
     line: { color: colour(names[place % names.length]), dash: place < names.length ? "solid" : "dot" },
     hovertemplate: `${data.place_title} %{x:,}: %{y:,.${data.digits}f}<extra>%{fullData.name}</extra>`,
   })), {
-    height: narrow() ? 300 + 30 * data.curves.length : 310, showlegend: data.curves.length > 1, legend: { orientation: narrow() ? "v" : "h", y: narrow() ? -0.35 : -0.25, yanchor: "top", x: 0 },
+    height: narrow() ? 300 + 30 * data.curves.length : 290 + 8 * data.curves.length, showlegend: data.curves.length > 1, legend: { orientation: narrow() ? "v" : "h", y: narrow() ? -0.35 : -0.32, yanchor: "top", x: 0 },
     xaxis: { type: "log", title: { text: data.place_title }, tickvals: places, ticktext: places.map((place) => place.toLocaleString("en")), gridcolor: colour("line") },
     yaxis: { title: { text: data.value_title }, gridcolor: colour("line"), rangemode: "tozero", automargin: true },
   }];
