@@ -86,7 +86,8 @@ def _cannot() -> str | None:
 
 
 def _story(shown: tuple[str, ...], folder: Path, report: Callable[[str, float], None]) -> JobStory:
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}  # torchrun would set it, and say so
+    # torchrun would set the threads, and say so; torch warns where numpy is not installed, which the job does not need.
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore:Failed to initialize NumPy"}
     with (folder / "stdout").open("w") as out:
         report("your job: recording five steps of a small DDP job on two ranks", 10)
         recording = record(_command(_RECORDED_STEPS), out=folder / "recording", environ=environ, stdout=out.fileno())
