@@ -38,8 +38,8 @@ class Standing:
     freedom: int  # degrees of it
 
     def shown(self, most_rounds: int) -> Difference:
-        """With the interval by which it is adopted, in a race of at most so many rounds."""
-        if self.error is None:
+        """With the interval by which it is adopted, in a race of at most so many rounds; none after few rounds."""
+        if self.error is None or self.rounds < FIRST_ROUNDS:  # an interval of two rounds says nothing
             return Difference(estimate=self.difference)
         part = min(1.0, self.rounds / most_rounds)
         level = math.erf(LAST_REACH * part**-STRICTER / math.sqrt(2))
@@ -49,7 +49,7 @@ class Standing:
     def faster(self, most_rounds: int) -> bool:
         """Whether it is shown to be faster, in a race of at most so many rounds."""
         high = self.shown(most_rounds).high
-        return self.rounds >= FIRST_ROUNDS and high is not None and high < 0
+        return high is not None and high < 0
 
     @property
     def hopeless(self) -> bool:
