@@ -18,6 +18,7 @@ PRINTED = re.compile(r"loss [0-9.]+, weights ([0-9a-f]{16}), [0-9.]+ ms per step
 pytestmark = pytest.mark.timeout(2 * ENDED_WITHIN_S)
 
 
+@pytest.mark.long
 def test_the_job_computes_the_same_under_a_plan_to_the_bit() -> None:
     command = (*TORCHRUN, JOB, "--steps", "6", "--width", "64")
     weights = []

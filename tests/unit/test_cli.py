@@ -58,7 +58,7 @@ def test_inspect_keeps_its_contract(capsys: pytest.CaptureFixture[str], triton_k
 
 def test_devices_lists_all_and_shows_one_with_sources(capsys: pytest.CaptureFixture[str]) -> None:
     everything = answer(capsys, "devices")
-    assert len(everything["devices"]) == 25
+    assert len(everything["devices"]) == 27
     one = answer(capsys, "devices", "NVIDIA A40")
     assert one["name"] == "A40"
     assert all(fact["source"] for fact in one["facts"].values())

@@ -23,7 +23,8 @@ def table_view(data: Table, origins: Origins | None = None) -> Html:
             f'<label><input type="search" data-table="{escape(data.name)}" placeholder="filter" '
             f'aria-label="filter: {escape(data.caption)}"> <output class="soft"></output></label>'
         )
-    shown = [place for place in range(len(data.columns)) if any(row[place].text not in ("", "–") for row in data.rows)]
+    every = range(len(data.columns))
+    shown = [place for place in every if any(row[place].text not in ("", "–") for row in data.rows)] or every
     columns = [data.columns[place] for place in shown]
     head = "".join(map(_header, columns))
     body = "".join(_row([row[place] for place in shown], columns, origins or {}) for row in data.rows)

@@ -220,7 +220,7 @@ def tuning_of(
     sets = settings.controls
     final = sets[director.incumbent]
     steps = max(director.steps, (log.steps if log is not None else 0) - settings.warm_up)  # the last block may be cut
-    tried = tuple(_tried(director.events, sets))
+    tried = tuple(_tried([*director.events, *director.unfinished()], sets))
     adopted = next((item for item in reversed(tried) if item.what == "adopted"), None)
     return RunTuning(
         program=tuple(program),

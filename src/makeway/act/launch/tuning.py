@@ -230,18 +230,24 @@ class Tuning:
         return max(math.ceil(racing / 2), int(affordable))
 
     def _note(self, standing: Standing, what: What) -> None:
+        self.events.append(self._event(standing, what))
+
+    def _event(self, standing: Standing, what: What) -> Event:
         shown = standing.shown(self._most_rounds)
-        self.events.append(
-            Event(
-                step=self.steps,
-                setting=standing.setting,
-                what=what,
-                rounds=standing.rounds,
-                difference=shown.estimate,
-                low=shown.low,
-                high=shown.high,
-            )
+        return Event(
+            step=self.steps,
+            setting=standing.setting,
+            what=what,
+            rounds=standing.rounds,
+            difference=shown.estimate,
+            low=shown.low,
+            high=shown.high,
         )
+
+    def unfinished(self) -> list[Event]:
+        """What is known of the candidates that still race: the job or the budget ended before the race."""
+        stand = standings(self._rounds, self.incumbent, self._racing)
+        return [self._event(standing, "not shown") for standing in stand.values()]
 
     # --- the next block ------------------------------------------------------------------------
 
