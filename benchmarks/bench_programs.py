@@ -72,7 +72,7 @@ def measured(name: str, options: argparse.Namespace) -> None:
         share = comm_share(name, place / "recorded")
         tuning = ("--tune", "--tune-share", str(options.share), "--job-steps", str(options.tune_steps))
         tuned = run_document(place, (*tuning, "--plan-out", str(plan)), job(name, options.tune_steps))
-        controls = " ".join(control["control"] for control in tuned["plan"]) or "as it is"
+        controls = " ".join(tuned["plan"]) or "as it is"
         print(f"{name}: communication {share:.0%} of a recorded step; tuning ended with: {controls}", flush=True)
         if not tuned["plan"]:
             return
