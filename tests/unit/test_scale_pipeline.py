@@ -107,7 +107,7 @@ def test_zb_2p_keeps_to_its_memory_and_is_never_slower_than_zb_h2(
         kept_for_weights=kept,
     )
     made, by_hand = (step_pipeline(layout_of(name, stages, micro_batches), costs) for name in ("zb-2p", "zb-h2"))
-    assert made.longest_stage_ns <= by_hand.longest_stage_ns
+    assert made.longest_stage_ns <= by_hand.longest_stage_ns * (1 + 1e-9)  # rounding decides nothing
 
 
 @given(times, times, st.integers(2, 6), st.integers(0, 9))
