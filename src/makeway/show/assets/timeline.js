@@ -77,10 +77,15 @@ class Timeline {
     this.data = data;
     this.colours = null;
     this.whole = data.whole * 1.02 || 1;
-    this.ranks.forEach((rank, place) => Object.assign(rank, { packed: data.ranks[place].rows, rows: null, chosen: null }));
+    this.ranks.forEach((rank, place) => {
+      const packed = data.ranks[place].rows;
+      Object.assign(rank, { packed, rows: null, row: Math.max(0, Math.min(rank.row, packed.length - 1)), chosen: null });
+    });
     this.hide();
     if (whole) this.command("whole"); else this.look(this.view.start, Math.min(this.view.time, this.whole));
   }
+
+  rows(rank) { return (rank.rows ??= rank.packed.map(decodeRow)); } // decoded when first drawn or asked for
 
   // What is drawn where
 
@@ -112,8 +117,7 @@ class Timeline {
 
   draw(rank) {
     const { canvas } = rank, ink = this.colour("ink");
-    rank.rows ??= rank.packed.map(decodeRow);
-    const width = canvas.clientWidth, height = AXIS + rank.rows.length * (ROW + GAP) + GAP;
+    const rows = this.rows(rank), width = canvas.clientWidth, height = AXIS + rows.length * (ROW + GAP) + GAP;
     const dots = devicePixelRatio || 1;
     canvas.style.height = `${height}px`;
     if (canvas.width !== Math.round(width * dots) || canvas.height !== Math.round(height * dots)) {
@@ -127,7 +131,7 @@ class Timeline {
     pen.textBaseline = "middle";
     this.drawAxis(pen, canvas, width, height);
     const left = this.labels(canvas);
-    rank.rows.forEach((row, place) => {
+    rows.forEach((row, place) => {
       const y = AXIS + place * (ROW + GAP);
       pen.fillStyle = place === rank.row && document.activeElement === canvas ? this.colour("accent") : ink;
       const name = left < 100 ? row.name.replace(/ \(.*/, "") : row.name;
@@ -204,7 +208,7 @@ class Timeline {
 
   drawChosen(pen, rank, left) {
     if (!rank.chosen) return;
-    const row = rank.rows[rank.chosen.row], at = rank.chosen.at;
+    const row = this.rows(rank)[rank.chosen.row], at = rank.chosen.at;
     const from = Math.max(this.x(rank.canvas, row.starts[at]), left), to = this.x(rank.canvas, row.ends[at]);
     if (to < left) return;
     pen.strokeStyle = this.colour("ink");
@@ -291,13 +295,13 @@ class Timeline {
   }
 
   pick(rank, row) {
-    rank.row = Math.max(0, Math.min(row, rank.rows.length - 1));
+    rank.row = Math.max(0, Math.min(row, this.rows(rank).length - 1));
     rank.chosen = null;
     this.redraw();
   }
 
   step(rank, by) { // to the next or previous span of the row, brought into view
-    const row = rank.rows[rank.row], middle = this.view.start + this.view.time / 2;
+    const row = this.rows(rank)[rank.row], middle = this.view.start + this.view.time / 2;
     if (!row.count) return;
     const near = rank.chosen ? rank.chosen.at + by : firstFrom(row.ends, middle) - (by < 0 ? 1 : 0);
     const at = Math.max(0, Math.min(near, row.count - 1));
@@ -312,7 +316,7 @@ class Timeline {
 
   point(rank, event) {
     const box = rank.canvas.getBoundingClientRect();
-    const place = Math.floor((event.clientY - box.top - AXIS) / (ROW + GAP)), row = rank.rows?.[place];
+    const place = Math.floor((event.clientY - box.top - AXIS) / (ROW + GAP)), row = this.rows(rank)[place];
     const x = event.clientX - box.left;
     const at = row && x >= this.labels(rank.canvas) ? this.at(row, this.ns(rank.canvas, x), 3 / this.scale(rank.canvas)) : -1;
     rank.chosen = at < 0 ? null : { row: place, at };
