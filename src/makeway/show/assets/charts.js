@@ -65,6 +65,5 @@ function drawCharts() {
 if (window.Plotly) {
   drawCharts();
   document.getElementById("js-plotly-tester")?.setAttribute("aria-hidden", "true"); // where Plotly measures text
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
-  matchMedia("(max-width: 599px)").addEventListener("change", drawCharts);
+  for (const query of ["(prefers-color-scheme: dark)", "(max-width: 599px)", "print"]) matchMedia(query).addEventListener("change", drawCharts);
 }
