@@ -79,10 +79,6 @@ def adam(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
 
 
-def parameters(shape: Shape) -> int:
-    return sum(value.numel() for value in Decoder(shape).parameters())
-
-
 def step_of(cell: Cell, world: World, replicas: dist.ProcessGroup | None = None) -> Step:
     """One training step of a cell, ready to run; `replicas` of DDP, if not all ranks."""
     torch.manual_seed(1)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 
-from scale_ranks_job import TINY, Cell, Probe
+from scale_ranks_job import COMM_BYTES, MIDDLE, TINY, Cell, Parallel, Probe
 
 from makeway.decide.scale.generation import Generation
 from makeway.decide.scale.step import predict_step
 from makeway.values.cluster import Cluster, Level
 from makeway.values.collective import Collective, CollectiveKind
-from makeway.values.device import built_device, compression_fact_key, host_fact_key
+from makeway.values.device import HOST_SHARING_KEY, Device, built_device, compression_fact_key, host_fact_key
 from makeway.values.facts import Fact
 from makeway.values.layout import Compression, CompressionKind, Layout
 from makeway.values.model import Model
@@ -22,16 +24,39 @@ from makeway.values.step import Step
 _KINDS: tuple[CollectiveKind, ...] = ("all-reduce", "all-gather", "reduce-scatter", "send-recv")
 _COMPRESSIONS: dict[str, CompressionKind] = {"bf16": "bf16", "powersgd": "powersgd", "topk": "topk"}
 _UNPACED_BYTES_PER_S = 1e12  # the cost of Gloo binds
+_PROBES, _STEPS = "probes of this host", "steps of another decoder on this host"
+# Where the search for a calibrated number starts, and how far it goes as a factor.
+_OPERATION_NS, _HOOK_NS_PER_ELEMENT = 1e5, 10.0
+LEAST, MOST = 0.05, 20.0
 STAGES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class RankHost:
-    """A cluster whose device is one rank's share of this host, and how fast torch runs on it."""
+    """A cluster whose device is one rank's share of this host, and how fast torch runs on it.
+
+    What a step shows and a loop of one operation does not is by way to train: the time of an operation, the share of
+    the products' rate, and facts of the device that take the place of those that probes gave.
+    """
 
     cluster: Cluster
     generation: Generation
-    kernel_ns: Mapping[str, float]  # of an operation, by kind of parallelism
+    kernel_ns: Mapping[Parallel, float]
+    gemm_shares: Mapping[str, float]  # by name of a cell; others take the generation's
+    facts: Mapping[str, Mapping[str, float]]  # by name of a cell
+
+    def of(self, cell: Cell) -> tuple[Cluster, Generation]:
+        """What a cell of this kind runs on."""
+        device, changed = self.cluster.device, self.facts.get(cell.name, {})
+        if changed:
+            facts = {**device.facts, **{key: Fact(value=value, source=_STEPS) for key, value in changed.items()}}
+            device = _device(device.name, facts)
+        generation = replace(
+            self.generation,
+            kernel_ns=self.kernel_ns.get(cell.parallel, 0.0),
+            gemm_share=self.gemm_shares.get(cell.name, self.generation.gemm_share),
+        )
+        return replace(self.cluster, device=device), generation
 
     @property
     def described(self) -> str:
@@ -40,6 +65,7 @@ class RankHost:
         assert device.hbm_bytes_per_s is not None
         parts = [
             f"{device.fp32_flops_per_s / 1e9:.1f} GFLOP/s, half of it at k {speed.gemm_half_k:.0f}",
+            f"{speed.gemm_share:.2f} of it in a step",
             f"{device.hbm_bytes_per_s / 1e9:.1f} GB/s",
             f"attention at {speed.attention_share:.2f} and {speed.attention_backward_share:.2f} of the products' rate",
             f"us per operation: {', '.join(f'{name} {ns / 1e3:.0f}' for name, ns in self.kernel_ns.items())}",
@@ -49,7 +75,8 @@ class RankHost:
                 _value(facts, kind, quantity) for quantity in ("latency_ns", "ns_per_byte", "cpu_ns_per_byte")
             )
             parts.append(f"{kind} {latency / 1e6:.2f} ms + {alone:.2f} ns/byte, {beside:.2f} of it from compute")
-        parts += [f"{key} {fact.value:.2f}" for key, fact in facts.items() if key.startswith("compress_")]
+        parts += [f"{name}: {share:.2f} of the products' rate" for name, share in self.gemm_shares.items()]
+        parts += [f"{name}: {key} {value:.2f}" for name, its in self.facts.items() for key, value in its.items()]
         return "; ".join(parts)
 
 
@@ -60,27 +87,28 @@ def _value(facts: Mapping[str, Fact], kind: str, quantity: str) -> float:
 
 
 def rank_host(
-    probes: Sequence[Probe], ranks: int, link_bytes_per_s: float | None, link_probes: Sequence[Probe]
+    probes: Sequence[Probe],
+    calibration: Mapping[Cell, float],
+    ranks: int,
+    *,
+    cores: int,
+    link_bytes_per_s: float | None,
 ) -> RankHost:
-    """The device of one of `ranks` ranks, joined by a link that all of them share; collectives as probed on it."""
+    """The device of one of `ranks` ranks on so many cores, joined by a link that all of them share.
+
+    `calibration` has the seconds of a step of each cell of that name, taken over the same link as the probes.
+    """
     flops_per_s, half_k = _product_rate(probes)
     (passes,) = (probe for probe in probes if probe.kind == "pass")
     numbers = {
         "sms": 1.0,
         "fp32_flops_per_s": flops_per_s,
         "hbm_bytes_per_s": passes.sizes[0] / passes.seconds,
-        **{key: value for kind in _KINDS for key, value in _costs(probes, link_probes, kind, ranks).items()},
-        **{
-            compression_fact_key(_COMPRESSIONS[probe.kind.removeprefix("hook ")]): probe.seconds / probe.sizes[0] * 1e9
-            for probe in probes
-            if probe.kind.startswith("hook ")
-        },
+        HOST_SHARING_KEY: max(1.0, ranks / cores),
+        **{key: value for kind in _KINDS for key, value in _costs(probes, kind, ranks).items()},
     }
-    facts = {
-        key: Fact(value=int(value) if key == "sms" else value, source="probes of this host")
-        for key, value in numbers.items()
-    }
-    device = built_device(name=f"1 of {ranks} ranks", vendor="cpu", arch="x86_64", link="loopback", facts=facts)
+    facts = {key: Fact(value=int(value) if key == "sms" else value, source=_PROBES) for key, value in numbers.items()}
+    device = _device(f"1 of {ranks} ranks", facts)
     level = Level(
         name="loopback", gpus=None, bytes_per_s=link_bytes_per_s or _UNPACED_BYTES_PER_S, latency_ns=0.0, efficiency=1.0
     )
@@ -99,20 +127,73 @@ def rank_host(
         hop_ns=0.0,
         network_share=1.0,
     )
-    cluster = Cluster(name="this host", device=device, levels=(level,))
-    if link_bytes_per_s is not None:  # the tiny decoder ran unpaced
-        return RankHost(cluster, generation, rank_host(probes, ranks, None, ()).kernel_ns)
-    tiny = {probe.kind.removeprefix("tiny "): probe.seconds * 1e9 for probe in probes if probe.kind.startswith("tiny ")}
-    plain = RankHost(cluster, generation, {})
-    kernel_ns = {parallel: _kernel_ns(parallel, plain, ranks, step_ns) for parallel, step_ns in tiny.items()}
-    return RankHost(cluster, generation, kernel_ns)
+    plain = RankHost(Cluster(name="this host", device=device, levels=(level,)), generation, {}, {}, {})
+    return _in_steps(plain, calibration, ranks)
 
 
-def _kernel_ns(parallel: str, host: RankHost, ranks: int, step_ns: float) -> float:
-    """The time of an operation with which the step of the tiny decoder takes what it took; steps are linear in it."""
-    cell = Cell(parallel, TINY, micro_batches=4 if parallel == "pp" else 1)  # type: ignore[arg-type]
-    none, some = (predicted_step(cell, replace(host, kernel_ns={parallel: ns}), ranks).step_ns for ns in (0.0, 1e5))
-    return max(0.0, (step_ns - none) / (some - none) * 1e5)
+def _device(name: str, facts: Mapping[str, Fact]) -> Device:
+    return built_device(name=name, vendor="cpu", arch="x86_64", link="loopback", facts=facts)
+
+
+def _in_steps(host: RankHost, calibration: Mapping[Cell, float], ranks: int) -> RankHost:
+    """The host with what calibration steps show: one number for each, with which the step takes what it took."""
+
+    def solved(cell: Cell, candidate: Callable[[float], RankHost]) -> RankHost:
+        def step_ns(times: float) -> float:
+            return predicted_step(cell, candidate(times), ranks).step_ns
+
+        return candidate(_root(step_ns, calibration[cell] * 1e9))
+
+    for _ in range(2):  # the second time with the share of the first
+        for cell in calibration:
+            if cell.shape == TINY:
+                host = solved(cell, partial(_with_operations, host, cell.parallel))
+        (alone,) = (cell for cell in calibration if cell.alone)
+        host = solved(alone, partial(_with_products, host))
+    for cell in calibration:
+        if cell.shape == MIDDLE and not cell.alone:
+            host = solved(cell, partial(_with_cell, host, cell))
+    return host
+
+
+def _root(step_ns: Callable[[float], float], wanted_ns: float) -> float:
+    """Where steps that grow with a number take so long; the nearest where none does."""
+    low, high = LEAST, MOST
+    for _ in range(40):
+        between = math.sqrt(low * high)
+        low, high = (between, high) if step_ns(between) < wanted_ns else (low, between)
+    return math.sqrt(low * high)
+
+
+def _with_operations(host: RankHost, parallel: Parallel, times: float) -> RankHost:
+    return replace(host, kernel_ns={**host.kernel_ns, parallel: _OPERATION_NS * times})
+
+
+def _with_products(host: RankHost, times: float) -> RankHost:
+    return replace(host, generation=replace(host.generation, gemm_share=1 / times))
+
+
+def _with_cell(host: RankHost, cell: Cell, times: float) -> RankHost:
+    """The host where what such a step has beside the compute of a replica alone takes longer."""
+
+    def scaled(quantity: str, *kinds: CollectiveKind) -> RankHost:
+        facts = host.cluster.device.facts
+        its = {host_fact_key("gloo", kind, quantity): _value(facts, kind, quantity) * times for kind in kinds}
+        return replace(host, facts={**host.facts, cell.name: its})
+
+    match cell.parallel:
+        case "ddp" if cell.compression != "none":  # encoder, decoder and calls: all grow with the gradients
+            key = compression_fact_key(_COMPRESSIONS[cell.compression])
+            return replace(host, facts={**host.facts, cell.name: {key: _HOOK_NS_PER_ELEMENT * (times - LEAST)}})
+        case "ddp":
+            return scaled("cpu_ns_per_byte", "all-reduce")
+        case "fsdp":
+            return scaled("ns_per_byte", "all-gather", "reduce-scatter")
+        case "tp":
+            return scaled("ns_per_byte", "all-reduce")
+        case "pp":  # products of a micro batch have few rows
+            share = host.generation.gemm_share / times
+            return replace(host, gemm_shares={**host.gemm_shares, cell.name: share})
 
 
 def _product_rate(probes: Sequence[Probe]) -> tuple[float, float]:
@@ -133,12 +214,12 @@ def _rate(probes: Sequence[Probe], kind: str) -> float:
     return statistics.median(probe.sizes[0] / probe.seconds for probe in probes if probe.kind == kind)
 
 
-def _costs(probes: Sequence[Probe], link_probes: Sequence[Probe], kind: CollectiveKind, ranks: int) -> dict[str, float]:
+def _costs(probes: Sequence[Probe], kind: CollectiveKind, ranks: int) -> dict[str, float]:
     """Latency and time per wire byte alone, from two sizes, and the time that a byte takes from compute beside it."""
-    small, large = sorted(
-        (_wire_bytes(kind, probe.sizes[0], ranks), probe.seconds * 1e9)
-        for probe in link_probes or probes
-        if probe.kind == kind
+    small, large = (
+        (_wire_bytes(kind, size, ranks), statistics.median(times) * 1e9)
+        for size in COMM_BYTES
+        for times in [[probe.seconds for probe in probes if probe.kind == kind and probe.sizes == (size,)]]
     )
     per_byte = max((large[1] - small[1]) / (large[0] - small[0]), 1e-6)
     beside = [probe for probe in probes if probe.kind == f"beside {kind}"]
@@ -169,13 +250,13 @@ def predicted_step(cell: Cell, host: RankHost, ranks: int) -> Step:
         vocab=shape.vocab,
         seq=shape.seq,
     )
-    generation = replace(host.generation, kernel_ns=host.kernel_ns[cell.parallel])
-    return predict_step(model, layout_of(cell, ranks), host.cluster, generation=generation, jitter=None)
+    cluster, generation = host.of(cell)
+    return predict_step(model, layout_of(cell, ranks), cluster, generation=generation, jitter=None)
 
 
 def layout_of(cell: Cell, ranks: int) -> Layout:
     """A cell's layout; what overlaps is what torch documents or its source says, not what a cell shows."""
-    batch = cell.shape.batch
+    batch, ranks = cell.shape.batch, 1 if cell.alone else ranks
     match cell.parallel:
         case "ddp":
             kind = _COMPRESSIONS.get(cell.compression)

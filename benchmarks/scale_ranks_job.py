@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -33,6 +33,7 @@ class Cell(msgspec.Struct, frozen=True):
     compression: Compression = "none"
     micro_batches: int = 1  # of a pipeline
     bucket_bytes: int = 4 << 20
+    alone: bool = False  # every rank is a replica of its own: all compute at once, nobody exchanges
 
     @property
     def name(self) -> str:
@@ -42,7 +43,6 @@ class Cell(msgspec.Struct, frozen=True):
 class RanksJob(msgspec.Struct, frozen=True):
     """For one launch of ranks."""
 
-    probes: Literal["none", "link", "all"]  # link: what Gloo's collectives take alone
     cells: tuple[Cell, ...]
     steps: int
     warmup: int
@@ -57,9 +57,29 @@ class Probe(msgspec.Struct, frozen=True):
     seconds: float
 
 
-# Shapes that no cell has: one so small that only the framework's own time counts, and one for the hooks of compression.
+COMM_BYTES = (96 << 10, 6 << 20)  # of the collectives that are timed alone
+
+# Shapes that no judged cell has: one so small that only the framework's own time counts, and one of a usual size.
 TINY = Shape(layers=2, hidden=64, heads=4, vocab=64, seq=16, batch=4)
-HOOKED = Shape(layers=3, hidden=320, heads=5, vocab=512, seq=32, batch=1)
+MIDDLE = Shape(layers=2, hidden=384, heads=12, vocab=640, seq=96, batch=4)
+
+
+def ways(shape: Shape) -> tuple[Cell, ...]:
+    """Every way to train a shape."""
+    return (
+        *(Cell("ddp", shape, compression) for compression in get_args(Compression)),
+        Cell("fsdp", shape),
+        Cell("tp", shape),
+        Cell("pp", shape, micro_batches=4),
+    )
+
+
+# Steps that give the host its numbers; they take turns with the cells.
+CALIBRATION = (
+    *(cell for cell in ways(TINY) if cell.compression == "none"),
+    Cell("ddp", MIDDLE, alone=True),
+    *ways(MIDDLE),
+)
 
 
 class RanksAnswer(msgspec.Struct, frozen=True):

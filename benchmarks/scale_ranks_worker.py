@@ -10,15 +10,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import cycle, pairwise
 from threading import Thread
-from typing import get_args
 
 import msgspec
 import torch
 import torch.distributed as dist
-from scale_ranks_cells import parameters, step_of
-from scale_ranks_job import HOOKED, TINY, Cell, Compression, Parallel, Probe, RanksAnswer, RanksJob
+from scale_ranks_cells import step_of
+from scale_ranks_job import COMM_BYTES, Probe, RanksAnswer, RanksJob
 from torch.nn import functional
 
 from makeway.act.measure.launch import REPORT_VARIABLE
@@ -28,11 +27,10 @@ from makeway.act.measure.ranks.world import World, join, leave
 WINDOW_S, WINDOWS = 0.15, 3
 # No shape of a cell: rows, columns, inner dimension.
 PRODUCTS = ((384, 448, 320), (640, 896, 448), (192, 640, 896), (320, 1280, 320), (448, 320, 1280))
-PASS_BYTES, POOL = 3 << 18, 48  # tensors of 0.75 MiB, together larger than the caches of a core
+PASS_BYTES, POOL = 3 << 18, 48  # tensors of 0.75 MiB, together larger than the caches
 ATTENTION = ((2, 5, 96, 64), (3, 6, 160, 64))  # batch, heads, sequence, head size
-COMM_BYTES = (96 << 10, 6 << 20)
 BESIDE_BYTES, BESIDE_S = 3 << 20, 0.6
-GATHERED = ("all-gather", "reduce-scatter")
+Sets = Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]  # operands of products
 
 
 def main() -> int:
@@ -54,8 +52,7 @@ def main() -> int:
 
 def answered(job: RanksJob, world: World, reporter: Reporter) -> RanksAnswer:
     probes: list[Probe] = []
-    every = (comm_probes, compute_probes, beside_probes, tiny_probes, hook_probes)
-    for made in {"none": (), "link": every[:1], "all": every}[job.probes]:
+    for made in (comm_probes, compute_probes, beside_probes):
         reporter(made.__name__)
         probes += made(world)
     return RanksAnswer(probes=tuple(probes), steps_s=interleaved(job, world, reporter))
@@ -63,10 +60,11 @@ def answered(job: RanksJob, world: World, reporter: Reporter) -> RanksAnswer:
 
 def interleaved(job: RanksJob, world: World, reporter: Reporter) -> tuple[tuple[float, ...], ...]:
     """Seconds of the steps of each cell; the cells take turns, so that noise hits all alike."""
+    itself = [dist.new_group([rank]) for rank in range(world.ranks)][world.rank]
     steps: list[Callable[[], None]] = []
     for cell in job.cells:
         reporter(cell.name)
-        steps.append(step_of(cell, world))
+        steps.append(step_of(cell, world, itself if cell.alone else None))
         for _ in range(job.warmup):
             steps[-1]()
     times: list[list[float]] = [[] for _ in steps]
@@ -78,18 +76,6 @@ def interleaved(job: RanksJob, world: World, reporter: Reporter) -> tuple[tuple[
             step()
             own.append(time.perf_counter() - started)
     return tuple(map(tuple, times))
-
-
-def stepped(step: Callable[[], None], world: World, steps: int, warmup: int) -> list[float]:
-    """Seconds of each step, one right after another."""
-    times = []
-    for number in range(warmup + steps):
-        started = time.perf_counter()
-        step()
-        if number >= warmup:
-            times.append(time.perf_counter() - started)
-    world.barrier()
-    return times
 
 
 def window_s(world: World, run: Callable[[], object], *, window: float = WINDOW_S) -> float:
@@ -106,13 +92,32 @@ def window_s(world: World, run: Callable[[], object], *, window: float = WINDOW_
     return statistics.median(each)
 
 
+def _sets(m: int, n: int, k: int) -> int:
+    """Operands of a product that are together larger than the caches."""
+    return -(-POOL * PASS_BYTES // (4 * (m * k + n * k + m * n)))
+
+
 def compute_probes(world: World) -> Iterator[Probe]:
     for m, n, k in PRODUCTS:
-        x, w, y = torch.randn(m, k), torch.randn(n, k), torch.randn(m, n)
+        # A step comes back to a weight when all others have passed through the caches; so do these.
+        sets = cycle([(torch.randn(m, k), torch.randn(n, k), torch.randn(m, n)) for _ in range(_sets(m, n, k))])
+
         # As a linear layer multiplies: forward, gradient of its input, gradient of its weight.
-        yield Probe("product", (m, n, k), window_s(world, lambda x=x, w=w: x @ w.t()))  # type: ignore[misc]
-        yield Probe("product", (m, k, n), window_s(world, lambda y=y, w=w: y @ w))  # type: ignore[misc]
-        yield Probe("product", (n, k, m), window_s(world, lambda y=y, x=x: y.t() @ x))  # type: ignore[misc]
+        def by_layer(sets: Sets = sets) -> torch.Tensor:
+            x, w, _ = next(sets)
+            return x @ w.t()
+
+        def by_input(sets: Sets = sets) -> torch.Tensor:
+            _, w, y = next(sets)
+            return y @ w
+
+        def by_weight(sets: Sets = sets) -> torch.Tensor:
+            x, _, y = next(sets)
+            return y.t() @ x
+
+        yield Probe("product", (m, n, k), window_s(world, by_layer))
+        yield Probe("product", (m, k, n), window_s(world, by_input))
+        yield Probe("product", (n, k, m), window_s(world, by_weight))
     pool = [torch.randn(PASS_BYTES // 4) for _ in range(POOL)]
 
     def passes() -> list[torch.Tensor]:
@@ -136,10 +141,9 @@ def compute_probes(world: World) -> Iterator[Probe]:
 
 def collective(kind: str, size: int, world: World) -> Callable[[], dist.Work | None]:
     """One collective of `size` bytes, as nccl-tests counts them, started and not awaited."""
-    ranks, number = world.ranks, torch.bfloat16 if kind.endswith("bf16") else torch.float32
-    elements = size // number.itemsize // ranks * ranks
-    whole, part = torch.ones(elements, dtype=number), torch.ones(elements // ranks, dtype=number)
-    match kind.removesuffix(" bf16"):
+    elements = size // 4 // world.ranks * world.ranks
+    whole, part = torch.ones(elements), torch.ones(elements // world.ranks)
+    match kind:
         case "all-reduce":
             return lambda: dist.all_reduce(whole, async_op=True)
         case "all-gather":
@@ -172,7 +176,7 @@ def await_all(works: Sequence[dist.Work | None]) -> None:
 
 def comm_probes(world: World) -> Iterator[Probe]:
     """Collectives alone; the number of calls follows from the first, so that all ranks make the same."""
-    for kind in ("all-reduce", "all-reduce bf16", "all-gather", "reduce-scatter", "send-recv"):
+    for kind in ("all-reduce", "all-gather", "reduce-scatter", "send-recv"):
         for size in COMM_BYTES:
             start = collective(kind, size, world)
             awaited(start())
@@ -180,7 +184,7 @@ def comm_probes(world: World) -> Iterator[Probe]:
             began = time.perf_counter()
             awaited(start())
             once = world.broadcast(lambda began=began: time.perf_counter() - began, float)  # type: ignore[misc]
-            calls = max(3, min(40, round(0.5 / max(once, 1e-4))))
+            calls = max(3, min(40, round(0.3 / max(once, 1e-4))))
             each = []
             for _ in range(WINDOWS):
                 world.barrier()
@@ -196,7 +200,7 @@ def beside_probes(world: World) -> Iterator[Probe]:
     """What moving bytes takes from a product beside it: products alone, and while collectives are under way."""
     m, n, k = PRODUCTS[1]
     x, w = torch.randn(m, k), torch.randn(k, n)
-    for kind in ("all-reduce", "all-reduce bf16", "all-gather", "reduce-scatter"):
+    for kind in ("all-reduce", "all-gather", "reduce-scatter"):
         start = collective(kind, BESIDE_BYTES, world)
         alone = window_s(world, lambda: x @ w)
         world.barrier()
@@ -215,22 +219,6 @@ def beside_probes(world: World) -> Iterator[Probe]:
         took = time.perf_counter() - began
         world.barrier()
         yield Probe(f"beside {kind}", (float(BESIDE_BYTES * count), took), took - calls * alone)
-
-
-def tiny_probes(world: World) -> Iterator[Probe]:
-    """Steps of a tiny decoder under each kind of parallelism: the framework's own time."""
-    for parallel in get_args(Parallel):
-        cell = Cell(parallel, TINY, micro_batches=4 if parallel == "pp" else 1)
-        yield Probe(f"tiny {parallel}", (), statistics.median(stepped(step_of(cell, world), world, 12, 4)))
-
-
-def hook_probes(world: World) -> Iterator[Probe]:
-    """What a hook of compression adds to a step where there is nobody to exchange with."""
-    alone = [dist.new_group([rank]) for rank in range(world.ranks)][world.rank]
-    cells = [Cell("ddp", HOOKED, kind) for kind in get_args(Compression)]
-    plain, *hooked = (statistics.median(stepped(step_of(cell, world, alone), world, 10, 4)) for cell in cells)
-    for cell, seconds in zip(cells[1:], hooked, strict=True):
-        yield Probe(f"hook {cell.compression}", (float(parameters(HOOKED)),), max(0.0, seconds - plain))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from makeway.act.launch.candidates import candidate_sets
 from makeway.act.launch.step_files import Block
-from makeway.act.launch.tune_run import candidate_sets, loss_changes, tune_run
+from makeway.act.launch.tune_run import loss_changes, tune_run
 from makeway.act.measure.job import Job
 from makeway.act.measure.variants import candidate_controls
 from makeway.decide.planning.planner import plan

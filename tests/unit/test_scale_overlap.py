@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.hosts import host
 
 from makeway.decide.scale.overlap import Kernels, Traffic, beside, meeting
 from makeway.model.presets import load_preset, preset_names
 from makeway.model.simulate.predict import Settings, predicted_run
 from makeway.values.control import CommPriority, CopyEngine
-from makeway.values.device import load_device
+from makeway.values.device import host_fact_key, load_device
 
 H100 = load_device("H100-SXM5-80GB")
 GATHER = Traffic("all-gather", 1e6, 300e6)
@@ -37,6 +38,29 @@ def test_no_overlap_beats_the_longer_of_the_two_and_none_is_worse_than_in_turn(c
     total = 5e6 + outcome.exposed_ns + outcome.contention_ns
     assert max(5e6, comm_ns) <= total * (1 + 1e-9)
     assert total <= 5e6 + comm_ns * (1 + 1e-9) + 1
+
+
+@pytest.mark.parametrize("cpu_ns_per_byte", [0.1, 0.5, 0.7, 3.0])
+def test_hidden_bytes_take_from_a_hosts_compute_what_each_of_them_costs(cpu_ns_per_byte: float) -> None:
+    device = host(**{host_fact_key("gloo", "all-reduce", "cpu_ns_per_byte"): cpu_ns_per_byte})
+    traffic = Traffic("all-reduce", 1e6, 1e6)  # 1 ns per byte alone
+    hidden = beside(device, {"product": Kernels(1e9, 1e18)}, traffic, (), contention=True)
+    assert hidden.exposed_ns == 0
+    assert hidden.contention_ns == pytest.approx(1e6 * cpu_ns_per_byte)
+
+
+def test_bytes_that_cost_a_host_more_than_half_a_core_move_more_slowly_beside_compute() -> None:
+    cheap, dear = (
+        meeting(
+            host(**{host_fact_key("gloo", "all-reduce", "cpu_ns_per_byte"): cost}),
+            "product",
+            Traffic("all-reduce", 1e6, 1e6),
+            (),
+        )
+        for cost in (0.25, 2.0)
+    )
+    assert (cheap.compute_rate, cheap.comm_rate) == (0.75, 1.0)
+    assert (dear.compute_rate, dear.comm_rate) == (0.5, 0.25)
 
 
 @pytest.mark.long

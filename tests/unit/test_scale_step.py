@@ -12,13 +12,13 @@ from tests.hosts import ROUND, host
 from makeway.decide.scale.generation import Generation, known_generations, load_generation
 from makeway.decide.scale.layer import Attention, Product, layer_work
 from makeway.decide.scale.rows import plain_cluster
-from makeway.decide.scale.software import newest_generation
+from makeway.decide.scale.software import choose, newest_generation
 from makeway.decide.scale.stages import Pricing
 from makeway.decide.scale.step import hop_ns, model_flops_per_token, predict_step
-from makeway.decide.scale.timing import product_ns, rates
+from makeway.decide.scale.timing import compute_ns, product_ns, rates
 from makeway.values.cluster import Cluster, Level
 from makeway.values.control import CommPriority, SmPartition
-from makeway.values.device import host_fact_key, load_device
+from makeway.values.device import HOST_SHARING_KEY, host_fact_key, load_device
 from makeway.values.errors import InputError, UnknownNameError, UnsupportedError
 from makeway.values.layout import Layout
 from makeway.values.model import Experts, Model
@@ -167,6 +167,47 @@ def test_a_device_without_numbers_of_its_own_borrows_and_says_so() -> None:
     assert any("stand in" in sentence for sentence in assumed)
 
 
+@pytest.mark.parametrize(
+    ("device", "where", "without", "software"),
+    [
+        ("B200", "nvidia nemo 25.02", "", "2025 Megatron-Bridge"),  # NVIDIA's recipes, not other Megatron
+        ("B200", "megatron-lm", "", "2026 Megatron-LM (Megatron)"),
+        ("GB200", "nvidia nemo 25.04", "", "2025 Megatron-Bridge to 26.04"),  # of its year, not the newest
+        ("GB200", "nvidia nemo", "", "2026 Megatron-Bridge from 26.06"),
+        ("H100-SXM5-80GB", "some fsdp", "h100-llm-foundry", "2023 llm-foundry, torch FSDP"),  # of an A100
+        ("H200", "megatron-lm", "", "2025 NeMo and Megatron-Bridge"),
+    ],
+)
+def test_software_without_numbers_takes_those_of_its_kind_and_year(
+    device: str, where: str, without: str, software: str
+) -> None:
+    choice = choose(load_device(device), where, without=without)
+    assert choice.generation.software == software
+    assert any(software in sentence for sentence in choice.assumed)
+
+
+@given(st.integers(1, 128), st.integers(1, 128), st.booleans())
+def test_attention_of_more_heads_takes_longer_but_never_longer_per_head(few: int, more: int, backward: bool) -> None:
+    speed = rates(H100.device, newest_generation(H100.device)[0])
+    heads = sorted((few, few + more))
+    times = [
+        compute_ns(Attention("attention", count * 1e9, count * 1e6, 4096.0 * count, backward), speed, "bf16")
+        for count in heads
+    ]
+    assert times[0] < times[1]
+    assert times[1] / heads[1] <= times[0] / heads[0]
+
+
+def test_the_optimizer_moves_less_where_gradients_are_narrow() -> None:
+    layout = replace(PLAIN, sharding="none")
+    wide, narrow = (_line(predict_step(DENSE, replace(layout, gradients=kind), H100)) for kind in ("fp32", "bf16"))
+    assert narrow / wide == pytest.approx(32 / 38)
+
+
+def _line(step: Step) -> float:
+    return sum(line.ns for line in step.ledger if line.kind == "optimizer")
+
+
 def test_a_product_of_experts_pays_for_each_of_them_unless_one_kernel_serves_all() -> None:
     generation = newest_generation(H100.device)[0]
     few, many = (Product("p", 4096 // batch, 2048, 2048, batch, grouped=True) for batch in (2, 32))
@@ -197,10 +238,11 @@ CORE = Generation(
 )  # fmt: skip
 
 
-def on_host(layout: Layout, *, link_bytes_per_s: float = 1e12) -> Step:
+def on_host(layout: Layout, *, link_bytes_per_s: float = 1e12, sharing: float = 1.0) -> Step:
     level = Level(name="loopback", gpus=None, bytes_per_s=link_bytes_per_s, latency_ns=0.0, efficiency=1.0)
     sends = {host_fact_key("gloo", "send-recv", quantity): value for quantity, value in ROUND.items()}
-    cluster = Cluster(name="host", device=host(hbm_bytes_per_s=1e10, **sends), levels=(level,))
+    device = host(hbm_bytes_per_s=1e10, **sends, **{HOST_SHARING_KEY: sharing})
+    cluster = Cluster(name="host", device=device, levels=(level,))
     return predict_step(SMALL, layout, cluster, generation=CORE, jitter=None)
 
 
@@ -224,6 +266,30 @@ def test_a_slower_shared_link_never_makes_a_step_faster(layout: Layout) -> None:
     times = [on_host(layout, link_bytes_per_s=rate).step_ns for rate in (1e12, 1e9, 1e8, 1e7)]
     assert times == sorted(times)
     assert times[-1] > times[0]
+
+
+def test_a_stage_that_waits_leaves_its_core_to_the_other() -> None:
+    layout = Layout(pp=2, dp=2, micro_batch=1, global_batch=8)
+    own, shared = ({line.kind: line.ns for line in on_host(layout, sharing=sharing).ledger} for sharing in (1.0, 2.0))
+    assert own["bubble"] > 0.2 * own["compute"]  # 1 of 4 micro batches
+    assert shared.get("bubble", 0.0) == pytest.approx(0.0, abs=1e-6 * own["compute"])
+    assert shared["compute"] == own["compute"]  # the rates of a share are in the device
+
+
+@pytest.mark.parametrize("link_bytes_per_s", [1e12, 1e8, 1e7])
+def test_sharing_cores_never_makes_a_pipeline_faster_than_its_work_or_slower_than_bubbles(
+    link_bytes_per_s: float,
+) -> None:
+    layout = Layout(pp=4, micro_batch=1, global_batch=4)
+    steps = [on_host(layout, link_bytes_per_s=link_bytes_per_s, sharing=sharing) for sharing in (1.0, 1.5, 2.0, 4.0)]
+    times = [step.step_ns for step in steps]
+    assert times == sorted(times, reverse=True)
+    assert all(line.ns >= 0 for step in steps for line in step.ledger)
+
+
+def test_sharing_cores_changes_nothing_where_all_ranks_work_at_once() -> None:
+    layout = Layout(dp=4, global_batch=4)
+    assert on_host(layout, sharing=2.0).step_ns == on_host(layout).step_ns
 
 
 def test_controls_and_memory_of_a_host_are_not_made_up() -> None:

@@ -144,8 +144,11 @@ def compression_fact_key(kind: str) -> str:
 
 # Of one core: the time a GEMM takes per element of its result beside the arithmetic.
 HOST_OUTPUT_KEY = "gemm_ns_per_output"
+# Of a device that is one rank's share of a host: ranks that take turns on a core. One that waits leaves it to the rest.
+HOST_SHARING_KEY = "ranks_per_core"
 _HOST_KEYS = (
     HOST_OUTPUT_KEY,
+    HOST_SHARING_KEY,
     *(
         host_fact_key(carrier, kind, quantity)
         for carrier in HOST_CARRIERS

@@ -16,6 +16,7 @@ from makeway.decide.scale.replicas import (
     Held,
     end_parameters,
     fully_sharded,
+    gradient_bytes,
     layer_parameters,
     replicated,
 )
@@ -55,7 +56,7 @@ def closed_form_ns(model: Model, layout: Layout, cluster: Cluster, generation: G
     else:
         whole += replicated(pricing, held, busiest).exposed_ns
     owned = held.total / (layout.dp * layout.cp if layout.sharding != "none" else 1)
-    return whole + owned * pricing.speed.optimizer_bytes / pricing.speed.hbm_bytes_per_s * 1e9 + generation.step_ns
+    return whole + pricing.speed.optimizer_ns(owned, gradient_bytes(layout)) + generation.step_ns
 
 
 def bubble_ns(schedule: Schedule, stages: int, chunks: int, forward: float, back: float, weight: float) -> float:

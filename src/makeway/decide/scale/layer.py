@@ -47,6 +47,7 @@ class Attention:
     name: str
     flops: float
     bytes: float
+    rows: float  # of queries, over all heads and sequences
     backward: bool = False
 
 
@@ -208,6 +209,7 @@ def _core(sizes: _Sizes) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
     if sizes.fused:
         scores = float(sizes.tokens) * model.seq * heads * (0.5 if model.causal else 1.0)
         moved = float(sizes.tokens * heads * (2 * key + 2 * value) * ELEMENT)
+        rows = float(sizes.tokens * heads)
         ring: tuple[Op, ...] = ()
         ring_back: tuple[Op, ...] = ()
         if layout.cp > 1:
@@ -215,8 +217,8 @@ def _core(sizes: _Sizes) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
             ring = (Exchange("keys and values", "send-recv", float(held), "cp", beside="attention"),)
             ring_back = (Exchange("keys and values dx", "send-recv", 2.0 * held, "cp", beside="attention dx"),)
         return (
-            (Attention("attention", 2 * scores * (key + value), moved), *ring),
-            (Attention("attention dx", 2 * scores * (3 * key + 2 * value), 2 * moved, backward=True), *ring_back),
+            (Attention("attention", 2 * scores * (key + value), moved, rows), *ring),
+            (Attention("attention dx", 2 * scores * (3 * key + 2 * value), 2 * moved, rows, backward=True), *ring_back),
         )
     batch, seq = layout.micro_batch * heads, model.seq // layout.cp
     scores = float(batch) * seq * model.seq

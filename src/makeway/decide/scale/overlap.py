@@ -29,6 +29,7 @@ KernelClass = Literal["product", "attention", "pass"]
 PIECES = 4  # that a tensor-parallel collective and its product are cut into
 _LAUNCHES = 5  # of a kernel in a probe; the collective arrives when the first has ended
 _RANKS = 8
+EVEN_SHARE = 0.5  # of a core, for the thread that computes and for those that move bytes
 _GRID = 1.25  # rates and sizes are rounded to powers of this, so that layouts share probes
 _PASS_BLOCK = KernelResources(threads=256, registers_per_thread=40)
 _PASS_BLOCKS, _PASS_BYTES = 8192, 64 * KIB  # a pass over 512 MiB
@@ -114,11 +115,16 @@ def effective(
 
 
 def _on_host(device: Device, kind: CollectiveKind, bytes_per_ns: float, controls: tuple[Control, ...]) -> Meeting:
-    """On a CPU host the threads that move bytes take the cores from compute, as in `makeway.decide.planning.host`."""
+    """On a CPU host the threads that move bytes take the cores from compute, as in `makeway.decide.planning.host`.
+
+    A core that both want is shared evenly: bytes that cost more than half of it move more slowly, and still take from
+    compute what each of them costs.
+    """
     if controls:
         raise UnsupportedError(f"{device.name} is a CPU host: controls are not part of its step at scale.")
     taken = bytes_per_ns * carrier_rates(device, "gloo", kind).cpu_ns_per_byte
-    return Meeting(wait=0.0, compute_rate=max(0.05, 1 - taken), comm_rate=1.0, alone=1.0)
+    share = min(taken, EVEN_SHARE)
+    return Meeting(wait=0.0, compute_rate=1 - share, comm_rate=share / taken if taken else 1.0, alone=1.0)
 
 
 @lru_cache(maxsize=64)

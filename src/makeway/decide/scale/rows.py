@@ -329,11 +329,13 @@ def _cluster(read: _Reader, device: Device) -> Cluster:
     return plain_cluster(device, node_gpus=node, net_bytes_per_s=gbps / 8 * 1e9)
 
 
-# Latency of a hop and payload at half the rate, from nccl-tests: vTrain's tables on eight A100, stas00's on eight
-# H200 and B200 and on four nodes of B200.
-_LINK_SHARE = {"sm_80": 0.77}
+# Share of the rate, latency of a hop and payload at half the rate. A100 and H100: nccl-tests, vTrain's tables on eight
+# A100, stas00's on eight H200. Blackwell: all-gather and reduce-scatter on two to eight B200, measured in bursts as
+# layers send them (SimuMax, configs/system/b200_bf16_ceperm.json): 24 us, 8.6 us per further rank, 72 % of the rate.
+_LINK_SHARE = {"sm_80": 0.77, "sm_100": 0.72, "sm_103": 0.72}
 _LINK_SHARE_DEFAULT = 0.81
-_LINK_HALF_MIB = {"sm_80": 6.0, "sm_90": 10.0, "sm_100": 30.0, "sm_103": 30.0}
+_LINK_LATENCY_NS = {"sm_100": 8_600.0, "sm_103": 8_600.0}
+_LINK_HALF_MIB = {"sm_80": 6.0, "sm_90": 10.0, "sm_100": 15.0, "sm_103": 15.0}
 
 
 def plain_cluster(device: Device, *, node_gpus: int, net_bytes_per_s: float) -> Cluster:
@@ -345,7 +347,7 @@ def plain_cluster(device: Device, *, node_gpus: int, net_bytes_per_s: float) -> 
         name="node",
         gpus=node_gpus,
         bytes_per_s=link_bytes_per_s,
-        latency_ns=2_000.0,
+        latency_ns=_LINK_LATENCY_NS.get(device.arch, 2_000.0),
         efficiency=_LINK_SHARE.get(device.arch, _LINK_SHARE_DEFAULT),
         half_rate_bytes=_LINK_HALF_MIB.get(device.arch, 10.0) * MIB,
         reduces=device.link == "nvlink-switch" and device.arch != "sm_80",

@@ -8,6 +8,7 @@ that generation had not been seen.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,7 +27,14 @@ BEST_GEMM = {
 }  # fmt: skip
 # Shares of narrow peaks over the next wider share, about the mean of the generations that have both.
 FP8_OVER_16, FP4_OVER_FP8 = 0.85, 0.85
-_FAMILIES = (("megatron", "nemo", "bridge", "deepspeed", "primus"), ("fsdp", "torch", "titan", "composer", "foundry"))
+# NVIDIA's tuned recipes, other Megatron, fully sharded PyTorch: words that name them, the first that occurs counts.
+_FAMILIES = (
+    ("nemo", "bridge", "dgxc"),
+    ("megatron", "deepspeed", "primus"),
+    ("fsdp", "torch", "titan", "composer", "foundry"),
+)
+_RECIPES, _MEGATRON, _SHARDED = range(3)
+_RELEASE = re.compile(r"(?<![\d.])(?:(?P<year>20[12]\d)(?!\d)|(?P<release>2\d)\.(?:0[1-9]|1[0-2])(?!\d))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +63,53 @@ def choose(
     marked = max(own, key=lambda item: _marks(item, where), default=None)
     if marked is not None and _marks(marked, where):
         return Choice(*_narrow(marked, precision))
-    assumed: tuple[str, ...] = ()
-    if not own:
-        near = _nearest(device, every)
-        own = [_scaled(item, near, device) for item in every if item.device == near.name]
-        assumed = (f"{device.name} has no numbers of its own: those of {near.name} stand in, scaled by what is known",)
     wanted = _wanted(where, tensor) if where else None
-    kin = [item for item in own if _family(item.software.lower()) == wanted] or own
-    newest = max(kin, key=lambda item: item.software)
-    newest, narrow = _narrow(newest, precision)
-    return Choice(newest, (f"software as fast as {newest.software} on {newest.device}", *assumed, *narrow))
+    kin = _kin(own, wanted) if own else []
+    assumed: tuple[str, ...] = ()
+    if not kin:
+        kin, assumed = _elsewhere(device, every, wanted, own)
+    nearest, narrow = _narrow(_of_year(kin, where), precision)
+    return Choice(nearest, (f"software as fast as {nearest.software} on {nearest.device}", *assumed, *narrow))
+
+
+def _of_year(kin: Sequence[Generation], where: str) -> Generation:
+    """The software nearest to the year that a release or a date names; the newest without one."""
+    named = _RELEASE.search(where)
+    if named is None:
+        return max(kin, key=lambda item: item.software)
+    year = int(named["year"] or f"20{named['release']}")
+    return min(sorted(kin, key=lambda item: item.software, reverse=True), key=lambda item: abs(_year(item) - year))
+
+
+def _year(generation: Generation) -> int:
+    return int(generation.software.split()[0])
+
+
+def _kin(own: Sequence[Generation], wanted: int | None) -> list[Generation]:
+    """Those of the family; for other Megatron also NVIDIA's recipes of it, and the other way round."""
+    if wanted is None:
+        return list(own)
+    near = (wanted,) if wanted == _SHARDED else (wanted, _RECIPES + _MEGATRON - wanted)
+    families = {family: [item for item in own if _family(item.software.lower()) == family] for family in near}
+    return next((items for items in families.values() if items), [])
+
+
+def _elsewhere(
+    device: Device, every: Sequence[Generation], wanted: int | None, own: Sequence[Generation]
+) -> tuple[list[Generation], tuple[str, ...]]:
+    """The family's numbers on the nearest device, scaled; without any, what the device itself has.
+
+    Software without fused attention does not stand for software of another device.
+    """
+    others = [item for item in every if item.device != device.name and (item.fused_attention or not own)]
+    related = [item for item in others if _kin([item], wanted)] or ([] if own else others)
+    if not related:
+        return list(own), ()
+    near = _nearest(device, related)
+    kin = _kin([item for item in related if item.device == near.name], wanted) or related
+    why = f"this software has no numbers on {device.name}" if own else f"{device.name} has no numbers of its own"
+    scaled = [_scaled(item, near, device) for item in kin if item.device == near.name]
+    return scaled, (f"{why}: those of {near.name} stand in, scaled by what is known",)
 
 
 def _marks(generation: Generation, where: str) -> int:
@@ -77,7 +122,7 @@ def _family(text: str) -> int | None:
 
 def _wanted(where: str, tensor: bool) -> int:
     named = _family(where)
-    return named if named is not None else (0 if tensor else 1)
+    return named if named is not None else (_MEGATRON if tensor else _SHARDED)
 
 
 def _nearest(device: Device, every: Sequence[Generation]) -> Device:

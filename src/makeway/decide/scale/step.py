@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from makeway.decide.planning.host import ranks_per_core
 from makeway.decide.scale.collectives import collective_ns
 from makeway.decide.scale.generation import Generation
 from makeway.decide.scale.jitter import PUBLISHED_JITTER, slow_down
@@ -18,6 +19,7 @@ from makeway.decide.scale.replicas import (
     Held,
     end_parameters,
     fully_sharded,
+    gradient_bytes,
     layer_parameters,
     replicated,
 )
@@ -136,8 +138,9 @@ def _pipelined(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
         run.plus(phase, layout.micro_batches)
     if layout.pp > 1:
         costs = pipeline_costs(pricing, stages)
-        whole = _between_steps(layout, costs)
-        run.add("bubble", _between_steps(layout, replace(costs, hop_ns=0.0)) - run.ns)
+        sharing = ranks_per_core(pricing.cluster.device)
+        whole = _between_steps(layout, costs, sharing)
+        run.add("bubble", _between_steps(layout, replace(costs, hop_ns=0.0), sharing) - run.ns)
         run.add("exposed-pp", whole - run.ns)
     if layout.sharding in FULLY_SHARDED:  # with adapters, gathers only; their scatter is priced as if weights trained
         held = max(_held(pricing), key=lambda item: item.total)
@@ -173,10 +176,15 @@ def kept_for_weights(model: Model, layout: Layout, *, fused_attention: bool) -> 
     return 32 / (34 + scores)
 
 
-def _between_steps(layout: Layout, costs: PipelineCosts) -> float:
-    """From one step to the next: zero-bubble schedules let each stage go on by itself (arXiv 2401.10241, section 4)."""
-    run = step_pipeline(layout, costs)
-    return run.longest_stage_ns if layout.schedule.startswith("zb") else run.makespan_ns
+def _between_steps(layout: Layout, costs: PipelineCosts, sharing: float) -> float:
+    """From one step to the next: zero-bubble schedules let each stage go on by itself (arXiv 2401.10241, section 4).
+
+    Stages that share cores lose little to bubbles: while one waits, the rest run that much faster, at most as on cores
+    of their own. The busiest stage still takes its share of the core for all of its work.
+    """
+    run = step_pipeline(layout, costs if sharing == 1 else costs.faster(sharing))
+    span = run.longest_stage_ns if layout.schedule.startswith("zb") else run.makespan_ns
+    return span if sharing == 1 else max(span, sharing * max(run.busy_ns))
 
 
 def _held(pricing: Pricing) -> tuple[Held, ...]:
@@ -214,5 +222,5 @@ def _after(pricing: Pricing, stages: Sequence[Sequence[Chunk]]) -> Part:
         part.add("contention", exchanged.contention_ns)
         part.add("compression", exchanged.compression_ns)
     owned = held.total / (layout.dp * layout.cp if layout.sharding != "none" else 1)
-    part.add("optimizer", owned * pricing.speed.optimizer_bytes / pricing.speed.hbm_bytes_per_s * 1e9)
+    part.add("optimizer", pricing.speed.optimizer_ns(owned, gradient_bytes(layout)))
     return part

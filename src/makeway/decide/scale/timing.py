@@ -26,11 +26,19 @@ FP4_SPEEDUP = {"sm_100": 4.0, "sm_103": 6.0, "sm_120": 4.0}
 # From one expert's product to the next, in gaps between kernels: 108 grouped products on B200 take 5 us more per expert
 # than their arithmetic, other kernels 2.5 us (SimuMax, configs/system/b200_bf16_ceperm.json).
 EXPERT_GAPS = 2
-# Adam on 32-bit state: reads gradient, master weight and two moments, writes three and the 16-bit weight; the norm of
-# the gradients reads them once more, and clearing them writes them.
-OPTIMIZER_BYTES = 38
+# Rows of queries that a block of fused attention holds, and the blocks of time that its ends cost each SM: under a
+# causal mask the longest takes twice the mean. Of 88 measured kernels on A100 and B200, 70 are within 10 % of this with
+# one share by head size; 8 others have less than one block per SM (SimuMax, configs/system/a100_pcie.json and
+# b200_bf16_ceperm.json).
+ATTENTION_ROWS = 128
+ATTENTION_ROWS_FORWARD = {"sm_100": 256, "sm_103": 256}  # two tiles of 128 take turns
+ATTENTION_ENDS, ATTENTION_ENDS_BACKWARD = 1.3, 0.7
+# Adam on 32-bit state: reads master weight and two moments, writes them and the 16-bit weight. A gradient is read by it
+# and by the norm, and written when it is cleared.
+OPTIMIZER_BYTES = 26
+OPTIMIZER_GRADIENT_PASSES = 3
 # Adam on a CPU host, all in 32 bits, fused: reads gradient, weight and two moments, writes three.
-HOST_OPTIMIZER_BYTES = 28
+HOST_OPTIMIZER_BYTES = 28  # gradients among them
 HOST_ELEMENT = 4  # bytes: CPU hosts train in 32 bits
 HOST_GRADIENT_BYTES = 12  # a gradient is added to its buffer in a pass of its own: two reads and a write
 
@@ -48,13 +56,20 @@ class Rates:
     grouped_share: float
     attention_flops_per_s: float
     attention_backward_flops_per_s: float
+    attention_ends: tuple[float, float]  # forward, backward: rows of queries whose time the ends of a kernel take
     hbm_bytes_per_s: float
     kernel_ns: float
     fused_experts: bool = False
     element_bytes: int = ELEMENT  # of an activation or a weight
-    optimizer_bytes: int = OPTIMIZER_BYTES  # over memory, per parameter
+    optimizer_bytes: int = OPTIMIZER_BYTES  # over memory, per parameter, besides its gradient
+    optimizer_gradient_passes: int = OPTIMIZER_GRADIENT_PASSES
     tiles: tuple[tuple[int, int, float], ...] = TILES
     gradient_bytes: int = 0  # over memory, to add a gradient of a weight; 0: the product does it
+
+    def optimizer_ns(self, parameters: float, gradient_bytes: int) -> float:
+        """The time of a step of the optimizer on so many parameters."""
+        moved = self.optimizer_bytes + self.optimizer_gradient_passes * gradient_bytes
+        return parameters * moved / self.hbm_bytes_per_s * 1e9
 
     def moved_ns(self, op_bytes: float) -> float:
         """The time of bytes over memory; operations count elements of two bytes."""
@@ -81,14 +96,21 @@ def rates(device: Device, generation: Generation) -> Rates:
         grouped_share=generation.grouped_share,
         attention_flops_per_s=peak * generation.attention_share,
         attention_backward_flops_per_s=peak * generation.attention_backward_share,
+        attention_ends=(0.0, 0.0) if host else _attention_ends(device),
         hbm_bytes_per_s=device.hbm_bytes_per_s * generation.hbm_share,
         kernel_ns=generation.kernel_ns,
         fused_experts=generation.fused_experts,
         element_bytes=HOST_ELEMENT if host else ELEMENT,
         optimizer_bytes=HOST_OPTIMIZER_BYTES if host else OPTIMIZER_BYTES,
+        optimizer_gradient_passes=0 if host else OPTIMIZER_GRADIENT_PASSES,
         tiles=HOST_TILES if host else TILES,
         gradient_bytes=HOST_GRADIENT_BYTES if host else 0,
     )
+
+
+def _attention_ends(device: Device) -> tuple[float, float]:
+    forward = ATTENTION_ROWS_FORWARD.get(device.arch, ATTENTION_ROWS) * ATTENTION_ENDS
+    return forward * device.sms, ATTENTION_ROWS * ATTENTION_ENDS_BACKWARD * device.sms
 
 
 def compute_ns(op: Op, speed: Rates, precision: Precision) -> float:
@@ -98,7 +120,8 @@ def compute_ns(op: Op, speed: Rates, precision: Precision) -> float:
             return product_ns(op, speed, precision)
         case Attention():
             rate = speed.attention_backward_flops_per_s if op.backward else speed.attention_flops_per_s
-            return max(op.flops / rate * 1e9, speed.moved_ns(op.bytes)) + speed.kernel_ns
+            ends = speed.attention_ends[1 if op.backward else 0] / op.rows
+            return max(op.flops / rate * 1e9 * (1 + ends), speed.moved_ns(op.bytes)) + speed.kernel_ns
         case Pass():
             return speed.moved_ns(op.bytes) / (speed.grouped_share if op.grouped else 1.0) + speed.kernel_ns
         case Exchange():
