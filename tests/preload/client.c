@@ -10,7 +10,11 @@
  *   occupancy N SMEM | available N BLOCKS | potential N SMEM | clusters N SMEM BLOCKS     prints the driver's answer
  *   context N | unload | reopen | fork | crash
  *   threads COUNT LAUNCHES            that many threads launch kernel 0 and kernel 1 in turn, 64 bytes each
- *   churn COUNT LAUNCHES              the same while the main thread keeps unloading another module */
+ *   churn COUNT LAUNCHES              the same while the main thread keeps unloading another module
+ *   turns COUNT LAUNCHES              the same while the main thread keeps choosing rule sets 0 and 1
+ *   rules SET                         chooses a rule set of the shim, as Python does; prints its answer
+ *   alternate COUNT                   chooses set 0 or 1 and launches kernel 0, so often; prints by how many KiB memory grew
+ *   graph                             launches a graph */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -19,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -145,12 +150,35 @@ static void *launcher(void *count) {
     return NULL;
 }
 
-static void run_threads(int threads, long count, bool churn) {
+static int use_rules(uint32_t set) {
+    int (*use)(uint32_t) = (int (*)(uint32_t))dlsym(RTLD_DEFAULT, "makeway_use_rules");
+    return use ? use(set) : -2;
+}
+
+static long memory_kib(void) {
+    struct rusage used;
+    return getrusage(RUSAGE_SELF, &used) == 0 ? used.ru_maxrss : -1;
+}
+
+static void alternate(int count) {
+    long before = 0;
+    for (int at = 0; at < count; at++) {
+        if (use_rules((uint32_t)at % 2) != 0 || plain(kernels[0], 1, 64) != MW_SUCCESS)
+            exit(96);
+        if (at == 100)
+            before = memory_kib();
+    }
+    printf("%ld\n", memory_kib() - before);
+}
+
+static void run_threads(int threads, long count, char kind) {
     pthread_t ids[64];
     void *module = &ids, *function;
     for (int at = 0; at < threads; at++)
         pthread_create(&ids[at], NULL, launcher, (void *)count);
-    for (int at = 0; churn && at < 200; at++) {
+    for (int at = 0; kind == 't' && at < 401; at++)
+        use_rules(at % 2);
+    for (int at = 0; kind == 'c' && at < 200; at++) {
         CALL(mw_get_kernel, "cuModuleGetFunction")(&function, module, "passing");
         plain(function, 1, 64);
         CALL(mw_one_handle, "cuModuleUnload")(module);
@@ -192,8 +220,14 @@ static char **step(char **word) {
         CALL(mw_one_handle, "cuModuleUnload")("module"), kernel_count = 0;
     else if (strcmp(what, "reopen") == 0)
         dlclose(library), kernel_count = 0;
-    else if (strcmp(what, "threads") == 0 || strcmp(what, "churn") == 0)
-        run_threads(atoi(word[0]), atol(word[1]), what[0] == 'c'), word += 2;
+    else if (strcmp(what, "threads") == 0 || strcmp(what, "churn") == 0 || strcmp(what, "turns") == 0)
+        run_threads(atoi(word[0]), atol(word[1]), strcmp(what, "threads") == 0 ? 0 : what[0]), word += 2;
+    else if (strcmp(what, "rules") == 0)
+        printf("%d\n", use_rules((uint32_t)atoi(*word++)));
+    else if (strcmp(what, "alternate") == 0)
+        alternate(atoi(*word++));
+    else if (strcmp(what, "graph") == 0)
+        printf("%d\n", CALL(mw_two_handles, "cuGraphLaunch")(NULL, NULL));
     else if (strcmp(what, "crash") == 0)
         fflush(stdout), kill(getpid(), SIGKILL);
     else if (strcmp(what, "fork") == 0) {

@@ -314,6 +314,11 @@ mw_result cuCtxGetStreamPriorityRange(int *least, int *greatest) {
     return MW_SUCCESS;
 }
 
+mw_result cuGraphLaunch(void *executable, void *stream) {
+    (void)executable, (void)stream;
+    return MW_SUCCESS;
+}
+
 uint64_t driver_launches(void) {
     return atomic_load(&launches);
 }

@@ -1,7 +1,10 @@
 /* A HIP program as the compiler leaves it, linked to the runtime: pairs of LAUNCH NAME. Prints each result.
  * LAUNCH: module, ext-module, host, host-ext, host-spt, hcc, ex, host-ex, cooperative, ex-cooperative, looked-up.
- * All ask for 16 bytes of LDS. */
+ * All ask for 16 bytes of LDS. "rules SET" in place of a launch chooses a rule set of the shim. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "abi.h"
@@ -21,6 +24,9 @@ mw_result hipDrvLaunchKernelEx(const struct mw_config *, void *, void **, void *
 mw_result hipLaunchKernelExC(const struct mw_hip_config *, const void *, void **);
 
 static mw_result launch(const char *how, char *kernel) {
+    int (*use)(uint32_t) = strcmp(how, "rules") == 0 ? (int (*)(uint32_t))dlsym(RTLD_DEFAULT, "makeway_use_rules") : NULL;
+    if (use)
+        return use((uint32_t)atoi(kernel));
     struct mw_dim3 grid = {1, 2, 3}, block = {64, 1, 1};
     struct mw_attribute together = {.id = MW_ATTRIBUTE_COOPERATIVE, .value.number = 1};
     struct mw_config config = {.grid = {1, 1, 1}, .block = {64, 1, 1}, .smem_bytes = 16, .stream = (void *)7};

@@ -19,7 +19,7 @@ int probe_comm(const char *name) {
 }
 
 int probe_launch(const char *name) {
-    return rules_find(&rules, name, NULL) != NULL;
+    return rules_find(&rules, 0, name, NULL) != NULL;
 }
 
 #ifdef FUZZ
@@ -41,7 +41,7 @@ static size_t mutate(uint8_t *data, size_t size) {
     if (chance(8)) { /* past the checks of the header, most of the time */
         uint32_t length = (uint32_t)size;
         uint64_t checksum = rules_hash(data + 24, size - 24);
-        memcpy(data, "MKWRULES\1\0\0\0", 12);
+        memcpy(data, "MKWRULES\2\0\0\0", 12);
         memcpy(data + 12, &length, 4);
         memcpy(data + 16, &checksum, 8);
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.preload.programs import COMM, HERE, Setting, compile_program, pads, rules, sent
 
-from makeway.act.preload.rules import LaunchRule
+from makeway.act.preload.rules import LaunchRule, encode_rules
 
 WAYS = ("module", "ext-module", "host", "host-ext", "host-spt", "hcc", "ex", "host-ex", "looked-up")
 FUNCTIONS = {
@@ -84,3 +84,11 @@ def test_without_rules_nothing_happens(on_hip: Setting) -> None:
     ran = on_hip.run("host", "gemm", "module", "gemm", "looked-up", "gemm", rules=None)
     assert sent(ran) == [16, 16, 16]
     assert ran.receipts == ()
+
+
+def test_rule_sets_take_turns(on_hip: Setting) -> None:
+    turns = [word for turn in (1, 0, 1) for word in ("rules", str(turn), "module", "gemm", "host", "gemm")]
+    ran = on_hip.run("module", "gemm", *turns, rules=encode_rules(rules(), PADS))
+    assert sent(ran) == [16, 20_016, 20_016, 16, 16, 20_016, 20_016]
+    (process,) = ran.receipts
+    assert {kernel.rule_set: (kernel.seen, kernel.padded) for kernel in process.kernels} == {0: (3, 0), 1: (4, 4)}

@@ -8,6 +8,7 @@ import re
 import struct
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -38,6 +39,9 @@ any_rules = st.builds(
     comm_patterns=st.lists(patterns, max_size=5).map(tuple),
     raise_comm_priority=st.booleans(),
 )
+any_sets = st.lists(any_rules, min_size=1, max_size=4).map(
+    lambda sets: tuple(replace(rules, comm_patterns=sets[0].comm_patterns) for rules in sets)
+)
 names = st.text("ab[]!-*?{},", max_size=8)
 
 
@@ -56,19 +60,21 @@ def c_error(library: ctypes.CDLL, data: bytes) -> str | None:
     return None if found is None else found.decode()
 
 
-@given(any_rules)
-def test_rules_come_back_from_their_file(rules: Rules) -> None:
-    assert decode_rules(encode_rules(rules)) == rules
+@given(any_sets)
+def test_rules_come_back_from_their_file(sets: tuple[Rules, ...]) -> None:
+    assert decode_rules(encode_rules(*sets)) == sets
 
 
-@given(any_rules)
-def test_c_reads_every_file_that_python_writes(c_rules: ctypes.CDLL, rules: Rules) -> None:
-    assert c_error(c_rules, encode_rules(rules)) is None
+@given(any_sets)
+def test_c_reads_every_file_that_python_writes(c_rules: ctypes.CDLL, sets: tuple[Rules, ...]) -> None:
+    assert c_error(c_rules, encode_rules(*sets)) is None
 
 
-@given(any_rules, st.data())
-def test_a_file_cut_short_anywhere_is_refused_by_both(c_rules: ctypes.CDLL, rules: Rules, data: st.DataObject) -> None:
-    whole = encode_rules(rules)
+@given(any_sets, st.data())
+def test_a_file_cut_short_anywhere_is_refused_by_both(
+    c_rules: ctypes.CDLL, sets: tuple[Rules, ...], data: st.DataObject
+) -> None:
+    whole = encode_rules(*sets)
     part = whole[: data.draw(st.integers(0, len(whole) - 1))]
     assert c_error(c_rules, part) is not None
     with pytest.raises(DataFileError):
@@ -77,7 +83,7 @@ def test_a_file_cut_short_anywhere_is_refused_by_both(c_rules: ctypes.CDLL, rule
 
 def test_both_say_that_a_file_is_newer() -> None:
     data = bytearray(encode_rules(Rules(launches=(), comm_patterns=(), raise_comm_priority=False)))
-    data[8] = 2
+    data[8] = 3
     with pytest.raises(DataFileError, match="newer makeway"):
         decode_rules(bytes(data))
 
@@ -93,7 +99,7 @@ def test_c_and_python_agree_on_damaged_files_even_with_a_true_checksum(
         comm_patterns=("nccl*", "!x"),
         raise_comm_priority=True,
     )
-    whole, accepted = encode_rules(rules), 0
+    whole, accepted = encode_rules(rules, replace(rules, raise_comm_priority=False), rules), 0
     for _ in range(3000):
         data = bytearray(whole)
         for _ in range(draw.randint(1, 3)):
@@ -244,3 +250,16 @@ def test_the_hash_of_a_code_object_ends_where_its_last_section_does(triton_kerne
 def test_what_is_no_elf_image_has_no_code_hash() -> None:
     with pytest.raises(BinaryError, match="no 64-bit ELF"):
         code_hash(b"PTX" * 100)
+
+
+def test_sets_that_no_shim_takes_are_refused() -> None:
+    none = Rules(launches=(), comm_patterns=("nccl*",), raise_comm_priority=False)
+    with pytest.raises(InputError, match="0 sets of rules; the launch shim takes 1 to 64"):
+        encode_rules()
+    with pytest.raises(InputError, match="65 sets"):
+        encode_rules(*[none] * 65)
+    with pytest.raises(InputError, match="differ in their comm patterns"):
+        encode_rules(none, replace(none, comm_patterns=()))
+    many = replace(none, launches=(LaunchRule(pattern="a", pad_bytes=1),) * 129)
+    with pytest.raises(InputError, match="258 launch rules in all sets"):
+        encode_rules(many, many)

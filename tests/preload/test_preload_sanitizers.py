@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.preload.programs import COMM, HERE, Setting, compile_program, driver, rules, shim_sources
 
-from makeway.act.preload.rules import LaunchRule
+from makeway.act.preload.rules import LaunchRule, encode_rules
 
 SANITIZERS = {
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
@@ -80,6 +80,47 @@ def test_unloading_reopening_and_forking_are_clean(watched: Setting) -> None:
 def test_threads_are_clean_and_counted(watched: Setting, way: str) -> None:
     ran = watched.run("via", "dlsym", "kernel", "gemm", "kernel", "copy", way, 8, 2000, rules=RULES, recorded=False)
     assert (ran.kernel("gemm").padded, ran.kernel("copy").seen) == (8000, 8000)
+
+
+def test_rule_sets_that_take_turns_are_clean(watched: Setting) -> None:
+    none = rules()
+    turns = tuple(word for turn in (1, 0, 2, 0, 1) for word in ("rules", turn, *LAUNCHES))
+    sets = encode_rules(none, RULES, rules(LaunchRule(pattern="*", pad_bytes=4096)))
+    ran = watched.run("via", "dlsym", *KERNELS, *LAUNCHES, *turns, "unload", *KERNELS, *turns, rules=sets)
+    assert set(ran.results) == {0}
+
+
+def test_threads_that_launch_while_rule_sets_take_turns_are_clean_and_counted(watched: Setting) -> None:
+    sets = encode_rules(rules(), RULES)
+    ran = watched.run(
+        *(
+            "via",
+            "dlsym",
+            "kernel",
+            "gemm",
+            "kernel",
+            "copy",
+            "rules",
+            1,
+            "turns",
+            8,
+            2000,
+            "rules",
+            1,
+            "launch",
+            0,
+            64,
+        ),
+        rules=sets,
+        recorded=False,
+    )
+    (process,) = ran.receipts
+    assert set(ran.results) == {0}
+    gemm = {kernel.rule_set: kernel for kernel in process.kernels if kernel.kernel == "gemm"}
+    assert sum(kernel.seen for kernel in gemm.values()) == 8001
+    assert sum(kernel.seen for kernel in process.kernels if kernel.kernel == "copy") == 8000
+    assert gemm[0].padded == 0
+    assert gemm[1].padded >= 1
 
 
 @pytest.mark.parametrize("way", ["threads", "churn"])

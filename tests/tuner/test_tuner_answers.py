@@ -33,7 +33,7 @@ from makeway.act.tuner.channels import (
     encode_file,
     rules_of,
 )
-from makeway.act.tuner.live import calls_so_far, replace_rules, set_channels
+from makeway.act.tuner.live import calls_so_far, published, replace_rules, set_channels, take_back
 from makeway.act.tuner.tally import UNKNOWN, read_tallies
 from makeway.values.control import CommBlocks
 from makeway.values.errors import DataFileError, InputError
@@ -243,22 +243,22 @@ def test_a_late_change_is_counted(bench: Bench) -> None:
 
 
 def test_readers_see_whole_rules_while_they_change(bench: Bench) -> None:
-    """63 changes under 8 threads: all arrive, and no thread takes one for damaged."""
+    """1,023 changes under 8 threads: all arrive, and no thread takes one for damaged."""
     path = bench.rules(encode_file((ChannelRule(channels=1, only_simple=False),), most_channels=64))
     process = subprocess.Popen(
         [str(bench.driver), "6", "threads", "8", "300000", str(MIB)],
         env=bench.environment(path),
         stderr=subprocess.PIPE,
     )
-    for number in range(1, 64):
-        set_channels(path, number + 1, from_call=number * 4000)
+    for number in range(1, 1024):
+        set_channels(path, 1 + number % 64, from_call=number * 250)
     assert process.wait(timeout=120) == 0
     assert process.stderr is not None
     assert process.stderr.read() == b""
     process.stderr.close()
     asked = bench.ask(6, "comm", 2, "call", 4, MIB, rules=path)
-    assert asked.tally.generations == 64
-    with pytest.raises(InputError, match="changed 63 times"):
+    assert asked.tally.generations == 1024
+    with pytest.raises(InputError, match="changed 1,023 times"):
         set_channels(path, 3, from_call=1_000_000)
 
 
@@ -278,6 +278,29 @@ def test_changes_that_cannot_work_are_refused(bench: Bench) -> None:
     path.write_bytes(b"something else")
     with pytest.raises(DataFileError, match="not a file of channel rules"):
         set_channels(path, 3, from_call=7)
+
+
+def test_a_change_can_be_taken_back_before_its_call(bench: Bench) -> None:
+    path = bench.rules(EIGHT)
+    replace_rules(path, (ChannelRule(channels=2),), from_call=2)
+    with pytest.raises(InputError, match="no change from call 3 is the last one"):
+        take_back(path, from_call=3)
+    assert published(path) == 2
+    take_back(path, from_call=2)
+    assert published(path) == 3
+    asked = bench.ask(6, "comm", 8, *("call", 4, MIB) * 4, rules=path)
+    assert asked.answers == ((8, RING, SIMPLE),) * 4
+    assert asked.tally.late == 0
+
+
+def test_calls_are_counted_by_the_channels_that_they_were_given(bench: Bench) -> None:
+    path = bench.rules(encode_file((), most_channels=8))
+    for number, channels in enumerate((8, 4, None, 4)):
+        rules = () if channels is None else (ChannelRule(channels=channels),)
+        replace_rules(path, rules, from_call=3 * (number + 1))
+    asked = bench.ask(6, "comm", 8, *("call", 4, MIB) * 15, rules=path)
+    assert [answer[0] for answer in asked.answers] == [0] * 3 + [8] * 3 + [4] * 3 + [0] * 3 + [4] * 3
+    assert asked.tally.given == ((4, 6), (8, 3))
 
 
 def test_no_rules_leave_everything_to_nccl_again(bench: Bench) -> None:

@@ -96,6 +96,7 @@ typedef mw_result (*mw_address_v2)(const char *, void **, int, uint64_t, int *);
 typedef mw_result (*mw_name_of)(const char **, void *);
 typedef mw_result (*mw_handle_of)(void **, void *);
 typedef mw_result (*mw_one_handle)(void *);
+typedef mw_result (*mw_two_handles)(void *, void *);
 typedef mw_result (*mw_one_number)(int);
 typedef mw_result (*mw_current)(void **);
 typedef mw_result (*mw_number)(int *);

@@ -50,6 +50,8 @@ enum cuda_symbol {
     SET_NODE_V2,
     SET_EXEC_NODE,
     NODE_SET_ATTRIBUTE,
+    GRAPH_LAUNCH,
+    GRAPH_LAUNCH_PTSZ,
     GRAPH_DESTROY,
     NODE_DESTROY,
     NODE_GET,
@@ -223,6 +225,8 @@ EXPORT mw_result cuGraphNodeSetParams(void *node, struct mw_node *given);
 EXPORT mw_result cuGraphNodeSetParams_v2(void *node, struct mw_node *given);
 EXPORT mw_result cuGraphExecNodeSetParams(void *exec, void *node, struct mw_node *given);
 EXPORT mw_result cuGraphKernelNodeSetAttribute(void *node, uint32_t id, const union mw_attribute_value *value);
+EXPORT mw_result cuGraphLaunch(void *executable, void *stream);
+EXPORT mw_result cuGraphLaunch_ptsz(void *executable, void *stream);
 EXPORT mw_result cuGraphDestroy(void *graph);
 EXPORT mw_result cuGraphDestroyNode(void *node);
 

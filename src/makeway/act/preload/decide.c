@@ -96,8 +96,8 @@ static void rank(struct kernel *made) {
 static void choose(struct kernel *made, const char *name, bool comm) {
     char hex[17];
     bool code = shim_rules.any_code && code_of(made->function, made->handle, hex);
-    const struct rule *rule = comm ? NULL : rules_find(&shim_rules, name, code ? hex : NULL);
-    if (comm && shim_rules.raise_comm_priority)
+    const struct rule *rule = comm ? NULL : rules_find(&shim_rules, made->set, name, code ? hex : NULL);
+    if (comm && shim_rules.set[made->set].raise_comm_priority)
         made->decided = RAISE;
     else if (rule) {
         made->decided = rule->kind == RULE_PAD ? PAD : FIT;
@@ -133,15 +133,29 @@ static struct kernel *add(struct kernel *made) {
     return kernels_add(made);
 }
 
+/* A limit that we raised under another rule set is not the program's own. It is not lowered either: a graph may have been
+ * captured with the pad, and no driver says when it looks at a node's limit. */
+static void inherit_limit(struct kernel *made) {
+    const struct kernel *before = kernels_find(made->function, made->context);
+    if (!before || before->set == made->set || strcmp(before->name, made->name) != 0)
+        return;
+    uint32_t own = atomic_load(&before->own), raised = atomic_load(&before->raised);
+    if (made->decided != PAD && made->decided != FIT) /* not measured: remembered for the next set */
+        atomic_store(&made->raised, raised);
+    if (atomic_load(&made->raised) == raised)
+        atomic_store(&made->own, own);
+}
+
 static struct kernel *learn(void *function, void *context) {
     struct kernel made = {.function = function, .context = context};
     atomic_store(&made.generation, atomic_load(&shim_generation));
     atomic_store(&made.epoch, atomic_load(&shim_epoch));
+    made.set = atomic_load(&shim_set); /* after the generation: a set that comes later makes this decision stale */
     const char *name = name_of(function, &made.handle);
     if (!name)
         receipts_note("this driver gives no kernel names (cuFuncGetName came with CUDA 12.3): no rule can match a name");
     bool comm = name && rules_comm(&shim_rules, name);
-    made.slot = receipts_slot(name ? name : "(no name)", comm);
+    made.slot = receipts_slot(name ? name : "(no name)", comm, made.set);
     snprintf(made.name, sizeof made.name, "%s", name ? name : "(no name)");
     choose(&made, name, comm);
     if (made.handle && !context && made.decided != LEAVE) {
@@ -149,6 +163,7 @@ static struct kernel *learn(void *function, void *context) {
         return add(&made);
     }
     complete(&made);
+    inherit_limit(&made);
     tell(&made, comm);
     return add(&made);
 }

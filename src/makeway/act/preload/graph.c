@@ -293,6 +293,22 @@ mw_result cuGraphKernelNodeSetAttribute(void *node, uint32_t id, const union mw_
     return result;
 }
 
+/* Its kernels are not launches of ours: they keep what their nodes were made with, under whichever rule set. */
+static mw_result launch_graph(int symbol, void *executable, void *stream) {
+    mw_two_handles real = REAL(mw_two_handles, symbol);
+    if (shim_on())
+        receipts_graph_launched();
+    return real ? real(executable, stream) : MW_NOT_FOUND;
+}
+
+mw_result cuGraphLaunch(void *executable, void *stream) {
+    return launch_graph(GRAPH_LAUNCH, executable, stream);
+}
+
+mw_result cuGraphLaunch_ptsz(void *executable, void *stream) {
+    return launch_graph(GRAPH_LAUNCH_PTSZ, executable, stream);
+}
+
 mw_result cuGraphDestroy(void *graph) {
     mw_one_handle real = REAL(mw_one_handle, GRAPH_DESTROY);
     nodes_forget();

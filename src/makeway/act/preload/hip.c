@@ -33,10 +33,11 @@ static struct kernel *learn(void *function, bool host) {
     atomic_store(&made.generation, atomic_load(&shim_generation));
     const char *name = name_of(function, host);
     bool comm = name && rules_comm(&shim_rules, name);
-    const struct rule *rule = comm || !name ? NULL : rules_find(&shim_rules, name, NULL);
-    made.slot = receipts_slot(name ? name : "(no name)", comm);
+    made.set = atomic_load(&shim_set); /* after the generation: a set that comes later makes this decision stale */
+    const struct rule *rule = comm || !name ? NULL : rules_find(&shim_rules, made.set, name, NULL);
+    made.slot = receipts_slot(name ? name : "(no name)", comm, made.set);
     snprintf(made.name, sizeof made.name, "%s", name ? name : "(no name)");
-    if (comm && shim_rules.raise_comm_priority) {
+    if (comm && shim_rules.set[made.set].raise_comm_priority) {
         made.decided = SKIP;
         receipts_reason(made.slot, "HIP launches take no priority: it has to come from the stream");
     } else if (rule) {
@@ -256,6 +257,16 @@ EXPORT mw_result hipLaunchKernelExC(const struct mw_hip_config *config, const vo
 #undef CALL
 }
 
+#define GRAPH_LAUNCHES(name, symbol)                                     \
+    EXPORT mw_result name(void *executable, void *stream) {              \
+        mw_two_handles real = REAL(mw_two_handles, symbol);              \
+        if (shim_on())                                                   \
+            receipts_graph_launched();                                   \
+        return real ? real(executable, stream) : MW_NOT_FOUND;           \
+    }
+GRAPH_LAUNCHES(hipGraphLaunch, GRAPH_LAUNCH)
+GRAPH_LAUNCHES(hipGraphLaunch_spt, GRAPH_LAUNCH_SPT)
+
 EXPORT mw_result hipModuleUnload(void *module) {
     mw_one_handle real = REAL(mw_one_handle, MODULE_UNLOAD);
     mw_result result = real ? real(module) : MW_NOT_FOUND;
@@ -297,6 +308,8 @@ static const struct symbol symbols[HIP_SYMBOLS] = {
     REPLACED(SET_NODE, hipGraphNodeSetParams),
     REPLACED(SET_EXEC_NODE, hipGraphExecNodeSetParams),
     REPLACED(NODE_SET_ATTRIBUTE, hipGraphKernelNodeSetAttribute),
+    REPLACED(GRAPH_LAUNCH, hipGraphLaunch),
+    REPLACED(GRAPH_LAUNCH_SPT, hipGraphLaunch_spt),
     REPLACED(GRAPH_DESTROY, hipGraphDestroy),
     REPLACED(NODE_DESTROY, hipGraphDestroyNode),
     CALLED(NODE_GET, "hipGraphKernelNodeGetParams"),

@@ -24,6 +24,8 @@ enum hip_symbol {
     SET_NODE,
     SET_EXEC_NODE,
     NODE_SET_ATTRIBUTE,
+    GRAPH_LAUNCH,
+    GRAPH_LAUNCH_SPT,
     GRAPH_DESTROY,
     NODE_DESTROY,
     NODE_GET,

@@ -29,8 +29,8 @@ static struct kernel *copy_of(const struct kernel *made) {
 
 /* After an unload most handles still name the same kernel: keep the entry, however often that happens. */
 static bool renew(struct kernel *kernel, const struct kernel *made) {
-    if (kernel->slot != made->slot || kernel->decided != made->decided || kernel->value != made->value ||
-        kernel->by_context != made->by_context || kernel->handle != made->handle ||
+    if (kernel->slot != made->slot || kernel->set != made->set || kernel->decided != made->decided ||
+        kernel->value != made->value || kernel->by_context != made->by_context || kernel->handle != made->handle ||
         kernel->priority != made->priority || kernel->device != made->device || kernel->cluster != made->cluster)
         return false;
     if (atomic_load(&kernel->raised) != atomic_load(&made->raised)) { /* otherwise it is still the limit that we set */
@@ -48,6 +48,20 @@ static bool renew(struct kernel *kernel, const struct kernel *made) {
     return true;
 }
 
+/* Rule sets take turns: an entry that was decided in the same way before comes back, so that switches take no memory. */
+static struct kernel *revive(struct kernel *there, const struct kernel *made) {
+    struct kernel *newer = NULL, *kernel = there;
+    for (int left = MOST_RULE_SETS; kernel && left--; newer = kernel, kernel = kernel->before)
+        if (renew(kernel, made)) {
+            if (newer) {
+                newer->before = kernel->before;
+                kernel->before = there;
+            }
+            return kernel;
+        }
+    return NULL;
+}
+
 static struct kernel *add_locked(const struct kernel *made) {
     uint32_t at = kernels_place(made->function, made->context), stale = KERNELS;
     uint32_t generation = atomic_load(&made->generation);
@@ -58,13 +72,17 @@ static struct kernel *add_locked(const struct kernel *made) {
             stale = at;
         at = (at + 1) & (KERNELS - 1);
     }
-    if (there && (atomic_load(&there->generation) == generation || renew(there, made)))
-        return there; /* another thread may have been faster */
+    if (there && atomic_load(&there->generation) == generation)
+        return there; /* another thread was faster */
     if (!there && used >= MOST && stale == KERNELS)
         return NULL;
-    struct kernel *kernel = copy_of(made);
-    if (!kernel)
-        return NULL;
+    struct kernel *kernel = there ? revive(there, made) : NULL;
+    if (!kernel) {
+        kernel = copy_of(made);
+        if (!kernel)
+            return NULL;
+        kernel->before = there;
+    }
     if (!there && used >= MOST)
         at = stale; /* its kernel was unloaded, or will be met again */
     else
@@ -113,6 +131,10 @@ void kernels_unloaded(void) {
     for (int at = 0; at < KERNELS; at++) /* a live handle without its mark is asked about in both ways */
         atomic_store_explicit(&handles[at], NULL, memory_order_relaxed);
     atomic_store(&marked, 0);
+}
+
+void kernels_decide_anew(void) {
+    atomic_fetch_add(&shim_generation, 1);
 }
 
 bool kernels_is_handle(void *handle) {

@@ -51,6 +51,7 @@ static const struct {
     {"cuGraphNodeSetParams", 13040, 0, SET_NODE_V2, SET_NODE_V2},
     {"cuGraphExecNodeSetParams", 0, 0, SET_EXEC_NODE, SET_EXEC_NODE},
     {"cuGraphKernelNodeSetAttribute", 0, 0, NODE_SET_ATTRIBUTE, NODE_SET_ATTRIBUTE},
+    {"cuGraphLaunch", 0, 0, GRAPH_LAUNCH, GRAPH_LAUNCH_PTSZ},
     {"cuGraphDestroy", 0, 0, GRAPH_DESTROY, GRAPH_DESTROY},
     {"cuGraphDestroyNode", 0, 0, NODE_DESTROY, NODE_DESTROY},
 };
@@ -163,6 +164,8 @@ static const struct symbol symbols[CUDA_SYMBOLS] = {
     REPLACED(SET_NODE_V2, cuGraphNodeSetParams_v2),
     REPLACED(SET_EXEC_NODE, cuGraphExecNodeSetParams),
     REPLACED(NODE_SET_ATTRIBUTE, cuGraphKernelNodeSetAttribute),
+    REPLACED(GRAPH_LAUNCH, cuGraphLaunch),
+    REPLACED(GRAPH_LAUNCH_PTSZ, cuGraphLaunch_ptsz),
     REPLACED(GRAPH_DESTROY, cuGraphDestroy),
     REPLACED(NODE_DESTROY, cuGraphDestroyNode),
     CALLED(NODE_GET, "cuGraphKernelNodeGetParams_v2"),

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FILE_BYTES = 1 << 20, SLOTS = 2047, LONGEST_NAME = 4096, LONGEST_TEXT = 512, VERSION = 1 };
+enum { FILE_BYTES = 1 << 20, SLOTS = 2047, LONGEST_NAME = 4096, LONGEST_TEXT = 512, VERSION = 2 };
 
 /* receipts.py reads this layout. Offsets are from the start of the file; 0 is "none". */
 struct header {
@@ -18,7 +18,8 @@ struct header {
     _Atomic uint32_t slots; /* in use, including the first */
     _Atomic uint32_t end;   /* of the texts */
     _Atomic uint32_t notes; /* list of texts */
-    char reserved[32];
+    _Atomic uint64_t graphs; /* launched */
+    char reserved[24];
 };
 
 struct text {
@@ -51,6 +52,7 @@ static void copy_names(struct file *made, const struct file *from) {
     for (uint32_t at = 0; at < slots; at++) {
         made->slot[at].name = from->slot[at].name;
         made->slot[at].comm = from->slot[at].comm;
+        made->slot[at].set = from->slot[at].set;
         made->slot[at].hash = from->slot[at].hash;
         atomic_store(&made->slot[at].reasons, atomic_load(&from->slot[at].reasons));
     }
@@ -176,26 +178,46 @@ static uint32_t hash_of(const char *letters) {
     return value;
 }
 
-static uint32_t slot_locked(struct file *file, const char *kernel, bool comm) {
-    uint32_t hash = hash_of(kernel), slots = atomic_load(&file->header.slots);
+static uint32_t slot_locked(struct file *file, const char *kernel, bool comm, uint32_t set) {
+    uint32_t hash = hash_of(kernel), slots = atomic_load(&file->header.slots), name = 0;
     for (uint32_t at = 1; at < slots; at++)
-        if (file->slot[at].hash == hash && same_text(text_at(file, file->slot[at].name), kernel))
-            return at;
-    uint32_t name = slots < SLOTS ? add_text(file, kernel, 0) : 0;
-    if (!name)
+        if (file->slot[at].hash == hash && same_text(text_at(file, file->slot[at].name), kernel)) {
+            if (file->slot[at].set == set)
+                return at;
+            name = file->slot[at].name;
+        }
+    if (!name && slots < SLOTS)
+        name = add_text(file, kernel, 0);
+    if (!name || slots >= SLOTS)
         return NO_SLOT;
     file->slot[slots].name = name;
     file->slot[slots].hash = hash;
     file->slot[slots].comm = comm;
+    file->slot[slots].set = (uint16_t)set;
     atomic_store_explicit(&file->header.slots, slots + 1, memory_order_release);
     return slots;
 }
 
-uint32_t receipts_slot(const char *kernel, bool comm) {
+uint32_t receipts_slot(const char *kernel, bool comm, uint32_t set) {
     pthread_mutex_lock(&lock);
-    uint32_t slot = slot_locked(open_locked(), kernel, comm);
+    uint32_t slot = slot_locked(open_locked(), kernel, comm, set);
     pthread_mutex_unlock(&lock);
     return slot;
+}
+
+void receipts_graph_launched(void) {
+    struct file *file = atomic_load_explicit(&current, memory_order_acquire);
+    if (!file) {
+        pthread_mutex_lock(&lock);
+        file = open_locked();
+        pthread_mutex_unlock(&lock);
+    }
+    atomic_fetch_add_explicit(&file->header.graphs, 1, memory_order_relaxed);
+}
+
+uint64_t receipts_graph_launches(void) {
+    struct file *file = atomic_load_explicit(&current, memory_order_acquire);
+    return file ? atomic_load_explicit(&file->header.graphs, memory_order_relaxed) : 0;
 }
 
 void receipts_grid(uint32_t slot, uint32_t blocks) {

@@ -15,13 +15,17 @@ struct slot {
     _Atomic uint64_t counts[OUTCOMES];
     _Atomic uint64_t bytes; /* last padded launch: requested << 32 | given; comm: largest grid << 32 | last grid */
     uint32_t name;          /* a text */
-    uint32_t comm;
+    uint16_t comm;
+    uint16_t set; /* of rules, under which these launches came */
     _Atomic uint32_t reasons; /* list of texts */
     uint32_t hash;
 };
 
-/* The slot of a kernel, created on first use. */
-uint32_t receipts_slot(const char *kernel, bool comm);
+/* The slot of a kernel under a rule set, created on first use. */
+uint32_t receipts_slot(const char *kernel, bool comm, uint32_t set);
+
+void receipts_graph_launched(void);
+uint64_t receipts_graph_launches(void);
 
 extern _Atomic(struct slot *) receipts_slots; /* NULL until the first count of this process */
 struct slot *receipts_open(void);

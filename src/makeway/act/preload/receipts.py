@@ -12,17 +12,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from makeway.values.control import CommPriority, Control, SmemPad
-from makeway.values.plan import Plan
 from makeway.values.receipt import Receipt, Status
 
 CARRIER = "launch shim"
 MAGIC = b"MKWRCPTS"
-VERSION = 1
+VERSION = 2
 SLOTS = 2047
 OVERFLOW_NAME = "(kernels beyond the table)"
 
-_HEADER = struct.Struct("<8sIIiIII32x")
-_SLOT = struct.Struct("<5QQIIII")
+_HEADER = struct.Struct("<8sIIiIIIQ24x")
+_SLOT = struct.Struct("<5QQIHHII")
 _TEXT = struct.Struct("<II")
 _NO_RANK = -1
 _LONGEST_TEXT = 4096
@@ -31,7 +30,7 @@ _BY_CODE = "code:"  # a pad that names its kernels by their code object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCounts:
-    """The launches of one kernel by outcome: each is padded, refused, skipped, prioritised or left alone.
+    """The launches of one kernel under one rule set, by outcome: padded, refused, skipped, prioritised or left alone.
 
     `asked_bytes` and `given_bytes` are those of the last padded launch, 0 when there was none. A refused launch was
     repeated unchanged. `most_blocks` is the largest grid of a communication kernel that was raised in priority, 0 where
@@ -49,6 +48,7 @@ class KernelCounts:
     given_bytes: int
     reason: str  # why launches were skipped or refused; "": none was
     most_blocks: int = 0
+    rule_set: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,7 @@ class LaunchReceipts:
     rank: int | None
     notes: tuple[str, ...]
     kernels: tuple[KernelCounts, ...]  # in the order of their first launch
+    graph_launches: int = 0  # of whole graphs, whose nodes count above, once each, when they are made
 
 
 def read_receipts(directory: Path) -> tuple[LaunchReceipts, ...]:
@@ -77,13 +78,14 @@ def _content(path: Path) -> bytes:
 def _read(data: bytes) -> LaunchReceipts | None:
     if len(data) < _HEADER.size or not data.startswith(MAGIC):
         return None
-    _, version, pid, rank, slots, _, notes = _HEADER.unpack_from(data)
+    _, version, pid, rank, slots, _, notes, graph_launches = _HEADER.unpack_from(data)
     if version != VERSION:
         return None
     return LaunchReceipts(
         pid=pid,
         rank=None if rank == _NO_RANK else rank,
         notes=_texts(data, notes),
+        graph_launches=graph_launches,
         kernels=tuple(
             counts for slot in (*range(1, min(slots, SLOTS)), 0) if (counts := _kernel(data, slot)) is not None
         ),
@@ -94,7 +96,7 @@ def _kernel(data: bytes, slot: int) -> KernelCounts | None:
     at = _HEADER.size + slot * _SLOT.size
     if at + _SLOT.size > len(data):
         return None
-    plain, padded, refused, skipped, prioritised, both, name, comm, reasons, _ = _SLOT.unpack_from(data, at)
+    plain, padded, refused, skipped, prioritised, both, name, comm, rule_set, reasons, _ = _SLOT.unpack_from(data, at)
     seen = plain + padded + refused + skipped + prioritised
     kernel = OVERFLOW_NAME if slot == 0 else "".join(_texts(data, name))
     if not seen or not kernel:
@@ -110,6 +112,7 @@ def _kernel(data: bytes, slot: int) -> KernelCounts | None:
         asked_bytes=0 if comm else both >> 32,
         given_bytes=0 if comm else both & 0xFFFFFFFF,
         most_blocks=both >> 32 if comm else 0,
+        rule_set=rule_set,
         reason="; ".join(_texts(data, reasons)) if refused or skipped else "",
     )
 
@@ -132,27 +135,36 @@ def _texts(data: bytes, at: int) -> tuple[str, ...]:
 # --- receipts -----------------------------------------------------------------------------------
 
 
-def shim_receipts(plan: Plan, launches: Sequence[LaunchReceipts]) -> tuple[Receipt, ...]:
-    """A receipt for each pad and for the priority on every rank where kernels were launched."""
-    pads = _pads_by_kernel(plan, launches)
+def shim_receipts(sets: Sequence[Sequence[Control]], launches: Sequence[LaunchReceipts]) -> tuple[Receipt, ...]:
+    """A receipt for each pad and for the priority on every rank where kernels were launched.
+
+    `sets` are the controls under each rule set: a plan's alone, or those among which a job alternated. Launches count
+    for a control where its set was in force.
+    """
     kernels: dict[int | None, list[KernelCounts]] = {}
     for process in launches:
-        if process.kernels:
-            kernels.setdefault(process.rank, []).extend(process.kernels)
+        known = [kernel for kernel in process.kernels if kernel.rule_set < len(sets)]
+        if known:
+            kernels.setdefault(process.rank, []).extend(known)
+    every = [kernel for counts in kernels.values() for kernel in counts]
+    pads = [_pads_by_kernel(controls, number, every) for number, controls in enumerate(sets)]
+    controls = tuple(dict.fromkeys(control for controls in sets for control in controls))
     return tuple(
         receipt
         for rank, counts in kernels.items()
-        for control in plan.controls
-        for receipt in _receipt(control, rank, counts, pads)
+        for control in controls
+        for receipt in _receipt(control, rank, counts, sets, pads)
     )
 
 
-def _pads_by_kernel(plan: Plan, launches: Sequence[LaunchReceipts]) -> dict[str, Control]:
-    """The pad of each compute kernel: the first whose pattern matches, as in the shim."""
-    pads = [control for control in plan.controls if isinstance(control, SmemPad)]
+def _pads_by_kernel(controls: Sequence[Control], rule_set: int, kernels: Sequence[KernelCounts]) -> dict[str, Control]:
+    """The pad of each compute kernel under one rule set: the first whose pattern matches, as in the shim."""
+    pads = [control for control in controls if isinstance(control, SmemPad)]
     by_code = [pad for pad in pads if pad.kernel.startswith(_BY_CODE)]
     by_kernel: dict[str, Control] = {}
-    for kernel in (kernel for process in launches for kernel in process.kernels if not kernel.comm):
+    for kernel in kernels:
+        if kernel.comm or kernel.rule_set != rule_set:
+            continue
         match = next((pad for pad in pads if fnmatchcase(kernel.kernel, pad.kernel)), None)
         if match is None and by_code and kernel.padded + kernel.refused:
             match = by_code[0]  # the shim records names, not code objects; only a pad by code object is left
@@ -162,22 +174,32 @@ def _pads_by_kernel(plan: Plan, launches: Sequence[LaunchReceipts]) -> dict[str,
 
 
 def _receipt(
-    control: Control, rank: int | None, kernels: Sequence[KernelCounts], pads: Mapping[str, Control]
+    control: Control,
+    rank: int | None,
+    kernels: Sequence[KernelCounts],
+    sets: Sequence[Sequence[Control]],
+    pads: Sequence[Mapping[str, Control]],
 ) -> Iterator[Receipt]:
+    """`pads` are those of each rule set, by kernel."""
     match control:
         case SmemPad(kernel=pattern):
-            matches = [kernel for kernel in kernels if not kernel.comm and pads.get(kernel.kernel) == control]
+            matches = [
+                kernel for kernel in kernels if not kernel.comm and pads[kernel.rule_set].get(kernel.kernel) == control
+            ]
             changed, done = sum(kernel.padded for kernel in matches), "padded"
             nothing = f"no kernel named {pattern} was launched"
         case CommPriority():
-            matches = [kernel for kernel in kernels if kernel.comm]
+            matches = [kernel for kernel in kernels if kernel.comm and control in sets[kernel.rule_set]]
             changed, done = sum(kernel.prioritised for kernel in matches), "raised in priority"
             nothing = "no communication kernel was launched"
         case _:
             return
     if not matches:
-        yield Receipt(control=control, status="not seen", detail=nothing, carrier=CARRIER, rank=rank)
+        where = " under it" if len(sets) > 1 else ""
+        yield Receipt(control=control, status="not seen", detail=nothing + where, carrier=CARRIER, rank=rank)
         return
+    names = {kernel.kernel for kernel in matches}
+    without = [kernel for kernel in kernels if kernel.kernel in names and kernel not in matches]
     seen, refused, skipped = (
         sum(getattr(kernel, name) for kernel in matches) for name in ("seen", "refused", "skipped")
     )
@@ -186,6 +208,8 @@ def _receipt(
     detail += f", {skipped:,} left alone" if skipped else ""
     if reasons := "; ".join(dict.fromkeys(kernel.reason for kernel in matches if kernel.reason)):
         detail += f": {reasons}"
+    if len(sets) > 1:
+        detail += f"; {sum(kernel.seen for kernel in without):,} launches came under other settings"
     # One refused launch is enough: the shim leaves that kernel alone from then on.
     status: Status = "refused" if refused else "applied" if changed else "no effect"
     yield Receipt(
@@ -199,5 +223,6 @@ def _receipt(
             ("launches changed", changed),
             ("launches refused", refused),
             ("launches skipped", skipped),
+            *([("launches under other settings", sum(kernel.seen for kernel in without))] if len(sets) > 1 else []),
         ),
     )

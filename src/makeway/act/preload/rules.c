@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-enum { HEADER_BYTES = 24, VERSION = 1, RAISE_COMM_PRIORITY = 1, MATCH_STEPS = 1 << 18 };
+enum { HEADER_BYTES = 24, VERSION = 2, RAISE_COMM_PRIORITY = 1, MATCH_STEPS = 1 << 18 };
 
 /* FNV-1a, 64 bits. */
 uint64_t rules_hash(const uint8_t *data, size_t size) {
@@ -63,19 +63,31 @@ static bool read_rule(struct reader *reader, struct rule *rule) {
     return true;
 }
 
-static const char *parse_body(struct rules *rules, struct reader *reader) {
-    static const char damaged[] = "the rules file is damaged: a rule cannot be read";
-    uint64_t flags = number(reader, 4), launches = number(reader, 4), comms = number(reader, 4);
-    if (reader->short_of || flags & ~(uint64_t)RAISE_COMM_PRIORITY || launches > MOST_LAUNCH_RULES ||
-        comms > MOST_COMM_PATTERNS)
-        return damaged;
-    rules->raise_comm_priority = flags & RAISE_COMM_PRIORITY;
-    for (; rules->launches < launches; rules->launches++) {
+static bool read_set(struct reader *reader, struct rules *rules) {
+    uint64_t flags = number(reader, 4), launches = number(reader, 4);
+    if (reader->short_of || flags & ~(uint64_t)RAISE_COMM_PRIORITY || launches > MOST_LAUNCH_RULES - rules->launches)
+        return false;
+    struct rule_set *set = &rules->set[rules->sets];
+    set->raise_comm_priority = flags & RAISE_COMM_PRIORITY;
+    set->first = rules->launches;
+    set->end = set->first + (uint32_t)launches;
+    for (; rules->launches < set->end; rules->launches++) {
         struct rule *rule = &rules->launch[rules->launches];
         if (!read_rule(reader, rule))
-            return damaged;
+            return false;
         rules->any_code |= names_code(rule->pattern);
     }
+    return true;
+}
+
+static const char *parse_body(struct rules *rules, struct reader *reader) {
+    static const char damaged[] = "the rules file is damaged: a rule cannot be read";
+    uint64_t sets = number(reader, 4), comms = number(reader, 4);
+    if (reader->short_of || sets < 1 || sets > MOST_RULE_SETS || comms > MOST_COMM_PATTERNS)
+        return damaged;
+    for (; rules->sets < sets; rules->sets++)
+        if (!read_set(reader, rules))
+            return damaged;
     for (; rules->comms < comms; rules->comms++)
         if (!read_pattern(reader, &rules->comm[rules->comms]))
             return damaged;
@@ -84,8 +96,8 @@ static const char *parse_body(struct rules *rules, struct reader *reader) {
 
 const char *rules_parse(struct rules *rules, const uint8_t *data, size_t size) {
     struct reader reader = {data, data + size, false};
-    rules->raise_comm_priority = rules->any_code = false;
-    rules->launches = rules->comms = 0;
+    rules->any_code = false;
+    rules->sets = rules->launches = rules->comms = 0;
     if (size < HEADER_BYTES || memcmp(data, "MKWRULES", 8) != 0)
         return "not a rules file: its first bytes are others";
     reader.at += 8;
@@ -100,7 +112,7 @@ const char *rules_parse(struct rules *rules, const uint8_t *data, size_t size) {
         return "the rules file is damaged: its checksum does not match";
     const char *wrong = parse_body(rules, &reader);
     if (wrong)
-        rules->launches = rules->comms = 0;
+        rules->sets = rules->launches = rules->comms = 0;
     return wrong;
 }
 
@@ -230,8 +242,10 @@ bool rules_comm(const struct rules *rules, const char *name) {
     return false;
 }
 
-const struct rule *rules_find(const struct rules *rules, const char *name, const char *code) {
-    for (uint32_t at = 0; at < rules->launches; at++) {
+const struct rule *rules_find(const struct rules *rules, uint32_t set, const char *name, const char *code) {
+    if (set >= rules->sets)
+        return NULL;
+    for (uint32_t at = rules->set[set].first; at < rules->set[set].end; at++) {
         const struct rule *rule = &rules->launch[at];
         if (names_code(rule->pattern) ? code && memcmp(rule->pattern.text + 5, code, 16) == 0
                                       : name && glob(rule->pattern, name, false))

@@ -1,15 +1,19 @@
 """Launch rules: what the shim does to which kernel, in a file that C reads without a parser.
 
+A file holds one set of rules or several, of which one is in force at a time (`act/preload/rule_sets.py`); the first is
+where a program starts.
+
 All numbers are little-endian. Header: magic (8 bytes), version, length of the whole file (both 32 bits), checksum of
-the rest (64 bits, FNV-1a). Body: flags, launch rules, comm patterns (32 bits each), then per rule its kind (8 bits),
-value (32 bits) and pattern, and the comm patterns; a pattern is its length (16 bits) and printable ASCII.
+the rest (64 bits, FNV-1a). Body: rule sets, comm patterns (32 bits each); per set its flags, launch rules (32 bits
+each) and per rule its kind (8 bits), value (32 bits) and pattern; then the comm patterns, which all sets share. A
+pattern is its length (16 bits) and printable ASCII.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from makeway.act.preload.patterns import comm_globs
@@ -19,14 +23,15 @@ from makeway.values.errors import BinaryError, DataFileError, InputError
 from makeway.values.plan import Plan
 
 MAGIC = b"MKWRULES"
-VERSION = 1
+VERSION = 2
 LONGEST_PATTERN_BYTES = 1024
-MOST_LAUNCH_RULES = 256
+MOST_LAUNCH_RULES = 256  # of all sets together
+MOST_RULE_SETS = 64
 MOST_COMM_PATTERNS = 1024
 LARGEST_VALUE = 2**31 - 1  # CUDA's function attributes are signed 32-bit numbers
 
 _HEADER = struct.Struct("<8sIIQ")
-_COUNTS = struct.Struct("<III")
+_COUNTS = struct.Struct("<II")
 _RULE = struct.Struct("<BI")
 _LENGTH = struct.Struct("<H")
 _PAD, _BLOCKS = 0, 1
@@ -68,7 +73,7 @@ class LaunchRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Everything that the shim reads. The first matching launch rule wins; communication is never padded.
+    """One set of rules. The first matching launch rule wins; communication is never padded.
 
     `comm_patterns` are globs with alternatives in braces (see `makeway.act.preload.patterns`).
     """
@@ -150,15 +155,27 @@ def fnv1a(data: bytes) -> int:
 # --- the file ----------------------------------------------------------------------------------
 
 
-def encode_rules(rules: Rules) -> bytes:
-    """The rules file; `decode_rules` gives the rules back."""
-    flags = _RAISE_COMM_PRIORITY if rules.raise_comm_priority else 0
-    body = _COUNTS.pack(flags, len(rules.launches), len(rules.comm_patterns))
-    for rule in rules.launches:
-        body += _RULE.pack(_BLOCKS if rule.pad_bytes is None else _PAD, rule.value) + _packed(rule.pattern)
-    for pattern in rules.comm_patterns:
+def encode_rules(*sets: Rules) -> bytes:
+    """The rules file, for one set of rules or several; `decode_rules` gives the sets back."""
+    _check_sets(sets)
+    comm_patterns = sets[0].comm_patterns
+    body = _COUNTS.pack(len(sets), len(comm_patterns))
+    for rules in sets:
+        body += _COUNTS.pack(_RAISE_COMM_PRIORITY if rules.raise_comm_priority else 0, len(rules.launches))
+        for rule in rules.launches:
+            body += _RULE.pack(_BLOCKS if rule.pad_bytes is None else _PAD, rule.value) + _packed(rule.pattern)
+    for pattern in comm_patterns:
         body += _packed(pattern)
     return _HEADER.pack(MAGIC, VERSION, _HEADER.size + len(body), fnv1a(body)) + body
+
+
+def _check_sets(sets: tuple[Rules, ...]) -> None:
+    if not 1 <= len(sets) <= MOST_RULE_SETS:
+        raise InputError(f"{len(sets):,} sets of rules; the launch shim takes 1 to {MOST_RULE_SETS}")
+    if len({rules.comm_patterns for rules in sets}) > 1:
+        raise InputError("the sets of rules differ in their comm patterns; what communicates is the same in all")
+    if (launches := sum(len(rules.launches) for rules in sets)) > MOST_LAUNCH_RULES:
+        raise InputError(f"{launches:,} launch rules in all sets; the launch shim takes at most {MOST_LAUNCH_RULES:,}")
 
 
 def _packed(pattern: str) -> bytes:
@@ -166,8 +183,8 @@ def _packed(pattern: str) -> bytes:
     return _LENGTH.pack(len(encoded)) + encoded
 
 
-def decode_rules(data: bytes) -> Rules:
-    """The launch rules in a file, or an error that says what is wrong with it."""
+def decode_rules(data: bytes) -> tuple[Rules, ...]:
+    """The sets of rules in a file, or an error that says what is wrong with it."""
     if len(data) < _HEADER.size or not data.startswith(MAGIC):
         raise DataFileError(
             "not a rules file of the launch shim: it starts with other bytes; write it again from a plan"
@@ -182,7 +199,7 @@ def decode_rules(data: bytes) -> Rules:
     if checksum != fnv1a(data[_HEADER.size :]):
         raise DataFileError("the rules file is damaged: its checksum does not match; write it again from a plan")
     try:
-        return _Body(data).rules()
+        return _Body(data).sets()
     except (struct.error, UnicodeDecodeError, InputError) as error:
         raise DataFileError(f"the rules file is damaged: {error}; write it again from a plan") from None
 
@@ -192,20 +209,29 @@ class _Body:
     data: bytes
     at: int = _HEADER.size
 
-    def rules(self) -> Rules:
-        flags, launches, comm = self.numbers(_COUNTS)
-        if flags & ~_RAISE_COMM_PRIORITY:
-            raise InputError(f"unknown flags {flags:#x}")
-        if launches > MOST_LAUNCH_RULES or comm > MOST_COMM_PATTERNS:
-            raise InputError(f"{launches:,} launch rules and {comm:,} comm patterns are too many")
-        rules = Rules(
-            launches=tuple([self.launch() for _ in range(launches)]),
-            comm_patterns=tuple([self.pattern() for _ in range(comm)]),
-            raise_comm_priority=flags == _RAISE_COMM_PRIORITY,
-        )
+    def sets(self) -> tuple[Rules, ...]:
+        count, comm = self.numbers(_COUNTS)
+        if count > MOST_RULE_SETS or comm > MOST_COMM_PATTERNS:
+            raise InputError(f"{count:,} sets of rules and {comm:,} comm patterns are too many")
+        sets = [self.rule_set() for _ in range(count)]
+        comm_patterns = tuple([self.pattern() for _ in range(comm)])
         if self.at != len(self.data):
             raise InputError(f"{len(self.data) - self.at:,} bytes follow the last pattern")
+        rules = tuple(replace(each, comm_patterns=comm_patterns) for each in sets)
+        _check_sets(rules)
         return rules
+
+    def rule_set(self) -> Rules:
+        flags, launches = self.numbers(_COUNTS)
+        if flags & ~_RAISE_COMM_PRIORITY:
+            raise InputError(f"unknown flags {flags:#x}")
+        if launches > MOST_LAUNCH_RULES:
+            raise InputError(f"{launches:,} launch rules are too many")
+        return Rules(
+            launches=tuple([self.launch() for _ in range(launches)]),
+            comm_patterns=(),
+            raise_comm_priority=flags == _RAISE_COMM_PRIORITY,
+        )
 
     def numbers(self, layout: struct.Struct) -> tuple[int, ...]:
         values: tuple[int, ...] = layout.unpack_from(self.data, self.at)

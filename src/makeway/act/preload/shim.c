@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 struct rules shim_rules;
+_Atomic uint32_t shim_set;
 bool shim_logs, shim_plain_occupancy;
 
 static char rules_path[4096];
@@ -57,6 +58,24 @@ bool shim_on(void) {
         return false;
     pthread_once(&once, start);
     return on;
+}
+
+/* --- rule sets that take turns (called by rule_sets.py in this process) --------------------------- */
+
+uint32_t makeway_rule_sets(void) {
+    return shim_on() ? shim_rules.sets : 0;
+}
+
+int makeway_use_rules(uint32_t set) {
+    if (set >= makeway_rule_sets())
+        return -1;
+    atomic_store(&shim_set, set);
+    kernels_decide_anew();
+    return 0;
+}
+
+uint64_t makeway_graph_launches(void) {
+    return receipts_graph_launches();
 }
 
 static void before_fork(void) {

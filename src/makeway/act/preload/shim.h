@@ -20,6 +20,12 @@ extern struct rules shim_rules;
 extern bool shim_logs;
 extern bool shim_plain_occupancy; /* the program's questions about occupancy are answered without the pad */
 bool shim_on(void); /* there is a usable rules file */
+/* For Python in the same process: how many rule sets there are (0: the shim is off), use one of them from the next launch
+ * on (-1: there is no such set), and how often graphs were launched, whose nodes keep what they were made with. */
+EXPORT uint32_t makeway_rule_sets(void);
+EXPORT int makeway_use_rules(uint32_t set);
+EXPORT uint64_t makeway_graph_launches(void);
+extern _Atomic uint32_t shim_set; /* the rule set in force; every decision is made anew when it changes */
 
 /* --- real functions (symbols.c) ------------------------------------------------------------ */
 
@@ -70,6 +76,7 @@ struct kernel {
     bool by_context; /* look up again with the current context */
     bool handle;     /* CUkernel, which has no context of its own */
     enum action decided;
+    uint32_t set; /* of rules, by which it was decided */
     uint32_t slot;
     uint32_t value;
     int priority;
@@ -91,9 +98,10 @@ struct kernel {
     _Atomic uint64_t easy;       /* epoch << 32 | bytes: a launch that asks for fewer is within all limits (decide.c) */
     _Atomic uint64_t fitted;     /* threads << 32 | dynamic bytes that keep the wanted residency */
     _Atomic uint64_t shapes[SHAPES]; /* what a pad does to launches of these shapes (decide.c) */
+    struct kernel *before;           /* an earlier entry for the same handle, which may come back (kernels.c) */
 };
 
-extern _Atomic uint32_t shim_generation; /* counts unloads: a handle may name another kernel afterwards */
+extern _Atomic uint32_t shim_generation; /* counts unloads, after which a handle may name another kernel, and rule sets */
 extern _Atomic uint32_t shim_epoch;      /* counts the program's own changes of limits */
 extern pthread_mutex_t shim_limits;      /* held while a kernel's limit is changed */
 
@@ -113,7 +121,8 @@ static inline struct kernel *kernels_find(void *function, void *context) {
     }
 }
 
-/* Puts a copy of `made` in the table, replacing a stale entry for the same handle. NULL when the table is full. */
+/* Puts a copy of `made` in the table, or an earlier entry like it, in place of a stale one for the same handle. NULL when
+ * the table is full. */
 struct kernel *kernels_add(const struct kernel *made);
 
 /* Handles that the driver returned as CUkernel: in a launch they look like any CUfunction. */
@@ -122,6 +131,9 @@ bool kernels_is_handle(void *handle);
 
 /* After an unload: the table of handles starts anew when it is half full, since nobody says which ones are gone. */
 void kernels_unloaded(void);
+
+/* After another rule set: launches of other threads may still use the decision before. */
+void kernels_decide_anew(void);
 
 void kernels_before_fork(void);
 void kernels_after_fork(bool child);

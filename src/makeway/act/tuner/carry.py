@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from makeway.act.doctor.gpus import amd_gpus, nvidia_gpus, text
 from makeway.act.tuner.channels import MOST_CHANNELS, encode_file, rules_of
 from makeway.act.tuner.tally import CARRIER
-from makeway.values.control import CommBlocks
+from makeway.values.control import CommBlocks, Control
 from makeway.values.errors import InputError
 from makeway.values.plan import Plan
 from makeway.values.support import Platform, support
@@ -74,11 +74,12 @@ def _other_tuners(environ: Mapping[str, str]) -> Iterator[str]:
                 yield path
 
 
-def write_rules(plan: Plan, directory: Path) -> Path:
-    """The plan's channel rules in a file that only this user can read and write."""
+def write_rules(sets: Sequence[Sequence[Control]], directory: Path) -> Path:
+    """Channel rules in a file that only this user can read and write: of a plan's controls, or of the first of several
+    sets of controls among which a job alternates."""
     path = directory / RULES_FILE
-    rules = rules_of(plan)
-    content = encode_file(rules, most_channels=max(rule.channels or 0 for rule in rules))
+    rules = [rules_of(Plan(controls=tuple(controls))) for controls in sets]
+    content = encode_file(rules[0], most_channels=max(rule.channels or 0 for each in rules for rule in each))
     try:
         path.unlink(missing_ok=True)
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

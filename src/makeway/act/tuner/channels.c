@@ -13,7 +13,7 @@
 #include "abi.h"
 #include "tally.h"
 
-enum { VERSION = 1, TRIES = 64 };
+enum { VERSION = 2, TRIES = 64 };
 
 /* channels.py writes this layout. */
 struct generation {
@@ -34,7 +34,7 @@ struct channels_file {
 };
 
 _Static_assert(sizeof(struct channel_rule) == 24 && sizeof(struct generation) == 792, "channels.py");
-_Static_assert(sizeof(struct channels_file) == 64 + 64 * 792, "channels.py");
+_Static_assert(sizeof(struct channels_file) == 64 + GENERATIONS * 792, "channels.py");
 
 static struct channels_file *rules;
 static _Atomic uint32_t whole; /* generations that have been checked */

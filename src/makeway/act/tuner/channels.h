@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { GENERATIONS = 64, RULES = 32, ANY_KIND = 255, AS_IT_IS = -1, ONLY_SIMPLE = 1 };
+enum { GENERATIONS = 1024, RULES = 32, ANY_KIND = 255, AS_IT_IS = -1, ONLY_SIMPLE = 1 };
 
 struct channel_rule {
     uint64_t least_bytes, most_bytes; /* both included */

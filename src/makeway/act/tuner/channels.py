@@ -18,8 +18,8 @@ from makeway.values.errors import DataFileError, InputError
 from makeway.values.plan import Plan
 
 MAGIC = b"MKWCHANS"
-VERSION = 1
-MOST_GENERATIONS = 64
+VERSION = 2
+MOST_GENERATIONS = 1024
 MOST_RULES = 32
 MOST_CHANNELS = 64
 LARGEST_BYTES = 2**64 - 1
@@ -144,21 +144,34 @@ def _packed(rule: ChannelRule) -> bytes:
 
 def decode_file(data: bytes) -> tuple[int, tuple[Generation, ...]]:
     """The channels that communicators have, and all generations; an error where the file is damaged."""
-    if len(data) != FILE_BYTES or not data.startswith(MAGIC):
+    most_channels, published = decode_header(data, len(data))
+    starts = map(generation_at, range(published))
+    generations = [decode_generation(data[at : at + GENERATION_BYTES], number) for number, at in enumerate(starts)]
+    return most_channels, tuple(generations)
+
+
+def decode_header(data: bytes, file_bytes: int) -> tuple[int, int]:
+    """The channels that communicators have, and the number of generations, from the first bytes of a file."""
+    if file_bytes != FILE_BYTES or not data.startswith(MAGIC):
         raise DataFileError("not a file of channel rules; name the one that `makeway run` wrote for the job")
     _, version, most_channels, published = HEADER.unpack_from(data)
     if version != VERSION:
         raise DataFileError(f"the channel rules have version {version}, this makeway reads {VERSION}")
     if not 1 <= published <= MOST_GENERATIONS:
         raise DataFileError(f"the file of channel rules is damaged: it says {published:,} generations")
-    return most_channels, tuple(_generation(data, number) for number in range(published))
+    return most_channels, published
 
 
-def _generation(data: bytes, number: int) -> Generation:
-    start = HEADER.size + number * GENERATION_BYTES
-    body = data[start + _CHECKSUM.size : start + GENERATION_BYTES]
+def generation_at(number: int) -> int:
+    """Where a generation starts in the file."""
+    return HEADER.size + number * GENERATION_BYTES
+
+
+def decode_generation(data: bytes, number: int) -> Generation:
+    """One generation, from its bytes; `number` is for the message where it is damaged."""
+    body = data[_CHECKSUM.size : GENERATION_BYTES]
     from_call, rules, _ = _GENERATION.unpack_from(body)
-    if _CHECKSUM.unpack_from(data, start)[0] != fnv1a(body) or rules > MOST_RULES:
+    if _CHECKSUM.unpack_from(data)[0] != fnv1a(body) or rules > MOST_RULES:
         raise DataFileError(f"the file of channel rules is damaged: generation {number} does not match its checksum")
     try:
         unpacked = [_unpacked(body, _GENERATION.size + at * _RULE.size) for at in range(rules)]

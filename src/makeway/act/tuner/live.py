@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from makeway.act.tuner.channels import (
@@ -24,8 +26,10 @@ from makeway.act.tuner.channels import (
     Generation,
     Protocol,
     check_channels,
-    decode_file,
+    decode_generation,
+    decode_header,
     encode_generation,
+    generation_at,
 )
 from makeway.act.tuner.tally import read_tallies
 from makeway.values.errors import InputError
@@ -71,31 +75,64 @@ def replace_rules(path: Path, rules: tuple[ChannelRule, ...], *, from_call: int)
     return _append(path, from_call, rules, keep=False)
 
 
+def take_back(path: Path, *, from_call: int) -> Generation:
+    """Undo the last change before its call comes: from there on, the rules before it hold again."""
+    with _opened(path) as file:
+        _, count = _header(file)
+        if count < 2 or _generation(file, count - 1).from_call != from_call:
+            raise InputError(f"no change from call {from_call:,} is the last one; nothing was taken back")
+        return _publish(file, count, Generation(from_call=from_call, rules=_generation(file, count - 2).rules))
+
+
+def published(path: Path) -> int:
+    """Generations in a file of channel rules, the first included."""
+    with _opened(path, os.O_RDONLY) as file:
+        return _header(file)[1]
+
+
 def _append(path: Path, from_call: int, rules: tuple[ChannelRule, ...], *, keep: bool) -> Generation:
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as error:
-        raise InputError(f"cannot open the channel rules {str(path)!r}: {error.strerror}") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        most_channels, generations = decode_file(os.pread(file, os.fstat(file).st_size, 0))
+    with _opened(path) as file:
+        most_channels, count = _header(file)
         check_channels(rules, most_channels)
-        last = generations[-1]
+        last = _generation(file, count - 1)
         if from_call <= last.from_call:
             raise InputError(
                 f"a change from call {from_call:,} cannot follow one from call {last.from_call:,}; name a later call"
             )
-        if len(generations) == MOST_GENERATIONS:
-            raise InputError(f"the rules of this job were changed {MOST_GENERATIONS - 1} times, which is the most")
         if keep:
             rules += tuple(rule for rule in last.rules if not any(_same_calls(rule, new) for new in rules))
-        generation = Generation(from_call=from_call, rules=rules)
-        # The generation first, then the number that publishes it: the plugin reads them in the other order.
-        os.pwrite(file, encode_generation(generation), HEADER.size + len(generations) * GENERATION_BYTES)
-        os.pwrite(file, PUBLISHED.pack(len(generations) + 1), PUBLISHED_AT)
-        return generation
+        return _publish(file, count, Generation(from_call=from_call, rules=rules))
+
+
+@contextmanager
+def _opened(path: Path, mode: int = os.O_RDWR) -> Iterator[int]:
+    """The file's descriptor, which no other process changes meanwhile."""
+    try:
+        file = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise InputError(f"cannot open the channel rules {str(path)!r}: {error.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH if mode == os.O_RDONLY else fcntl.LOCK_EX)
+        yield file
     finally:
         os.close(file)
+
+
+def _header(file: int) -> tuple[int, int]:
+    return decode_header(os.pread(file, HEADER.size, 0), os.fstat(file).st_size)
+
+
+def _generation(file: int, number: int) -> Generation:
+    return decode_generation(os.pread(file, GENERATION_BYTES, generation_at(number)), number)
+
+
+def _publish(file: int, count: int, generation: Generation) -> Generation:
+    if count == MOST_GENERATIONS:
+        raise InputError(f"the rules of this job were changed {MOST_GENERATIONS - 1:,} times, which is the most")
+    # The generation first, then the number that publishes it: the plugin reads them in the other order.
+    os.pwrite(file, encode_generation(generation), generation_at(count))
+    os.pwrite(file, PUBLISHED.pack(count + 1), PUBLISHED_AT)
+    return generation
 
 
 def _same_calls(one: ChannelRule, other: ChannelRule) -> bool:

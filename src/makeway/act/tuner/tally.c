@@ -7,7 +7,7 @@
 
 #include "mapped.h"
 
-enum { VERSION = 1, SIZES = 65 }; /* sizes by the number of their bits */
+enum { VERSION = 2, SIZES = 65 }; /* sizes by the number of their bits */
 
 struct header {
     struct mapped_header start;
@@ -32,6 +32,7 @@ struct cell {
 struct file {
     struct header header;
     struct cell cell[MW_KINDS][SIZES];
+    _Atomic uint64_t given[MOST_CHANNELS + 1]; /* calls by the channels that a rule gave them */
 };
 
 _Static_assert(sizeof(struct header) == 64 && sizeof(struct cell) == 256, "tally.py");
@@ -115,6 +116,8 @@ void tally_call(int kind, size_t bytes, int own_choice, const struct answer *ans
     for (int change = 0; change < CHANGES; change++)
         if (answer->changes & 1u << change)
             count(&cell->changes[change]);
+    if (answer->channels > 0 && answer->channels <= MOST_CHANNELS)
+        count(&file->given[answer->channels]);
     uint64_t last = (uint64_t)answer->channels << 32 | (uint32_t)(answer->algorithm + 1) << 8 |
                     (uint32_t)(answer->protocol + 1);
     if (atomic_load_explicit(&cell->last, memory_order_relaxed) != last)

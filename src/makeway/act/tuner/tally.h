@@ -9,6 +9,7 @@
 
 enum { CHOICES = MW_ALGORITHMS * MW_PROTOCOLS, UNKNOWN_CHOICE = CHOICES }; /* no table, or a larger one */
 enum change { CHANNELS_SET, STEERED, UNAVAILABLE, LEFT_TO_LL, CHANGES };
+enum { MOST_CHANNELS = 64 };
 enum tally_note { NO_RULES = 1, BAD_GENERATION = 2 };
 
 struct answer {

@@ -8,19 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from makeway.act.preload.receipts import LaunchReceipts
-from makeway.act.tuner.channels import ALGORITHMS, COLLECTIVES, PROTOCOLS, Collective
+from makeway.act.tuner.channels import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS, Collective
 from makeway.values.control import CommBlocks
 from makeway.values.plan import Plan
 from makeway.values.receipt import Receipt, Status
 
 CARRIER = "tuner plugin"
 MAGIC = b"MKWTALLY"
-VERSION = 1
+VERSION = 2
 UNKNOWN = "unknown"  # the choice of an NCCL that shows no table of costs
 
 _HEADER = struct.Struct("<8sIIiIIIQQIIII")
 _CELL = struct.Struct("<22Q4QQ40x")
 _SIZES = 65  # by the number of bits
+_GIVEN = struct.Struct(f"<{MOST_CHANNELS + 1}Q")
+_GIVEN_AT = _HEADER.size + len(COLLECTIVES) * _SIZES * _CELL.size
 _NO_RANK = -1
 _CHOICES = (*(f"{algorithm}-{protocol}" for algorithm in ALGORITHMS for protocol in PROTOCOLS), UNKNOWN)
 _NOTES = {
@@ -63,11 +65,16 @@ class Tally:
     late: int  # changes that came after their first call, summed over communicators
     notes: tuple[str, ...]
     counts: tuple[CallCounts, ...]
+    given: tuple[tuple[int, int], ...] = ()  # calls by the channels that a rule gave them
 
 
-def read_tallies(directory: Path) -> tuple[Tally, ...]:
-    """The counts of every process that loaded the plugin, by rank and process id; unreadable files are left out."""
-    tallies = [tally for path in directory.glob("tuner-*") if (tally := _read(path)) is not None]
+def read_tallies(directory: Path, *, pid: int | None = None) -> tuple[Tally, ...]:
+    """The counts of every process that loaded the plugin (or of one), by rank and process id.
+
+    Unreadable files are left out.
+    """
+    pattern = "tuner-*" if pid is None else f"tuner-{pid}-*"
+    tallies = [tally for path in directory.glob(pattern) if (tally := _read(path)) is not None]
     return tuple(sorted(tallies, key=lambda tally: (tally.rank is None, tally.rank or 0, tally.pid)))
 
 
@@ -76,7 +83,7 @@ def _read(path: Path) -> Tally | None:
         data = path.read_bytes()
     except OSError:
         return None
-    if len(data) < _HEADER.size + len(COLLECTIVES) * _SIZES * _CELL.size or not data.startswith(MAGIC):
+    if len(data) < _GIVEN_AT + _GIVEN.size or not data.startswith(MAGIC):
         return None
     (_, version, pid, rank, interface, communicators, ranks, calls, _, generations, late, notes, _) = (
         _HEADER.unpack_from(data)
@@ -94,6 +101,7 @@ def _read(path: Path) -> Tally | None:
         late=late,
         notes=(*(text for bit, text in _NOTES.items() if notes & bit), *_late(late)),
         counts=tuple(_counts(data)),
+        given=tuple((at, calls) for at, calls in enumerate(_GIVEN.unpack_from(data, _GIVEN_AT)) if calls),
     )
 
 
@@ -155,7 +163,8 @@ def _largest_grid(processes: Iterator[LaunchReceipts]) -> int:
 
 def _receipt(control: CommBlocks, rank: int | None, tallies: Sequence[Tally], grid: int) -> Receipt:
     counts = [row for tally in tallies for row in tally.counts]
-    asked, changed = sum(row.calls for row in counts), sum(row.channels_set for row in counts)
+    asked = sum(row.calls for row in counts)
+    changed = sum(calls for tally in tallies for channels, calls in tally.given if channels == control.blocks)
     status, detail = _verdict(control.blocks, asked, changed, grid)
     evidence = [("calls asked", asked), ("calls given channels", changed)]
     return Receipt(
