@@ -188,6 +188,37 @@ def check_shared_tensors_are_read_in_place_with_the_same_results(group: DirectGr
                 assert same_bits(given, ordered(inputs, "avg"))
 
 
+def check_what_is_left_open_may_be_written_once_no_peer_reads_it(group: DirectGroup) -> None:
+    is_late = RANK == RANKS - 1
+    shared = group.shared_tensor(MANY_PIECES * RANKS)
+    inputs = [drawn(shared.numel(), torch.float32, rank, 5) for rank in range(RANKS)]
+    copiers = group._pieces.copiers
+    copy = copiers.copy
+
+    def copy_late(to: int, source: int, count: int) -> None:
+        time.sleep(0.2)
+        copy(to, source, count)
+
+    def small_sum() -> None:
+        group.all_reduce(torch.zeros(MANY_PIECES))
+
+    others: tuple[Callable[[], None], ...] = (lambda: None, group.barrier, small_sum)
+    for other_call in others:
+        shared.copy_(inputs[RANK])
+        copiers.copy = copy_late if is_late else copy  # type: ignore[method-assign]
+        group.all_reduce(shared, leave_open=True)
+        copiers.copy = copy  # type: ignore[method-assign]
+        summed = shared.clone()
+        begun = time.monotonic()
+        group.await_readers()
+        if RANKS > 1 and not is_late:
+            assert time.monotonic() - begun > 0.1, "the late rank still read this rank's part"
+        shared.fill_(float("nan"))
+        other_call()
+        group.await_readers()
+        assert same_bits(summed, ordered(inputs, "sum"))
+
+
 def check_an_adopted_tensor_keeps_its_numbers_and_views_and_is_read_in_place(group: DirectGroup) -> None:
     if RANKS == 1:
         return
@@ -432,13 +463,14 @@ def check_priority_makes_compute_nicer_and_is_undone(group: DirectGroup) -> None
 def check_without_privilege_priority_is_undone_too(group: DirectGroup) -> None:
     if os.geteuid() != 0:
         return  # then the check above was without privilege
+    before = niceness_of(0)
     child = os.fork()
     if child == 0:
         try:
             os.setresuid(65534, 65534, 65534)
             backend = CpuBackend()
             with backend.applied([CommPriority()]) as (receipt,):
-                assert niceness_of(0) == 0
+                assert niceness_of(0) == before
                 if slice_ns(0) is None:
                     assert receipt.status == "refused"
                     assert "ulimit" in receipt.detail

@@ -109,7 +109,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
 Start = Callable[..., Started]
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long  # test_bench_workloads.py has one of 2 ranks
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_any_number_of_ranks_gives_one_verified_document(start: Start, ranks: int) -> None:
     bench = start(*SMALL, "--ranks", str(ranks), "--json")
     out, said = bench.process.communicate(timeout=RAN_WITHIN_S)

@@ -54,7 +54,9 @@ def bench(*arguments: str) -> dict[str, Any]:
             marks=pytest.mark.long,
         ),
         pytest.param(("cb-ar", "--scale", "0.02", "--in-flight", "2"), marks=pytest.mark.long),  # as mb-a2a
-        ("mb-a2a", "--scale", "0.01", "--control", "chunks=2", "--control", "partition=1"),
+        pytest.param(
+            ("mb-a2a", "--scale", "0.01", "--control", "chunks=2", "--control", "partition=1"), marks=pytest.mark.long
+        ),
         pytest.param(("conccl-16", "--scale", "0.02", "--control", "copy-engine"), marks=pytest.mark.long),
         pytest.param(
             (

@@ -64,7 +64,8 @@ def test_looks_after_every_round_seldom_take_chance_for_a_gain() -> None:
         ((CopyEngine(), CommPriority()), (CommPriority(), CopyEngine()), 0),
         ((), (CommPriority(),), SETTLE - 1),
         ((CopyEngine(),), (CopyEngine(), SmPartition(1)), SETTLE - 1),
-        ((), (CopyEngine(),), SETTLE),
+        ((), (CopyEngine(),), SETTLE + 1),
+        ((CopyEngine(),), (CopyEngine(), Chunks(2)), SETTLE),
         ((Chunks(2),), (Chunks(4),), SETTLE),
     ],
 )

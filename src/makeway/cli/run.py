@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON document there")
     comparing = parser.add_argument_group("with against without the plan, in the job itself")
     comparing.add_argument("--compare", action="store_true", help="alternate in blocks of steps, and tell the gain")
-    comparing.add_argument("--compare-steps", type=int, metavar="N", help="at most to spend on it (default: 1000)")
+    comparing.add_argument("--compare-steps", type=int, metavar="N", help="at most to spend on it (default: 2000)")
     comparing.add_argument(
         "--compare-runs", type=int, metavar="N", help="alternate whole runs, N of each: for controls set at the start"
     )
@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     comparing.add_argument("--seed", type=int, default=0, help="of the order of blocks or runs (default: 0)")
     comparing.add_argument("--fail-if", metavar="LIMIT", help="exit 1 if it holds: slower, faster, 'difference>5%%'")
-    tuning = parser.add_argument_group("the plan found in the job itself, on CPU ranks")
+    tuning = parser.add_argument_group("the plan found in the job itself")
     tuning.add_argument("--tune", action="store_true", help="try controls in blocks of steps, and keep what is faster")
     tuning.add_argument(
         "--tune-share", type=float, metavar="SHARE", help="of the job's steps for trials, at most (default: 0.05)"
@@ -114,7 +114,6 @@ _NOT_WITH_TUNE = ("dry_run", "strict", "compare", "compare_steps", "compare_runs
 
 def _tune(command: list[str], options: argparse.Namespace) -> int:
     from makeway.act.launch.tune_run import SHARE, tune_run
-    from makeway.show.run_tuning import log_lines
 
     if wrong := [name for name in _NOT_WITH_TUNE if getattr(options, name) not in (None, False)]:
         raise InputError(f"--{wrong[0].replace('_', '-')} does not go with --tune")
@@ -133,6 +132,8 @@ def _tune(command: list[str], options: argparse.Namespace) -> int:
         stdout=sys.stderr.fileno() if options.json and options.out is None else None,
         warn=warn_as("run"),
     )
+    from makeway.show.run_tuning import log_lines  # what shows results is loaded when the program has run
+
     for path, content in ((options.plan_out, dump_plan(tuned.as_plan)), (options.log, log_lines(tuned))):
         if path is not None:
             try:

@@ -50,12 +50,12 @@ def _lead(result: Recording) -> list[Paragraph]:
     if result.problem is not None:
         return []
     overhead = "No step was timed without the profiler."
-    times = [(rank.plain_step_ns, rank.profiled_step_ns) for rank in result.recorded]
-    plain, profiled = times[0]
+    plain, profiled = result.plain_step_ns, result.profiled_step_ns
     if result.overhead_pct is not None and plain is not None and profiled is not None:
+        of_ranks = " (medians over the ranks)" if len(result.recorded) > 1 else ""
         overhead = (
-            f"Under the profiler the step time changes by {percent(result.overhead_pct, '+.1f')}: on the first rank "
-            f"from {time_text(plain)} to {time_text(profiled)}."
+            f"Under the profiler the step time changes by {percent(result.overhead_pct, '+.1f')}: from "
+            f"{time_text(plain)} to {time_text(profiled)}{of_ranks}."
         )
     return [Paragraph(text=overhead, origin="measured", command=f"makeway analyze {shlex.quote(result.directory)}")]
 

@@ -71,7 +71,8 @@ def train(options: argparse.Namespace) -> int:
         if step == 0:
             started = time.perf_counter()
     if rank == 0 and options.steps > 1:
-        print(f"{(time.perf_counter() - started) / (options.steps - 1) * 1e3:.2f} ms per step after the first")
+        took_ms = (time.perf_counter() - started) / (options.steps - 1) * 1e3
+        sys.stdout.write(f"{took_ms:.2f} ms per step after the first\n")
     dist.barrier()
     dist.destroy_process_group()
     how = options.last_rank_ends if rank == ranks - 1 else "0"

@@ -74,6 +74,7 @@ class DirectGroup:
         self._pieces.copiers.resize(copiers)
         self._thread = CommThread()
         self._sequence = 0
+        self._open: Call | None = None  # the last one that was left open
         self._unusable: str | None = None
         self._group, self._directory = group, directory
         self._shared: dict[int, SharedTensor] = {}  # by number, the same on every rank
@@ -264,12 +265,17 @@ class DirectGroup:
 
     # --- reductions ----------------------------------------------------------------------------
 
-    def all_reduce(self, tensor: torch.Tensor, op: Op = "sum", *, async_op: bool = False) -> Work | None:
-        """The sum of every rank's tensor, in place; "avg" divides each part first, as DistributedDataParallel does."""
+    def all_reduce(
+        self, tensor: torch.Tensor, op: Op = "sum", *, async_op: bool = False, leave_open: bool = False
+    ) -> Work | None:
+        """The sum of every rank's tensor, in place; "avg" divides each part first, as DistributedDataParallel does.
+
+        `leave_open`: does not wait until peers have read a shared tensor; write it only after `await_readers`.
+        """
         part, pieces = flat("tensor", tensor), self._pieces
         check_summed(part.dtype, op)
         if self.ranks > 1 and part.nbytes > ONE_STEP_BYTES and (shared := shared_part(self._shared, part)):
-            return self._all_reduce_shared(part, shared, op, tensor, async_op)
+            return self._all_reduce_shared(part, shared, op, tensor, async_op, leave_open)
         if self.ranks == 1:
             steps = []
         elif part.nbytes <= min(ONE_STEP_BYTES, self._engine.window.piece_bytes):  # in one piece
@@ -283,7 +289,7 @@ class DirectGroup:
         return self._run("all_reduce", steps, part.dtype, self._each(part.nbytes), tensor, async_op, op=op)
 
     def _all_reduce_shared(
-        self, part: torch.Tensor, shared: Shared, op: Op, result: torch.Tensor, async_op: bool
+        self, part: torch.Tensor, shared: Shared, op: Op, result: torch.Tensor, async_op: bool, leave_open: bool
     ) -> Work | None:
         """Each rank adds up its slice in place; then each pulls the other slices."""
         each = ceil_to(-(-part.numel() // self.ranks), ALIGNMENT // part.itemsize)
@@ -299,7 +305,21 @@ class DirectGroup:
                     pull(self._pieces.copiers, slices[peer], shared, peer, starts[peer])
 
         steps = [reduce, gather]
-        return self._run_shared("all_reduce", steps, part, part.nbytes, shared, result, async_op, op=op)
+        return self._run_shared(
+            "all_reduce", steps, part, part.nbytes, shared, result, async_op, op=op, leave_open=leave_open
+        )
+
+    def await_readers(self) -> None:
+        """Wait until no peer reads a shared tensor that a collective of this group left open."""
+        if self._open is None:
+            return
+        call, self._open = self._open, None
+
+        def settle() -> None:
+            with self._guarded(call, {}):
+                self._engine.await_readers(str(call))
+
+        self._queue(settle, torch.empty(0), async_op=False)
 
     def reduce_scatter_tensor(
         self, output: torch.Tensor, given: torch.Tensor, op: Op = "sum", *, async_op: bool = False
@@ -348,17 +368,22 @@ class DirectGroup:
         meanwhile: Callable[[], None] = lambda: None,
         *,
         op: Op = "sum",
+        leave_open: bool = False,
     ) -> Work | None:
-        """Phases that read the peers' memory in place; all ranks meet after each."""
+        """Phases that read the peers' memory in place; all ranks meet after each, unless the last is left open."""
         call = self._next_call(kind=kind, dtype=given.dtype, op=op, place=shared.place)
+        self._open = call if leave_open else self._open
 
         def collect() -> None:
             header = call.header(size)
             with self._guarded(call, dict.fromkeys(self._pieces.peers, size)):
                 self._engine.meet(dict.fromkeys(self._pieces.peers, (header, header)), str(call), meanwhile)
-                for phase in phases:
+                for number, phase in enumerate(phases, 1):
                     phase()
-                    self._engine.agree(str(call))
+                    if leave_open and number == len(phases):
+                        self._engine.leave()
+                    else:
+                        self._engine.agree(str(call))
 
         return self._queue(collect, result, async_op)
 

@@ -76,9 +76,9 @@ def add_up(shared: Shared, ranks: int, start: int, into: torch.Tensor, op: Op, p
         target = into[at : at + step]
         count = target.nbytes
         parts = [shared.of(rank, start + at * into.itemsize, count, into.dtype) for rank in range(ranks)]
-        if scratch is not None:  # allocating for every piece would cost more than the sum
-            first = torch.div(parts[0], ranks, out=scratch[: target.numel()])
-            torch.add(first, torch.div(parts[1], ranks, out=target), out=target)
+        if scratch is not None:  # allocating for every piece would cost more than the sum; halves are exact
+            first = torch.mul(parts[0], 0.5, out=scratch[: target.numel()])
+            torch.add(first, torch.mul(parts[1], 0.5, out=target), out=target)
             continue
         if op == "avg":
             parts = [part / ranks for part in parts]

@@ -21,21 +21,18 @@ import msgspec
 from makeway.act.launch.directors import PAIRED, WITH, WITHOUT, Comparing, director_of, of_blocks
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Run, Warn, run
-from makeway.act.launch.step_files import SLEEP, AtSteps, StepLog, StepSettings, control_words
+from makeway.act.launch.step_files import SLEEP, AtSteps, StepLog, StepSettings, control_words, no_steps
 from makeway.act.plans import PlanLike, plan_of
 from makeway.decide.analysis.alternation import FIRST_LOOK, log_time
 from makeway.decide.analysis.compare import ComparisonLimit, limit_holds, parse_limit
 from makeway.decide.analysis.difference import LEVEL, RUN_SPREAD, Difference, Verdict, difference, percent, verdict_of
 from makeway.values.errors import InputError
 from makeway.values.plan import Plan
+from makeway.values.support import Platform
 
-STEPS = 1000  # at most to spend on a comparison
+STEPS = 2000  # at most to spend on a comparison: what 10 % takes where steps of 8 ms spread by a third
 WARM_UP = 5
 BUSY_PCT = 5.0  # blocks without the plan that differ by more hide small gains
-NO_STEPS = (
-    "no comparison: no process that called torch.distributed.init_process_group called the step of a torch optimizer; "
-    "name a function that ends a step with --step-marker MODULE:FUNCTION"
-)
 OF_RANK_0 = "the comparison is with rank 0: the makeway that started it reports it"
 Side = Literal["without", "with"]
 
@@ -106,12 +103,13 @@ def compare_run(
     force: bool = False,
     receipts: Path | None = None,
     stdout: int | None = None,
+    platform: Platform | None = None,
     warn: Warn = lambda message: None,
 ) -> RunComparison:
     """Run the command once and compare its steps with and without the plan, at most `steps` of them.
 
-    With `runs`, run it so often with the plan and as often without it. Call it from the main thread of a process
-    without other children.
+    With `runs`, run it so often with the plan and as often without it. `platform` is that of the GPUs, by default of
+    those that this machine has. Call it from the main thread of a process without other children.
     """
     plan = plan_of(plan)
     limit = parse_limit(fail_if) if fail_if is not None else None
@@ -135,7 +133,17 @@ def compare_run(
 
     def once(kind: Literal["measure", "compare"], of: Plan, into: Path | None) -> tuple[Run, tuple[StepLog, ...]]:
         at_steps = AtSteps(msgspec.structs.replace(settings, kind=kind))
-        ran = run(command, of, environ=environ, force=force, receipts=into, stdout=stdout, warn=warn, at_steps=at_steps)
+        ran = run(
+            command,
+            of,
+            environ=environ,
+            force=force,
+            receipts=into,
+            stdout=stdout,
+            platform=platform,
+            warn=warn,
+            at_steps=at_steps,
+        )
         return ran, at_steps.logs
 
     if runs is None:
@@ -175,16 +183,16 @@ def _of_one_job(ran: Run, logs: Sequence[StepLog], *, most: int, limit: Comparis
     """From the log of rank 0; of several attempts, after a restart, the last one that compared anything."""
     leaders = [log for log in logs if log.rank == 0]
     log = next((log for log in reversed(leaders) if log.blocks), leaders[-1] if leaders else None)
-    seen = of_blocks(log.blocks if log is not None else (), most_pairs=most)
+    seen = of_blocks(log.blocks if log is not None else (), most_pairs=most, ended=True)
     notes = list(ran.notes)
     problem = None
     if log is None and logs:
         problem = OF_RANK_0
     elif log is None or log.steps == 0:
-        problem = NO_STEPS
+        problem = f"no comparison: {no_steps(ran.exit_code)}"
     elif log.error is not None:
         problem = log.error
-    elif log.final is None:
+    elif log.final is None and seen.verdict == "no difference shown":
         problem = f"the program ended after {log.steps} steps, before the comparison did"
     if len(leaders) > 1:
         notes.append(f"the job was restarted: its {len(leaders)} attempts are not added up, the last one counts")
@@ -283,7 +291,7 @@ def _of_runs(done: Sequence[tuple[Side, Run, tuple[StepLog, ...]]], *, limit: Co
     ended = done[-1][1]
     problem = None
     if not blocks:
-        problem = NO_STEPS
+        problem = f"no comparison: {no_steps(ended.exit_code)}"
     elif shown is None:
         problem = f"{len(blocks)} runs left step times, and each side needs two"
     without = sides["without"]

@@ -14,11 +14,12 @@ import msgspec
 
 from makeway.act.launch.step_files import Block, StepSettings
 from makeway.decide.analysis.alternation import Alternation, alternation, looks
-from makeway.values.control import Chunks, Compress, Control, CopyEngine
+from makeway.values.control import Chunks, CommBlocks, Compress, Control, CopyEngine
 from makeway.values.errors import InputError
 
-SETTLE = 2  # steps after a switch that do not count: a new reducer lays out its buckets in the second of them
-OF_REDUCERS = (CopyEngine, Chunks, Compress)  # controls that give modules a new reducer
+SETTLE = 2  # steps after a switch that do not count
+# A new reducer lays out its buckets in the second step; channels change one step after ranks have agreed on them.
+SETTLES_LATE = (CopyEngine, Chunks, Compress, CommBlocks)
 MEASURED = 3  # steps of a block that count: of neighbouring short blocks less of the noise remains
 NOISE_PAIRS = 3
 NOISE, PAIRED = "noise", "pair"
@@ -67,10 +68,12 @@ def director_of(settings: StepSettings) -> Director:
 
 
 def settling_steps(before: Sequence[Control], after: Sequence[Control]) -> int:
-    """Steps after a switch that do not count: none where nothing changes, fewer where reducers stay."""
+    """Steps after a switch that do not count: none where nothing changes, fewer where it takes effect at once."""
     if set(before) == set(after):
         return 0
-    kept, new = ({control for control in controls if isinstance(control, OF_REDUCERS)} for controls in (before, after))
+    kept, new = ({each for each in controls if isinstance(each, SETTLES_LATE)} for controls in (before, after))
+    if any(isinstance(each, CopyEngine) for each in kept ^ new):
+        return SETTLE + 1  # buckets move to shared memory once they are laid out; measured: the third step is slow, too
     return SETTLE if kept != new else SETTLE - 1
 
 
@@ -116,12 +119,13 @@ class Comparing:
         return 2 * MEASURED + switches * self._settle
 
 
-def of_blocks(blocks: Sequence[Block], *, most_pairs: int) -> Alternation:
-    """What the blocks of a comparison show so far."""
+def of_blocks(blocks: Sequence[Block], *, most_pairs: int, ended: bool = False) -> Alternation:
+    """What the blocks of a comparison show so far; `ended`: none follow."""
     noise = [block.measured_ns for block in blocks if block.tag == NOISE]
     paired = [block for block in blocks if block.tag == PAIRED]
     pairs = []
     for first, second in zip(paired[::2], paired[1::2], strict=False):
         without, under = (first, second) if first.setting == WITHOUT else (second, first)
         pairs.append((without.measured_ns, under.measured_ns))
-    return alternation(pairs, list(zip(noise[::2], noise[1::2], strict=False)), most_pairs=most_pairs)
+    noise_pairs = list(zip(noise[::2], noise[1::2], strict=False))
+    return alternation(pairs, noise_pairs, most_pairs=most_pairs, ended=ended)

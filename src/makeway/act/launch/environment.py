@@ -131,6 +131,24 @@ def needs_of(plan: Plan, environ: Mapping[str, str], *, force: bool = False, pla
     )
 
 
+def needs_of_trial(needs: Needs, sets: Sequence[Sequence[Control]]) -> Needs:
+    """What a job needs that alternates between sets of controls on a machine with GPUs.
+
+    Variables hold from start to end, so none is set: launch shim and tuner plugin change what they carry as the job
+    runs.
+    """
+    every = tuple(dict.fromkeys(control for controls in sets for control in controls))
+    return replace(
+        needs,
+        variables=(),
+        conditions=tuple(remark for remark in needs.conditions if remark.text.startswith("without the tuner plugin")),
+        launch_shim=tuple(control for control in every if isinstance(control, SmemPad | CommPriority)),
+        tuner_plugin=tuple(control for control in every if isinstance(control, CommBlocks))
+        if needs.tuner_plugin
+        else (),
+    )
+
+
 def _variables(
     control: Control, settings: Sequence[tuple[str, SettingValue]], environ: Mapping[str, str], *, force: bool
 ) -> Iterator[Variable]:
@@ -166,6 +184,8 @@ def _at_start(control: Control, needs: Needs, no_shim: str | None) -> tuple[Stat
         if control in needs.tuner_plugin:
             return "not seen", f"{settings} was set, and no NCCL or RCCL loaded the tuner plugin to confirm it"
         return "not seen", f"{settings} was set, and no process has confirmed that it took effect"
+    if control in needs.tuner_plugin:
+        return "not seen", "no NCCL or RCCL loaded the tuner plugin, which would have changed its channels"
     if by_shim:
         return "not seen", "no process launched a kernel through the CUDA or HIP driver under the launch shim"
     reasons = {remark.control: remark.text for remark in needs.no_variable}

@@ -55,11 +55,12 @@ def outcomes(
     tuned: Sequence[Control] = (),
     logs: Sequence[NcclLog] = (),
     wanted: Wanted = MappingProxyType({}),
+    trial: Sequence[Sequence[Control]] = (),
 ) -> tuple[Outcome, ...]:
     """One outcome per control, in the plan's order; processes without a rank count only where no process has one.
 
     `tuned` are the controls for which the program was given the tuner plugin; `logs` are NCCL's own, and `wanted` the
-    variables that it should have read.
+    variables that it should have read. `trial`: the sets of controls among which the job alternated.
     """
     rank_of_process = {process.pid: process.rank for process in processes}
     launches = [
@@ -75,9 +76,14 @@ def outcomes(
     seen = [process.rank for process in launches]
     seen += [process.rank for process in processes] + [tally.rank for tally in tallies]
     ranks: list[int | None] = [*sorted({rank for rank in seen if rank is not None})] or [None]
+    every = plan if not trial else Plan(controls=tuple(dict.fromkeys(each for controls in trial for each in controls)))
     counted = {
         (receipt.control, receipt.rank): receipt
-        for receipt in (*shim_receipts(plan, launches), *tuner_receipts(plan, tallies, launches))
+        for receipt in (
+            *shim_receipts(trial or (plan.controls,), launches),
+            # A trial's channels change a step after its launch rules, so grids do not tell one setting from another.
+            *tuner_receipts(every, tallies, () if trial else launches),
+        )
     }
     logged = {(receipt.control, receipt.rank): receipt for receipt in log_receipts(wanted, logs)}
     return tuple(

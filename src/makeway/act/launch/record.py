@@ -10,16 +10,13 @@ from statistics import median
 from typing import ClassVar
 
 from makeway.act.launch.run import Run, Warn, run
-from makeway.act.launch.step_files import AtSteps, StepLog, StepSettings
+from makeway.act.launch.step_files import AtSteps, StepLog, StepSettings, no_steps
 from makeway.values.errors import InputError
 from makeway.values.plan import Plan
 
 WARM_UP = 5
 RECORDED = 5
-NO_STEPS = (
-    "no step was seen: no process that called torch.distributed.init_process_group called the step of a torch "
-    "optimizer; name a function that ends a step with --step-marker MODULE:FUNCTION"
-)
+LEAST_STEPS = 4  # that a recording of one step takes: one of warm-up, one timed, one to warm the profiler up
 
 _NO_STEP = "no step was seen"
 
@@ -66,10 +63,30 @@ class Recording:
         return tuple(rank for rank in self.ranks if rank.file is not None)
 
     @property
+    def plain_step_ns(self) -> float | None:
+        """The median over the ranks with both times; None where no rank has them."""
+        times = [plain for plain, _ in self._timed]
+        return median(times) if times else None
+
+    @property
+    def profiled_step_ns(self) -> float | None:
+        """The median over the same ranks."""
+        times = [profiled for _, profiled in self._timed]
+        return median(times) if times else None
+
+    @property
     def overhead_pct(self) -> float | None:
-        """The median over the ranks."""
-        shares = [rank.overhead_pct for rank in self.ranks if rank.overhead_pct is not None]
-        return round(median(shares), 3) if shares else None
+        """By how much the second is longer."""
+        plain_ns, profiled_ns = self.plain_step_ns, self.profiled_step_ns
+        return round(100 * (profiled_ns / plain_ns - 1), 3) if plain_ns and profiled_ns is not None else None
+
+    @property
+    def _timed(self) -> list[tuple[float, float]]:
+        return [
+            (rank.plain_step_ns, rank.profiled_step_ns)
+            for rank in self.ranks
+            if rank.plain_step_ns and rank.profiled_step_ns is not None
+        ]
 
 
 def record(
@@ -123,7 +140,8 @@ def _recording(ran: Run, out: Path, settings: StepSettings, logs: Sequence[StepL
         )
     problem = None
     if not any(rank.file for rank in ranks):
-        problem = next((rank.problem for rank in ranks if rank.problem not in (None, _NO_STEP)), NO_STEPS)
+        problems = (rank.problem for rank in ranks if rank.problem not in (None, _NO_STEP))
+        problem = next(problems, f"{_NO_STEP}: {no_steps(ran.exit_code)}")
     elif len(missing := [rank for rank in ranks if rank.file is None]) > 0:
         notes.append(f"{len(missing)} of {len(ranks)} ranks left no recording: {missing[0].problem}")
     return Recording(
@@ -141,8 +159,7 @@ def _recording(ran: Run, out: Path, settings: StepSettings, logs: Sequence[StepL
 def _rank(log: StepLog, settings: StepSettings) -> RankRecording:
     problem = log.error
     if log.file is None and problem is None:
-        needed = settings.warm_up + settings.steps + 2
-        problem = _NO_STEP if log.steps == 0 else f"the program made {log.steps} steps; recording begins after {needed}"
+        problem = _NO_STEP if log.steps == 0 else _too_few(log.steps, settings)
     return RankRecording(
         rank=log.rank,
         file=log.file,
@@ -152,3 +169,13 @@ def _rank(log: StepLog, settings: StepSettings) -> RankRecording:
         profiled_step_ns=median(log.profiled_ns) if log.profiled_ns else None,
         problem=problem,
     )
+
+
+def _too_few(steps: int, settings: StepSettings) -> str:
+    """Why a program of so many steps left no recording, and with what options it would leave one."""
+    made = f"the program made {steps} step{'' if steps == 1 else 's'}"
+    if steps < LEAST_STEPS:
+        return f"{made}; a recording takes {LEAST_STEPS} or more"
+    least = settings.warm_up + settings.steps + 2
+    fitting = (steps - 2) // 2  # as many are timed without the profiler
+    return f"{made}; these options need {least} or more: try --warm-up 1 --steps {min(fitting, settings.steps)}"

@@ -10,7 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from makeway.act.launch.environment import Needs, Route, Variable, needs_of, rank_of, receipts_at_start, unloadable
+from makeway.act.launch.environment import (
+    Needs,
+    Route,
+    Variable,
+    needs_of,
+    needs_of_trial,
+    rank_of,
+    receipts_at_start,
+    unloadable,
+)
 from makeway.act.launch.mpi import with_exports
 from makeway.act.launch.outcome import Outcome, outcomes
 from makeway.act.launch.receipt_file import read_receipt_files
@@ -88,12 +97,18 @@ def run(
     _check_program(command, environ)
     platform = platform or gpu_platform()
     needs = needs_of(plan, environ, force=force, platform=platform)
+    trial = at_steps.trial if at_steps is not None else ()
+    live = bool(trial) and platform is not None
+    if live:
+        needs = needs_of_trial(needs, trial)
     rank = rank_of(environ)
     with _receipt_directory(receipts, rank) as directory:
-        route, no_shim = _route(plan, needs, directory, warn)
-        route = replace(route, tuner=_tuner(plan, needs, directory, warn))
+        # A trial on GPUs always has the shim: it sees graphs, whose kernels no trial can change.
+        sets = trial or (plan.controls,)
+        route, no_shim = _route(plan, sets, directory, warn, shim=live or bool(needs.launch_shim))
+        route = replace(route, tuner=_tuner(sets, needs, directory, warn))
         settings = needs.settings | route.variables(environ)
-        if platform is not None and needs.read_by_nccl:
+        if platform is not None and (needs.read_by_nccl or needs.tuner_plugin):
             settings |= log_variables(directory, environ, command[0], temporary=receipts is None)
         if at_steps is not None:
             settings |= at_steps.variables(directory, environ)
@@ -118,6 +133,7 @@ def run(
             tuned=tuned,
             logs=read_nccl_logs(directory),
             wanted=needs.read_by_nccl,
+            trial=trial,
         )
     notes = [note for process in launches for note in process.notes]
     notes += [note for tally in tallies for note in tally.notes]
@@ -201,16 +217,22 @@ def _receipt_directory(chosen: Path | None, rank: int | None) -> Iterator[Path]:
     yield directory
 
 
-def _route(plan: Plan, needs: Needs, directory: Path, warn: Warn) -> tuple[Route, str | None]:
-    """The files for the program's processes, and why the launch shim is missing where the plan needs it."""
+Sets = Sequence[tuple[Control, ...]]
+
+
+def _route(plan: Plan, sets: Sets, directory: Path, warn: Warn, *, shim: bool) -> tuple[Route, str | None]:
+    """The files for the program's processes, and why the launch shim is missing where it is needed.
+
+    `sets` are the plan's controls, or those among which a job alternates: it starts with the first.
+    """
     path = directory / "plan.toml"  # a copy: the plan of this run, whatever happens to the file meanwhile
     _write(path, dump_plan(plan).encode())
     without_shim = Route(plan=path, receipts=directory)
-    if not needs.launch_shim:
+    if not shim:
         return without_shim, None
     try:
-        shim, rules = _shim(plan, warn)
-        if reason := unloadable(shim):
+        built, rules = _shim(sets, warn)
+        if reason := unloadable(built):
             return without_shim, reason
     except MakewayError as error:  # the program runs all the same
         reason = " ".join(str(error).split("\n"))
@@ -218,10 +240,10 @@ def _route(plan: Plan, needs: Needs, directory: Path, warn: Warn) -> tuple[Route
         return without_shim, reason
     rules_path = directory / "rules"
     _write(rules_path, rules)
-    return Route(plan=path, receipts=directory, rules=rules_path, shim=shim), None
+    return Route(plan=path, receipts=directory, rules=rules_path, shim=built), None
 
 
-def _tuner(plan: Plan, needs: Needs, directory: Path, warn: Warn) -> Tuner | None:
+def _tuner(sets: Sets, needs: Needs, directory: Path, warn: Warn) -> Tuner | None:
     """The tuner plugin and its rules where the plan needs them; without it the variables of the plan still hold."""
     for remark in needs.conditions:
         if remark.text.startswith("without the tuner plugin"):
@@ -231,7 +253,7 @@ def _tuner(plan: Plan, needs: Needs, directory: Path, warn: Warn) -> Tuner | Non
     from makeway.act.tuner.build import plugin
 
     try:
-        return Tuner(plugin=plugin(warn=warn), rules=write_rules(plan, directory))
+        return Tuner(plugin=plugin(warn=warn), rules=write_rules(sets, directory))
     except MakewayError as error:  # the program runs all the same
         warn(f"without the tuner plugin: {' '.join(str(error).split())}")
         return None
@@ -244,11 +266,11 @@ def _write(path: Path, content: bytes) -> None:
         raise InputError(f"cannot write {str(path)!r}: {error.strerror}; choose another place") from None
 
 
-def _shim(plan: Plan, warn: Warn) -> tuple[Path, bytes]:
+def _shim(sets: Sets, warn: Warn) -> tuple[Path, bytes]:
     from makeway.act.preload.build import library
     from makeway.act.preload.rules import encode_rules, rules_of
 
-    return library(warn=warn), encode_rules(rules_of(plan))
+    return library(warn=warn), encode_rules(*(rules_of(Plan(controls=controls)) for controls in sets))
 
 
 def _version(program: str) -> str:

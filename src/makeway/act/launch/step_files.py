@@ -106,6 +106,11 @@ class AtSteps:
         self.settings = settings
         self.logs: tuple[StepLog, ...] = ()
 
+    @property
+    def trial(self) -> tuple[tuple[Control, ...], ...]:
+        """The sets of controls among which the job alternates; none where it does not."""
+        return self.settings.controls if self.settings.kind in ("compare", "tune") else ()
+
     def variables(self, directory: Path, environ: Mapping[str, str]) -> dict[str, str]:
         path = directory / "at-steps.json"
         write_settings(path, msgspec.structs.replace(self.settings, directory=str(directory)))
@@ -143,3 +148,13 @@ def read_logs(directory: Path, *, most_bytes: int | None = None) -> tuple[StepLo
 
 def control_words(controls: tuple[Control, ...]) -> tuple[str, ...]:
     return tuple(map(control_word, controls))
+
+
+def no_steps(exit_code: int | None) -> str:
+    """Why no step was seen, by how the program ended (None: by a signal), and what to do."""
+    if exit_code != 0:
+        return "the program failed before its first step; what it printed says why"
+    return (
+        "no process that called torch.distributed.init_process_group called the step of a torch optimizer; name a "
+        "function that ends a step with --step-marker MODULE:FUNCTION"
+    )

@@ -8,31 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+from makeway.act.launch.candidates import candidate_sets, default_channels, gpu_candidate_sets
 from makeway.act.launch.directors import director_of
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Warn, run
-from makeway.act.launch.step_files import AtSteps, Block, StepLog, StepSettings, control_words
+from makeway.act.launch.step_files import AtSteps, Block, StepLog, StepSettings, control_words, no_steps
 from makeway.act.launch.tuning import TRIAL, Event, Tuning, What
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.tuner.carry import gpu_platform
 from makeway.decide.analysis.difference import percent
-from makeway.values.control import Chunks, CommPriority, Compress, Control, CopyEngine, SmPartition, lossy, refuse_lossy
-from makeway.values.errors import InputError, UnsupportedError
+from makeway.values.control import Control, lossy, refuse_lossy
+from makeway.values.errors import InputError
 from makeway.values.plan import Plan
-from makeway.values.support import support_table
+from makeway.values.support import Platform
 
 SHARE = 0.05  # of the job's steps for exploration
 MOST_SHARE = 0.5
 WARM_UP = 5
-CARRIER = "torch on CPU"
-NO_STEPS = (
-    "nothing was tried: no process that called torch.distributed.init_process_group called the step of a torch "
-    "optimizer; name a function that ends a step with --step-marker MODULE:FUNCTION"
-)
-NO_GPUS = (
-    "run --tune switches the controls of CPU ranks only, and this machine has GPUs, whose controls are set at the "
-    "start: plan with `makeway plan --for run`, and measure it with `makeway run --plan FILE --compare-runs N`"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,20 +87,6 @@ class RunTuning:
         return Plan(controls=self.plan, reasons=(reason,) * len(self.plan))
 
 
-def candidate_sets(
-    cores: int, first: Sequence[Control] = (), *, allow_lossy: bool = False
-) -> tuple[tuple[Control, ...], ...]:
-    """What tuning tries on CPU ranks, all of which the carrier brings to an unmodified program; `first` comes first."""
-    carried = support_table()[CARRIER].run
-    sets: list[tuple[Control, ...]] = [(CopyEngine(),), (CopyEngine(), CommPriority()), (CommPriority(),), (Chunks(4),)]
-    if cores > 1:
-        sets.append((SmPartition(1),))
-    if allow_lossy:
-        sets += [(Compress("bf16"),), (Compress("fp16"),), (Compress("powersgd"),), (Compress("topk"),)]
-    own = [controls for controls in sets if all(control.name in carried for control in controls)]
-    return tuple(dict.fromkeys([tuple(first), *own] if first else own))
-
-
 def tune_run(
     command: Sequence[str],
     plan: PlanLike | None = None,
@@ -123,14 +101,16 @@ def tune_run(
     force: bool = False,
     receipts: Path | None = None,
     stdout: int | None = None,
+    platform: Platform | None = None,
     warn: Warn = lambda message: None,
 ) -> RunTuning:
     """Run the command once, and try candidates in it; `plan`, if any, is one of them.
 
     At most `share` of the job's steps go to candidates: of `job_steps`, or else of the steps so far. Results stay the
-    same unless `allow_lossy`, which also tries controls that change them. Call it from the
-    main thread of a process without other children.
+    same unless `allow_lossy`, which also tries controls that change them. `platform` is that of the GPUs, by default of
+    those that this machine has. Call it from the main thread of a process without other children.
     """
+    platform = platform or gpu_platform()
     settings = tune_settings(
         plan,
         share=share,
@@ -139,14 +119,21 @@ def tune_run(
         warm_up=warm_up,
         step_marker=step_marker,
         allow_lossy=allow_lossy,
+        platform=platform,
     )
-    if gpu_platform() is not None:
-        raise UnsupportedError(NO_GPUS)
     sets = settings.controls
     at_steps = AtSteps(settings)
     every = Plan(controls=every_control(sets))
     ran = run(
-        command, every, environ=environ, force=force, receipts=receipts, stdout=stdout, warn=warn, at_steps=at_steps
+        command,
+        every,
+        environ=environ,
+        force=force,
+        receipts=receipts,
+        stdout=stdout,
+        platform=platform,
+        warn=warn,
+        at_steps=at_steps,
     )
     leaders = [log for log in at_steps.logs if log.rank == 0]
     log = next((log for log in reversed(leaders) if log.blocks), leaders[-1] if leaders else None)
@@ -175,8 +162,9 @@ def tune_settings(
     warm_up: int = WARM_UP,
     step_marker: str | None = None,
     allow_lossy: bool = False,
+    platform: Platform | None = None,
 ) -> StepSettings:
-    """What a tuned job does at its steps; its first setting is the program as it is."""
+    """What a tuned job does at its steps; its first setting is the program as it is. `platform`: that of the GPUs."""
     first = plan_of(plan).controls if plan is not None else ()
     refuse_lossy(first, allowed=allow_lossy)
     if not 0 < share <= MOST_SHARE:
@@ -185,7 +173,11 @@ def tune_settings(
         raise InputError(f"--job-steps takes 1 or more, got {job_steps}")
     if warm_up < 1:
         raise InputError(f"--warm-up takes 1 or more steps, got {warm_up}")
-    sets = ((), *candidate_sets(len(os.sched_getaffinity(0)), first, allow_lossy=allow_lossy))
+    if platform is None:
+        tried = candidate_sets(len(os.sched_getaffinity(0)), first, allow_lossy=allow_lossy)
+    else:
+        tried = gpu_candidate_sets(platform, first, blocks=default_channels(platform), allow_lossy=allow_lossy)
+    sets = ((), *tried)
     return StepSettings(
         kind="tune",
         steps=job_steps or 0,
@@ -239,7 +231,8 @@ def tuning_of(
         losses=tuple(loss_changes(log.blocks if log is not None else [], sets)),
         exit_code=exit_code,
         killed_by=killed_by,
-        problem=problem or (NO_STEPS if log is None or log.steps == 0 else log.error),
+        problem=problem
+        or (f"nothing was tried: {no_steps(exit_code)}" if log is None or log.steps == 0 else log.error),
         notes=tuple(dict.fromkeys(notes)),
     )
 

@@ -161,13 +161,13 @@ class Tuning:
     def _affordable(self) -> list[int]:
         """The candidates that a round can have: those with few rounds first, then the fastest."""
         assert self._plain_ns is not None
-        steps = SETTLE + COUNTED
         stand = standings(self._rounds, self.incumbent, self._racing)
         may_explore = self.share * (self.job_steps or self.steps) - self.explored
         may_lose_ns = self._may_lose_ns - self._switch_ns  # that to the setting in force
         chosen = []
         for setting in sorted(self._racing, key=lambda setting: _merit(stand.get(setting))):
             ratio = math.exp(stand[setting].difference) if setting in stand else ASSUMED
+            steps = self.settle(self.incumbent, setting) + COUNTED
             may_explore -= steps
             may_lose_ns -= self._switch_ns + steps * self._plain_ns * max(0.0, ratio - 1)
             if may_explore < 0 or may_lose_ns < 0:

@@ -100,7 +100,7 @@ def _story(shown: tuple[str, ...], folder: Path, report: Callable[[str, float], 
         report(f"your job: trying controls inside the job, over {steps:,} steps", 8 + steps * step_ns / 1e9)
         try:
             tuning = tune_run(_command(steps), share=TUNE_SHARE, job_steps=steps, environ=environ, stdout=out.fileno())
-        except MakewayError as error:  # such as on a machine with GPUs, whose controls are set at the start
+        except MakewayError as error:  # the story goes on without it
             return replace(story, why_not=str(error).partition("\n")[0])
         compared = tuning.plan or _best_tried(tuning)
         if not compared:

@@ -137,9 +137,11 @@ class Modules:
     # --- when it first runs --------------------------------------------------------------------
 
     def _before_forward(self, original: Original) -> Any:
-        """Register the hook, unless the program has registered its own by now."""
+        """Register the hook, unless the program has registered its own by now; gradients may be written after this."""
         module = original.given["self"]
         _NOTIFIED.pop(module, None)
+        if isinstance(ours := self._state_of(module), Gradients) and ours.direct.usable:
+            ours.direct.await_readers()
         direct = _WAITING.pop(module, None)
         if isinstance(direct, Compress):
             self._start_compressing(module, direct)
@@ -148,7 +150,7 @@ class Modules:
                 self.copies.refuse(MakewayError(reason))
             else:
                 left = functools.partial(_ranks_left, weakref.ref(module))
-                state = Gradients(module, direct, on_change=self.record_copies, ranks_left=left)
+                state = Gradients(module, direct, on_change=self.record_copies, ranks_left=left, left_open=True)
                 state.copies = self._past.pop(module, state.copies)
                 add_hook(module, state)
                 self.gradients.append(state)
@@ -196,7 +198,7 @@ class Modules:
                 self.gradients.remove(hooked)
             self._wait(module, direct)
             if chunks is not None:
-                self._file.set(buckets_receipt(chunks, module, cap_mib))
+                self._file.set(replace(buckets_receipt(chunks, module, cap_mib), carrier=self._carrier))
 
     def _notify(self, original: Original) -> Any:
         """Keep the sum of ranks with inputs left, which a join takes before each of their steps."""
@@ -228,6 +230,7 @@ class Modules:
     def _displaced(self, ours: Gradients | Compressed) -> None:
         """Note that a hook of the program took over from ours."""
         if isinstance(ours, Gradients):
+            ours.direct.await_readers()
             self.copies.refuse(MakewayError(OWN_HOOK))
         else:
             self._uncompressed.append(OWN_HOOK)

@@ -22,6 +22,7 @@ from makeway.act.cuda.options import GroupOptions, environment_receipt
 from makeway.act.export.values import Library
 from makeway.act.launch.receipt_file import ReceiptFile
 from makeway.act.launch.step_files import StepSettings
+from makeway.act.torch.carried import Carried, carried
 from makeway.act.torch.follow import Followed, followed
 from makeway.act.torch.groups import (
     OWN_OPTIONS,
@@ -66,6 +67,7 @@ class Process:
         self._direct: dict[str, DirectGroup] = {}  # by name of the group
         self._options: GroupOptions | None = None
         self._meetings = 0
+        self.carried: Carried | None = None  # in a trial: launch shim and tuner plugin
         self._followed: Followed | None = None  # what happens at steps, where a file of settings says so
         with self._guarded():
             self.controls = load_plan(plan).controls if isinstance(plan, Path) else tuple(plan)
@@ -96,7 +98,7 @@ class Process:
         return {} if options is None else {"pg_options": options}
 
     def _nccl_options(self, given: Mapping[str, Any]) -> Any | None:
-        controls = group_controls(self.controls)
+        controls = group_controls(self._at_first)
         if not controls or not may_be_nccl(given.get("backend"), torch):
             return None
         if given.get("pg_options") is not None:
@@ -110,6 +112,11 @@ class Process:
         self._options = self._options or made
         return made.options
 
+    @property
+    def _at_first(self) -> tuple[Control, ...]:
+        """The controls to begin with."""
+        return self.controls if self._followed is None else self._followed.at_first(self.controls)
+
     # --- while the default group exists --------------------------------------------------------
 
     @property
@@ -122,6 +129,9 @@ class Process:
         with self._guarded():
             self.file.rank = dist.get_rank()
             self.file.backend = where_runs()
+            if self._followed is not None and self._followed.switches:
+                self.carried = carried(self._followed.settings.controls, backend=self.file.backend)
+                self._life.callback(self.carried.use, 0)
             if self.file.backend == "cpu":
                 self._apply_on_cpu()
                 assert self._modules is not None
@@ -134,7 +144,7 @@ class Process:
                 self._followed.group_made(self)
 
     def _apply_on_cpu(self) -> None:
-        first = self.controls if self._followed is None else self._followed.at_first(self.controls)
+        first = self._at_first
         self._modules = modules = Modules(first, share=self.share, file=self.file)
         on_cpu = OnCpu(self.controls, dist.group.WORLD, join=self._meet, copies=modules.copies, at_first=first)
         if self._followed is not None and self._followed.switches:
@@ -145,22 +155,26 @@ class Process:
         self.file.set(*on_cpu.receipts)
         self._life.enter_context(modules.watched(copy=on_cpu.copying))
 
-    def switch(self, controls: Sequence[Control]) -> None:
-        """Other controls from now on; every rank must call it between the same collectives, on CPUs."""
-        assert self._on_cpu is not None
-        assert self._modules is not None
-        self.file.set(*self._on_cpu.switch(controls))
-        chunks = next((control for control in controls if isinstance(control, Chunks)), None)
-        compress = next((control for control in controls if isinstance(control, Compress)), None)
-        self._modules.switch(copy=self._on_cpu.copying, chunks=chunks, compress=compress)
+    def switch(self, controls: Sequence[Control], *, setting: int | None = None) -> None:
+        """Other controls from now on; every rank must call it between the same collectives.
 
-    def cannot_switch(self) -> str | None:
-        """Why controls stay as they are while the program runs; None when `switch` works."""
-        if self._on_cpu is None or self._modules is None or self._modules.switched is None:
-            return (
-                "controls can be switched inside a running job only on CPU ranks; compare whole runs (--compare-runs)"
-            )
-        return None
+        `setting` is their number in the trial, by which launch shim and tuner plugin know them.
+        """
+        if self._on_cpu is not None:
+            self.file.set(*self._on_cpu.switch(controls))
+        if self._modules is not None:
+            chunks = next((control for control in controls if isinstance(control, Chunks)), None)
+            compress = next((control for control in controls if isinstance(control, Compress)), None)
+            copy = self._on_cpu.copying if self._on_cpu is not None else None
+            self._modules.switch(copy=copy, chunks=chunks, compress=compress)
+        if self.carried is not None and setting is not None:
+            self.carried.use(setting)
+
+    def cannot_switch(self, steps: int) -> str | None:
+        """Why controls stay as they are, after so many steps since the last question; None when `switch` works."""
+        if self.carried is None or (self.file.backend == "cpu" and self._on_cpu is None):
+            return f"the plan could not be applied to this process: {self.file.error}"
+        return self.carried.refusal(steps)
 
     def end_trial(self) -> None:
         """Change no more controls between steps; what is in force stays."""
@@ -173,6 +187,8 @@ class Process:
         """Undo what concerns this process alone, where other ranks cannot be asked."""
         if self._on_cpu is not None:
             self._on_cpu.release_threads()
+        if self.carried is not None:
+            self.carried.use(0)
 
     def share(self, group: dist.ProcessGroup) -> DirectGroup:
         """Shared memory with the ranks of a group; the first time, all of them must call it."""
@@ -202,7 +218,7 @@ class Process:
             self._record_copies()
             self._life.__exit__(*sys.exc_info())  # after an error peers may never finish what is under way
             self._direct.clear()
-            self._on_cpu = self._modules = self._options = None
+            self._on_cpu = self._modules = self._options = self.carried = None
 
     def _record_copies(self) -> None:
         if self._modules is not None:
@@ -215,7 +231,9 @@ class Process:
         """Give DistributedDataParallel modules smaller buckets or compression: all that is ours of them on a GPU."""
         if any(isinstance(control, Chunks | Compress) for control in self.controls):
             carrier = TORCH_CARRIERS[self.file.backend]
-            self._modules = Modules(self.controls, share=self.share, file=self.file, carrier=carrier)
+            self._modules = Modules(self._at_first, share=self.share, file=self.file, carrier=carrier)
+            if self._followed is not None and self._followed.switches:
+                self._modules.switched = Switched(copies=False)
             self._life.enter_context(self._modules.watched(copy=None))
 
     def _gpu_receipts(self) -> list[Receipt]:

@@ -23,8 +23,8 @@ class Known:
 
     def refusal(self, module: DistributedDataParallel) -> str | None:
         """Why this module keeps its reducer; every rank gives the same answer."""
-        if module.device_type != "cpu":
-            return "reducers are replaced on CPUs only"
+        if module.device_type not in ("cpu", "cuda"):  # on GPUs not yet run on hardware
+            return "reducers are replaced on CPUs and GPUs only"
         if module._comm_hooks:
             return "the program registered its own hook for gradients, which stays"
         if module.static_graph or module.mixed_precision is not None or module._use_python_reducer:

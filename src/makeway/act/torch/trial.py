@@ -14,6 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import msgspec
+import torch
 import torch.distributed as dist
 from torch.optim.optimizer import Optimizer
 
@@ -21,11 +22,14 @@ from makeway.act.launch.directors import Next, director_of
 from makeway.act.launch.step_files import SLEEP, Block, StepLog, StepLogFile, StepSettings
 from makeway.act.torch.agreement import Agreement
 from makeway.act.torch.losses import Losses
+from makeway.act.torch.step_clock import StepClock, clock_for
 from makeway.act.torch.steps import Steps
+from makeway.act.tuner.agreed import NOT_SEEN, ChannelOrder, ChannelState, channel_order
 from makeway.values.control import lossy
 
 if TYPE_CHECKING:
     from makeway.act.torch.process import Process
+    from makeway.act.tuner.agreed import AgreedChannels
 
 APART = (
     "the ranks no longer stepped together: one of them did not end a step within {patience:g} s of the others, so the "
@@ -41,6 +45,14 @@ class _Report(msgspec.Struct):
     overhead_ns: int = 0  # of the meeting and the switch before these steps
     refusal: str | None = None
     losses: list[float] = []  # one per step, where some setting is lossy
+    channels: ChannelState | None = None  # where the tuner plugin's may change
+
+
+class _Answer(msgspec.Struct):
+    """What rank 0 says to all."""
+
+    next: Next
+    channels: ChannelOrder | None = None  # where they change with the setting
 
 
 class LiveTrial:
@@ -57,10 +69,9 @@ class LiveTrial:
         self._agreement = Agreement(store, dist.get_rank(), dist.get_world_size())
         self._director = director_of(settings) if dist.get_rank() == 0 else None
         self._block = Next(setting=0, steps=settings.warm_up, tag="warm-up")
-        self._times: list[int] = []
+        self._clock: StepClock | None = None  # from the end of the first step on
         self._losses: Losses | None = None
         self._step_losses: list[float] = []
-        self._since_ns: int | None = None
         self._overhead_ns = 0
         self._sleep_share = float(os.environ.get(SLEEP) or 0)
         self._plain_ns: list[int] = []  # step times in setting 0, for the test control
@@ -105,48 +116,97 @@ class LiveTrial:
     def _at_step(self) -> None:
         if self._sleep_share and self._block.setting and self._plain_ns:
             time.sleep(self._sleep_share * median(self._plain_ns) / 1e9)
-        now = time.perf_counter_ns()
+        if self._clock is None:
+            self._clock = clock_for(self._process.file.backend, torch.cuda)
+        else:
+            self._clock.mark()
         self._file.log.steps += 1
         loss = self._losses.take() if self._losses is not None else None
-        if self._since_ns is not None:
+        if self._clock.steps:
             self._step_losses += [] if loss is None else [loss]
-            self._times.append(now - self._since_ns)
-        self._since_ns = now
-        if len(self._times) >= max(1, self._block.steps):
-            self._meet()
-            self._since_ns = time.perf_counter_ns()  # the meeting and the switch are no part of a step
-            self._overhead_ns = self._since_ns - now
+        if self._clock.steps >= max(1, self._block.steps):
+            times_ns = self._clock.take_ns()
+            ended_ns = time.perf_counter_ns()
+            self._meet(times_ns)
+            self._overhead_ns = time.perf_counter_ns() - ended_ns
+            self._clock.restart()  # the meeting and the switch are no part of a step
 
-    def _meet(self) -> None:
+    def _meet(self, times_ns: list[int]) -> None:
         if not self._block.setting and self._block.tag != "warm-up":
-            self._plain_ns = (self._plain_ns + self._times)[-50:]
-        report = _Report(self._times, self._overhead_ns, self._process.cannot_switch(), self._step_losses)
-        self._times, self._step_losses = [], []
-        answer = self._agreement.meet(msgspec.json.encode(report), self._decide)
-        if answer is None:
-            self._process.release_threads()
-            self.stop(APART.format(patience=self._agreement.patience_s))
+            self._plain_ns = (self._plain_ns + times_ns)[-50:]
+        refusal = self._process.cannot_switch(len(times_ns))
+        channels = self._channels.state if self._channels is not None else None
+        report = _Report(times_ns, self._overhead_ns, refusal, self._step_losses, channels)
+        self._step_losses = []
+        met = self._agreement.meet(msgspec.json.encode(report), self._decide)
+        if met is None:
+            self._end_apart()
             return
-        following = msgspec.json.decode(answer, type=Next)
+        answer = msgspec.json.decode(met, type=_Answer)
+        following = answer.next
         self._block = following
+        if following.switches and not self._switch(following.setting, answer.channels):
+            return
         if following.refusal is not None:
             self.stop(following.refusal)
             return
-        if following.switches:
-            self._process.switch(self._controls[following.setting])
         if following.keeps:
             self.kept = following.setting
         if following.last:
             self._file.log.final = following.setting
             self.stop(None)
 
+    def _end_apart(self) -> None:
+        self._process.release_threads()
+        self.stop(APART.format(patience=self._agreement.patience_s))
+
+    @property
+    def _channels(self) -> AgreedChannels | None:
+        return self._process.carried.channels if self._process.carried is not None else None
+
+    def _switch(self, setting: int, order: ChannelOrder | None) -> bool:
+        """Put a setting in force; False where ranks could not agree on its channels, and the trial is over."""
+        if order is not None and not self._agree_on_channels(setting, order):
+            return False
+        self._process.switch(self._controls[setting], setting=setting)
+        return True
+
+    def _agree_on_channels(self, setting: int, order: ChannelOrder) -> bool:
+        """Write the channels of a setting and make sure that every rank sees them, or take them back."""
+        channels = self._channels
+        assert channels is not None
+        writes = self._agreement.rank in order.writers
+        if writes:
+            channels.write(setting, order)
+        verdict = self._agreement.meet(b"written", lambda _: b"look")
+        if verdict is not None:
+            seen = b"yes" if channels.sees_change() else b"no"
+            verdict = self._agreement.meet(seen, lambda ranks: b"yes" if set(ranks) == {b"yes"} else b"no")
+        if verdict == b"yes":
+            channels.took(setting, order)
+            return True
+        if writes:
+            channels.undo(order)
+        self._agreement.meet(b"undone", lambda _: b"on")  # no rank makes a call before that
+        self._process.release_threads()
+        self.stop(NOT_SEEN if verdict is not None else APART.format(patience=self._agreement.patience_s))
+        return False
+
+    def _order(self, setting: int, ranks: Sequence[_Report]) -> ChannelOrder | None:
+        """When the channels of a setting hold; None where they stay, or a rank cannot change them."""
+        states = [rank.channels for rank in ranks if rank.channels is not None]
+        if self._channels is None or len(states) < len(ranks) or not self._channels.changes(setting):
+            return None
+        return channel_order(states)
+
     def _decide(self, reports: Sequence[bytes]) -> bytes:
         """What comes next; runs on rank 0 while the others wait."""
         assert self._director is not None
         ranks = [msgspec.json.decode(report, type=_Report) for report in reports]
         refusals = [rank.refusal for rank in ranks if rank.refusal]
-        if refusals:
-            return msgspec.json.encode(Next(setting=0, steps=0, refusal=refusals[0]))
+        if refusals:  # what can still be undone is undone
+            back = Next(setting=0, steps=0, refusal=refusals[0], switches=self._block.setting != 0)
+            return msgspec.json.encode(_Answer(back, self._order(0, ranks) if back.switches else None))
         log = self._file.log
         if self._block.tag != "warm-up":
             steps = min(len(rank.times_ns) for rank in ranks)
@@ -165,7 +225,8 @@ class LiveTrial:
             log.blocks.append(_brief(block) if self._block.brief and block.measured_ns else block)
         following = self._director.next(log.blocks)
         self._file.write()
-        return msgspec.json.encode(following)
+        order = self._order(following.setting, ranks) if following.switches else None
+        return msgspec.json.encode(_Answer(following, order))
 
 
 def _mean_losses(ranks: Sequence[Sequence[float]], steps: int) -> tuple[float, ...]:

@@ -6,54 +6,21 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from makeway.decide.analysis.findings import Advice, Cause, CauseKind, Loss, Matching, RankFindings
+from makeway.decide.analysis.advice_texts import Texts, texts_for
+from makeway.decide.analysis.findings import Advice, Cause, Matching, RankFindings
 from makeway.decide.analysis.ledger import LedgerLine, LineKind
 from makeway.decide.analysis.ledger_entries import line_of
 from makeway.decide.analysis.names import short_name
 from makeway.decide.analysis.streams import milliseconds
-from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, SmPartition
 
 # Advice about less than this part of a rank's step is noise.
 WORTH = 0.005
 
-_BY_CAUSE: dict[tuple[CauseKind, Loss], str] = {
-    ("straggler", "exposed"): "find out why rank {rank} arrives late",
-    ("no-room", "late"): "make room for the collective: raise its priority, then reserve SMs or shrink its footprint",
-    ("dependency", "exposed"): "give the GPU compute that does not need the result: prefetch, or split the collective",
-    ("launch-bound", "exposed"): "launch compute earlier: CUDA graphs, torch.compile, fewer small kernels",
-    ("serialised", "exposed"): "put the collective on a stream of its own (async_op=True, or a side stream)",
-    ("contention", "slowed"): "take less from compute: fewer communication blocks, or copy engines",
-}
-_BY_LINE: dict[LineKind, str] = {
-    "copies": "copy less or beside compute: pinned memory, non_blocking=True, a stream of its own",
-    "host": "launch kernels faster: CUDA graphs, torch.compile, fewer small kernels, less Python in between",
-    "synchronisation": "synchronise less: no .item(), .cpu() or torch.cuda.synchronize() inside the step",
-    "loading": "load data ahead of the step: more DataLoader workers, pin_memory, prefetch_factor",
-    "allocator": "stop allocating inside the step: expandable_segments:True, fixed shapes, a longer warm-up",
-    "gaps": "run fewer, longer kernels: fuse them (torch.compile), or launch them as a CUDA graph",
-}
-_RECORD_IDLE = "record more: the host's launches and synchronisation, with CPU activity in the same trace"
-_LINE_EVIDENCE: dict[LineKind, str] = {
-    "copies": "only copies or fills run; most of the time: {top}",
-    "host": "nothing runs, since the host has not launched what runs next; most of the time: {top}",
-    "synchronisation": "nothing runs while the host is blocked in a synchronising call; what runs next: {top}",
-    "loading": "nothing runs while the host fetches the next batch; what runs next: {top}",
-    "allocator": "nothing runs while the host allocates or frees device memory; what runs next: {top}",
-    "gaps": "nothing runs for a few microseconds between queued kernels; most of the time before: {top}",
-    "other": "nothing runs, and the recording does not show what the next kernel waits for; what runs next: {top}",
-}
-
-# Controls that may help against each cause; the simulator predicts their gains.
-_CONTROLS: dict[tuple[CauseKind, Loss], tuple[Control, ...]] = {
-    ("no-room", "late"): (CommPriority(), SmPartition(16), CopyEngine()),
-    ("dependency", "exposed"): (Chunks(4),),
-    ("contention", "slowed"): (CommBlocks(8), CopyEngine()),
-}
-
 
 def advice(ranks: Sequence[RankFindings], causes: Iterable[Cause], matching: Matching) -> tuple[Advice, ...]:
     """What to change, the most time first; time without a known cause asks for a better recording."""
-    items = [*_by_causes(ranks, causes, matching), *_by_lines(ranks)]
+    texts = texts_for(ranks)
+    items = [*_by_causes(ranks, causes, matching, texts), *_by_lines(ranks, texts)]
     return tuple(sorted(items, key=lambda item: (-item.at_most_ns, item.text)))
 
 
@@ -66,11 +33,13 @@ class _Item:
     by_rank: Counter[int] = field(default_factory=Counter)
 
 
-def _by_causes(ranks: Sequence[RankFindings], causes: Iterable[Cause], matching: Matching) -> Iterable[Advice]:
+def _by_causes(
+    ranks: Sequence[RankFindings], causes: Iterable[Cause], matching: Matching, texts: Texts
+) -> Iterable[Advice]:
     """Advice on exposed communication and on compute that communication slows down."""
     items: dict[tuple[str, str], _Item] = {}
     for cause in causes:
-        line, text = line_of(cause), _text(cause)
+        line, text = line_of(cause), _text(cause, texts)
         if line is None or text is None or cause.cost_ns <= 0:
             continue
         name = LedgerLine(kind=line, ns=0, rank=cause.waits_for if line == "waiting" else None).name
@@ -86,14 +55,14 @@ def _by_causes(ranks: Sequence[RankFindings], causes: Iterable[Cause], matching:
                 at_most_ns=at_most,
                 line=name,
                 cause=item.longest.kind,
-                controls=_CONTROLS.get((item.longest.kind, item.longest.of), ()),
+                controls=texts.controls.get((item.longest.kind, item.longest.of), ()),
             )
 
 
-def _text(cause: Cause) -> str | None:
+def _text(cause: Cause, texts: Texts) -> str | None:
     if cause.kind == "undetermined":
         return f"record more: {cause.record_next}"
-    text = _BY_CAUSE.get((cause.kind, cause.of))
+    text = texts.by_cause.get((cause.kind, cause.of))
     return None if text is None else text.format(rank=cause.waits_for)
 
 
@@ -123,18 +92,18 @@ def _why(cause: Cause, matching: Matching, ranks: Sequence[RankFindings]) -> str
     return cause.evidence
 
 
-def _by_lines(ranks: Sequence[RankFindings]) -> Iterable[Advice]:
+def _by_lines(ranks: Sequence[RankFindings], texts: Texts) -> Iterable[Advice]:
     """Advice on copies and on idle time."""
     longest: dict[LineKind, LedgerLine] = {}
     for rank in ranks:
         for line in rank.ledger.lines:
-            if line.kind in _LINE_EVIDENCE and line.ns >= WORTH * rank.ledger.total_ns:
+            if line.kind in texts.line_evidence and line.ns >= WORTH * rank.ledger.total_ns:
                 longest[line.kind] = max(longest.get(line.kind, line), line, key=lambda item: item.ns)
     for kind, line in longest.items():
         top = ", ".join(dict.fromkeys(short_name(kernel) for kernel, _ in line.top)) or "nothing"
         yield Advice(
-            text=_BY_LINE.get(kind, _RECORD_IDLE),
-            why=_LINE_EVIDENCE[kind].format(top=top),
+            text=texts.by_line.get(kind, texts.record_idle),
+            why=texts.line_evidence[kind].format(top=top),
             at_most_ns=line.ns,
             line=line.name,
             cause="undetermined" if kind == "other" else kind,

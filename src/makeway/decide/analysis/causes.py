@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from makeway.decide.analysis.exposure import exposed_causes
+from makeway.decide.analysis.exposure import ON_CPU, exposed_causes
 from makeway.decide.analysis.findings import Cause, CauseGroup, Confidence, Matched, Matching, Slowdowns
 from makeway.decide.analysis.lateness import late_causes
 from makeway.decide.analysis.names import short_name
@@ -26,7 +26,7 @@ def rank_causes(timeline: Timeline, rank: int, device: Device | None) -> tuple[C
     """Causes of late and exposed communication, as far as one rank's own record shows them."""
     view = StreamView(timeline, rank)
     if timeline.device == CPU_HOST:  # a thread starts a collective when it is free; there is no room to look for
-        return tuple(exposed_causes(view))
+        return tuple(exposed_causes(view, ON_CPU))
     late = [cause for span in view.spans if span.kind in ("comm", "copy") for cause in late_causes(view, span, device)]
     return (*late, *exposed_causes(view))
 

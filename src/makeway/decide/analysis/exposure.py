@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from makeway.decide.analysis.findings import Cause, Confidence, cause_of
 from makeway.decide.analysis.intervals import interval, split
@@ -17,15 +18,52 @@ from makeway.decide.analysis.streams import SETTLE_NS, StreamView, milliseconds
 from makeway.values.timeline import Span, union_ns
 
 RECORD_LAUNCHES = "the host's launches: CPU activity beside GPU activity, in the same trace"
+RECORD_STACKS = "what the program does between operators: with_stack=True in torch.profiler"
 
 
-def exposed_causes(view: StreamView) -> list[Cause]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a piece of exposed time shows, in the words of the hardware it ran on."""
+
+    same_stream: str
+    late: str  # the next compute was launched while the collective ran
+    after: str  # it was launched after the collective had ended
+    waited: str
+    gaps: str
+    unknown: str
+    record: str  # what would show more
+
+
+ON_GPU = Evidence(
+    same_stream="{name} comes next on the same stream ({stream}), and a stream keeps its order",
+    late="the host launched no compute until {time} into it",
+    after="the host launched the next compute ({name}) {time} after it ended: the host was late, or waited for it",
+    waited="{name} was queued and started {time} after the collective ended, so it waited for it",
+    gaps="gaps of a few microseconds between short kernels of a stream: the cost of a launch on the GPU",
+    unknown=(
+        "compute was queued ({name} came next), the collective left SMs free, and the trace does not record what it "
+        "waited for"
+    ),
+    record=RECORD_SYNC,
+)
+ON_CPU = Evidence(
+    same_stream="{name} comes next on the same thread ({stream}), which runs the collective itself",
+    late="no operator started until {time} into it",
+    after="the next operator ({name}) started {time} after it ended: the program did something else, or waited for it",
+    waited="{name} started {time} after the collective ended, and its thread waited for it",
+    gaps="gaps of a few microseconds between short operators of a thread",
+    unknown="{name} came next on its thread, and the trace does not record what it waited for",
+    record=RECORD_STACKS,
+)
+
+
+def exposed_causes(view: StreamView, texts: Evidence = ON_GPU) -> list[Cause]:
     """The causes of a rank's exposed time, piece by piece."""
     following = _Following(view)
     return [
         cause
         for comm, start, end in exposed_pieces(view.spans)
-        for cause in _piece_causes(view, following, comm, start, end)
+        for cause in _piece_causes(view, following, comm, start, end, texts=texts)
     ]
 
 
@@ -100,7 +138,9 @@ def _longest_running(comm: list[Span]) -> Iterator[tuple[Span, int, int]]:
             position = end
 
 
-def _piece_causes(view: StreamView, following: _Following, comm: Span, start: int, end: int) -> Iterator[Cause]:
+def _piece_causes(
+    view: StreamView, following: _Following, comm: Span, start: int, end: int, *, texts: Evidence
+) -> Iterator[Cause]:
     upcoming = following.at(start)
     when = (start, end)
     if upcoming is None:
@@ -108,9 +148,7 @@ def _piece_causes(view: StreamView, following: _Following, comm: Span, start: in
         yield cause_of(comm, "undetermined", "exposed", when, "low", evidence, record_next="a longer recording")
         return
     if comm.stream == upcoming.stream:
-        evidence = (
-            f"{short_name(upcoming.name)} comes next on the same stream ({comm.stream}), and a stream keeps its order"
-        )
+        evidence = texts.same_stream.format(name=short_name(upcoming.name), stream=comm.stream)
         yield cause_of(comm, "serialised", "exposed", when, "high", evidence, kernel=upcoming.name)
         return
     launched = following.launched_ns()
@@ -119,33 +157,29 @@ def _piece_causes(view: StreamView, following: _Following, comm: Span, start: in
         yield cause_of(comm, "undetermined", "exposed", when, "low", evidence, record_next=RECORD_LAUNCHES)
         return
     if launched > start:
-        yield _host_late(comm, start, min(launched, end), launched, upcoming)
+        yield _host_late(comm, (start, min(launched, end)), launched, upcoming, texts)
     if launched < end:
-        yield _queued(view, comm, (max(launched, start), end), upcoming)
+        yield _queued(view, comm, (max(launched, start), end), upcoming, texts)
 
 
-def _host_late(comm: Span, start: int, end: int, launched: int, upcoming: Span) -> Cause:
+def _host_late(comm: Span, when: tuple[int, int], launched: int, upcoming: Span, texts: Evidence) -> Cause:
     late = launched - comm.end_ns
-    evidence = f"the host launched no compute until {milliseconds(launched - start)} into it"
+    evidence = texts.late.format(time=milliseconds(launched - when[0]))
     if late >= 0:
-        evidence = (
-            f"the host launched the next compute ({short_name(upcoming.name)}) {milliseconds(late)} after it ended: "
-            "the host was late, or waited for it"
-        )
+        evidence = texts.after.format(name=short_name(upcoming.name), time=milliseconds(late))
     confidence: Confidence = "medium" if late >= 0 else "high"
-    return cause_of(comm, "launch-bound", "exposed", (start, end), confidence, evidence, kernel=upcoming.name)
+    return cause_of(comm, "launch-bound", "exposed", when, confidence, evidence, kernel=upcoming.name)
 
 
-def _queued(view: StreamView, comm: Span, when: tuple[int, int], upcoming: Span) -> Cause:
+def _queued(view: StreamView, comm: Span, when: tuple[int, int], upcoming: Span, texts: Evidence) -> Cause:
     """Compute was launched and did not run: it waited for this collective or for something else."""
     name = short_name(upcoming.name)
     known = _waits_for(view, upcoming, comm)
     after_ns = upcoming.start_ns - comm.end_ns
     if after_ns >= 0 and (known or after_ns <= SETTLE_NS):
-        after = milliseconds(after_ns)
-        evidence = f"{name} was queued and started {after} after the collective ended, so it waited for it"
+        evidence = texts.waited.format(name=name, time=milliseconds(after_ns))
         confidence: Confidence = "high" if known else "medium"
-        record = None if confidence == "high" else RECORD_SYNC
+        record = None if confidence == "high" else texts.record
         return cause_of(
             comm, "dependency", "exposed", when, confidence, evidence, kernel=upcoming.name, record_next=record
         )
@@ -155,17 +189,19 @@ def _queued(view: StreamView, comm: Span, when: tuple[int, int], upcoming: Span)
         return cause_of(comm, "dependency", "exposed", when, "high", evidence, kernel=upcoming.name)
     earlier = view.before(upcoming)
     if earlier is not None and earlier.kind == "compute" and upcoming.start_ns - earlier.end_ns <= SETTLE_NS:
-        evidence = "gaps of a few microseconds between short kernels of a stream: the cost of a launch on the GPU"
-        return cause_of(comm, "launch-bound", "exposed", when, "medium", evidence)
+        return cause_of(comm, "launch-bound", "exposed", when, "medium", texts.gaps)
     if earlier is not None and earlier.kind == "memory" and upcoming.start_ns - earlier.end_ns <= SETTLE_NS:
         evidence = f"{name} was queued behind {short_name(earlier.name)} on its stream"
         return cause_of(comm, "dependency", "exposed", when, "medium", evidence, kernel=upcoming.name)
-    evidence = (
-        f"compute was queued ({name} came next), the collective left SMs free, and the trace does not record what it "
-        "waited for"
-    )
     return cause_of(
-        comm, "undetermined", "exposed", when, "low", evidence, kernel=upcoming.name, record_next=RECORD_SYNC
+        comm,
+        "undetermined",
+        "exposed",
+        when,
+        "low",
+        texts.unknown.format(name=name),
+        kernel=upcoming.name,
+        record_next=texts.record,
     )
 
 

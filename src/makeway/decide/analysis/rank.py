@@ -28,6 +28,10 @@ MOST_RANKS = 4_096  # of one recording: a node has a few GPUs
 _T = TypeVar("_T", Span, Step, Wait, HostCall)
 
 
+# `analyze` simulates GPUs; for CPU ranks `plan` predicts from a calibration of the host, and `run --tune` measures.
+NOT_SIMULATED = "on CPU ranks `makeway plan` predicts gains, and `makeway run --tune` measures them"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRecord:
     """One rank's findings, its collectives for matching with other ranks, and its step as a workload."""
@@ -150,6 +154,8 @@ def _recorded_device(name: str | None, limits: RecordedLimits | None) -> tuple[D
             f"no limits known for GPU {name!r}: pass --device (see `makeway devices`) to learn about room, "
             "occupancy and controls"
         )
+    if name == CPU_HOST:  # threads share cores: there is no room on an SM to judge, and nothing to say about it
+        return None, None
     if not device.limits:
         return None, f"{device.name} has no SM limits: room and occupancy are not judged"
     counted = device if limits is None else with_recorded_sms(device, limits)
@@ -166,8 +172,7 @@ def _workload(
 ) -> tuple[RecordedStep | None, str | None]:
     """One step as a workload: the chosen one, else the middle one, else the whole recording."""
     if device is None:
-        on_cpu = timeline.device == CPU_HOST
-        return None, "only steps of GPUs are simulated" if on_cpu else "the limits of its GPU are not known"
+        return None, NOT_SIMULATED if timeline.device == CPU_HOST else "the limits of its GPU are not known"
     numbers = [item.number for item in timeline.steps if item.rank == rank]
     if step is None and len(numbers) > 1:
         middle = spans_of_step(timeline, rank, numbers[(len(numbers) - 1) // 2])

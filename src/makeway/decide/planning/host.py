@@ -22,6 +22,7 @@ from makeway.values.control import Control, CopyEngine
 from makeway.values.device import (
     HOST_CARRIERS,
     HOST_OUTPUT_KEY,
+    HOST_SHARING_KEY,
     HOST_STEP_KINDS,
     Device,
     compression_fact_key,
@@ -91,6 +92,12 @@ def compression_ns(device: Device, kind: str, elements: float) -> float | None:
     """Encoder and decoder of so many gradients on a host that measured them; None where it did not."""
     fact = device.facts.get(compression_fact_key(kind))
     return None if fact is None else elements * float(fact.value)  # type: ignore[arg-type]
+
+
+def ranks_per_core(device: Device) -> float:
+    """Ranks that take turns on a core of the host that a device is a share of; 1 where each has its own."""
+    fact = device.facts.get(HOST_SHARING_KEY)
+    return 1.0 if fact is None else max(1.0, float(fact.value))  # type: ignore[arg-type]
 
 
 def _output_ns(device: Device) -> float:

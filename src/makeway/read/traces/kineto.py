@@ -59,6 +59,12 @@ def read_kineto(path: Path, *, comm: CommNames, progress: Callable[[int], None] 
         return _timeline(path, kept, stream) if kept.starts_ns else _host_timeline(path, kept, stream, progress)
 
 
+_WITHOUT_COMM = (
+    "Ranks on CPUs show their collectives (gloo:*) with ProfilerActivity.CPU alone. "
+    "If `makeway record` wrote it, its steps had none: record later ones with --warm-up N."
+)
+
+
 def _host_timeline(
     path: Path, kept: Kept, stream: EventStream[Event], progress: Callable[[int], None] | None
 ) -> Timeline:
@@ -73,7 +79,7 @@ def _host_timeline(
         raise TraceError(
             f"{printable(path)} holds no GPU activity{host}: {stream.events:,} other events{damage}\n"
             "Record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
-            + (" Ranks on CPUs show their collectives (gloo:*) with ProfilerActivity.CPU alone." if host else "")
+            + (f" {_WITHOUT_COMM}" if host else "")
         )
     notes, rank = _losses(kept, stream), _whole(info.get("rank"))
     if rank is None:
