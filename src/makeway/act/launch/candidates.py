@@ -7,7 +7,6 @@ from pathlib import Path
 
 from makeway.act.doctor.gpus import amd_gpus, nvidia_gpus
 from makeway.act.switching import not_switchable
-from makeway.model.simulate.network import comm_facts, number
 from makeway.values.control import Chunks, CommBlocks, CommPriority, Compress, Control, CopyEngine, SmPartition
 from makeway.values.device import load_device
 from makeway.values.errors import MakewayError, UnsupportedError
@@ -57,6 +56,8 @@ def _fewer(blocks: int | None) -> list[int]:
 
 def default_channels(platform: Platform, root: Path = Path("/")) -> int | None:
     """Channels that the vendor's library takes by itself on this machine's GPUs; None where that is not known."""
+    from makeway.model.simulate.network import comm_facts, number  # 0.2 s to load
+
     try:
         if platform == "rocm":
             facts = comm_facts("rccl", amd_gpus(root).names[0].partition(",")[0])
