@@ -30,6 +30,7 @@ from makeway.show.blocks import (
     Table,
     Unit,
 )
+from makeway.show.numbers import count
 from makeway.show.sm_picture import legend, sm_picture
 from makeway.values.errors import printable
 
@@ -189,7 +190,7 @@ def _table(table: Table, options: _Options) -> Iterator[RenderableType]:
     yield grid
     more = []
     if len(rows) < len(table.rows):
-        more.append(f"{len(table.rows) - len(rows):,} more rows")
+        more.append(count(len(table.rows) - len(rows), "more row"))
     if left_out:
         more.append(f"{', '.join(column.title for column in left_out)} not shown")
     if more:
