@@ -48,7 +48,7 @@ def _lead(result: RunComparison) -> Paragraph:
     parts = []
     if result.problem is not None:
         parts.append(f"{result.problem[:1].upper()}{result.problem[1:]}.")
-    if result.interval_pct is not None and result.difference_pct is not None:
+    if result.interval_pct is not None and result.difference_pct is not None and result.level_pct is not None:
         low, high = result.interval_pct
         parts.append(
             f"With the plan the step time changes by {percent(result.difference_pct, '+.1f')}, with a "
@@ -60,7 +60,8 @@ def _lead(result: RunComparison) -> Paragraph:
     if result.left is not None:
         parts.append(f"The rest of the job ran {result.left} the plan.")
     if result.limit is not None:
-        parts.append(f"The limit ({result.limit}) {'is missed' if result.missed else 'is kept'}.")
+        kept = "was not checked" if result.unchecked else "is missed" if result.missed else "is kept"
+        parts.append(f"The limit ({result.limit}) {kept}.")
     return Paragraph(text=" ".join(parts) or "Nothing was measured.", origin="measured")
 
 

@@ -168,7 +168,7 @@ def _layouts(search: LayoutSearch | None) -> tuple[Section, ...]:
     ranked = Table(
         name="ranked",
         caption=f"The fastest of {search.considered:,} layouts ({search.fitting:,} fit, {search.simulated:,} predicted "
-        "in full); * no other is both faster and smaller",
+        "in full), without controls; * no other is both faster and smaller",
         origin="predicted",
         columns=(
             Column("", "number"),
