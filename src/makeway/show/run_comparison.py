@@ -70,11 +70,12 @@ def _series(result: RunComparison) -> Bars:
         part = Part(block.side, block.step_ns, _COLOURS[block.side])
         note = "check of noise" if block.noise else ""
         label = f"{block.number + 1} {block.side}"
-        return Bar(label=label, parts=(part,), spread_ns=block.spread_ns, samples=len(block.times_ns), note=note)
+        reach = (float(min(block.times_ns)), float(max(block.times_ns))) if block.spread_ns is not None else None
+        return Bar(label=label, parts=(part,), reach_ns=reach, samples=len(block.times_ns), note=note)
 
     return Bars(
         name="step-times",
-        caption=f"Median step time of the {result.by}, in the order in which they ran",
+        caption=f"Median step time of the {result.by}, from the least to the longest, in the order in which they ran",
         bars=tuple(map(bar, result.blocks)),
         origin="measured",
         mark_ns=result.without_step_ns,

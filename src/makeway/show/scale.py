@@ -218,7 +218,7 @@ def controls_section(trials: Sequence[ControlTrial]) -> tuple[Section, ...]:
             Column("controls", "name"),
             Column("step ms", "number"),
             Column("gain %", "number"),
-            Column("", "wide"),
+            Column("why none", "wide"),
         ),
         rows=tuple(
             (

@@ -254,7 +254,8 @@ def _amount(unit: Unit, amount: float) -> Text:
 
 
 def _bar_note(bar: Bar, unit: Unit, *, verbose: bool) -> str:
-    notes = [] if bar.spread_ns is None else [f"IQR {unit.text(bar.spread_ns)}, n = {bar.samples}"]
+    spread = bar.spread_text(unit)
+    notes = [] if spread is None else [spread]
     if bar.note:
         notes.append(bar.note)
     if verbose and len(bar.parts) > 1:

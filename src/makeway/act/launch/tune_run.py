@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
-from typing import ClassVar
 
 from makeway.act.launch.candidates import candidate_sets, default_channels, gpu_candidate_sets
 from makeway.act.launch.directors import director_of
@@ -59,8 +58,6 @@ class LossChange:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTuning:
     """A job that was tuned as it ran: the controls it ended with, and all that was tried."""
-
-    SHOWN: ClassVar = ("verdict",)
 
     program: tuple[str, ...]
     plan: tuple[Control, ...]
