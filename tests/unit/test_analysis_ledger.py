@@ -13,6 +13,7 @@ from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
 from makeway.decide.analysis.figures import figures
 from makeway.decide.analysis.ledger import EXPOSED, Ledger, LineKind, job_ledger
 from makeway.decide.analysis.ledger_entries import local_ledger, rank_ledger
+from makeway.decide.analysis.words import ON_GPU
 from makeway.show.analysis import report
 from makeway.values.kernel import KernelResources, Launch
 from makeway.values.timeline import HostCall, HostCallKind, Rank, Span, SpanKind, Step, Timeline
@@ -48,7 +49,7 @@ def analysed(*spans: Span, host: tuple[HostCall, ...] = (), steps: tuple[Step, .
 
 
 def lines_us(ledger: Ledger) -> dict[str, float]:
-    return {line.name: line.ns / 1_000 for line in ledger.lines}
+    return {ON_GPU.line(line): line.ns / 1_000 for line in ledger.lines}
 
 
 # --- laws --------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ def test_the_lines_partition_the_step_and_agree_with_the_figures(recorded: Timel
         assert ledger.ns("waiting") == rank.exposed_waiting_ns
         assert ledger.ns("copies") == known.memory_alone_ns
         assert ledger.idle_ns == known.idle_ns + ledger.total_ns - known.span_ns
-        assert len({line.name for line in ledger.lines}) == len(ledger.lines)
+        assert len({ON_GPU.line(line) for line in ledger.lines}) == len(ledger.lines)
     assert analysis.ledger.total_ns == sum(rank.ledger.total_ns for rank in analysis.ranks)
 
 
@@ -107,7 +108,7 @@ def test_the_lines_partition_the_step_and_agree_with_the_figures(recorded: Timel
 def test_no_advice_exceeds_the_line_it_names(recorded: Timeline) -> None:
     analysis = analysis_of([recorded], what_if=False)
     for item in analysis.advice:
-        most = max(line.ns for rank in analysis.ranks for line in rank.ledger.lines if line.name == item.line)
+        most = max(line.ns for rank in analysis.ranks for line in rank.ledger.lines if ON_GPU.line(line) == item.line)
         assert 0 < item.at_most_ns <= most
 
 

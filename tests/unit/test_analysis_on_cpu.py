@@ -12,12 +12,18 @@ from makeway.decide.analysis.advice import advice
 from makeway.decide.analysis.advice_texts import ON_CPU, ON_GPU, texts_for
 from makeway.decide.analysis.analyze import Analysis, analyze
 from makeway.decide.analysis.causes import rank_causes
+from makeway.decide.analysis.compare import compare
 from makeway.decide.analysis.exposure import ON_CPU as CPU_EVIDENCE
 from makeway.decide.analysis.exposure import ON_GPU as GPU_EVIDENCE
 from makeway.decide.analysis.findings import NO_MATCHING, Figures, RankFindings
-from makeway.decide.analysis.ledger import LedgerLine, ledger_of
+from makeway.decide.analysis.ledger import IDLE, LedgerLine, ledger_of
+from makeway.decide.analysis.words import ON_CPU as WORDS_ON_CPU
+from makeway.decide.analysis.words import ON_GPU as WORDS_ON_GPU
+from makeway.decide.analysis.words import words_for
 from makeway.read.traces.cpu_ranks import CPU_HOST
 from makeway.show.analysis import report
+from makeway.show.comparison import report as comparison_report
+from makeway.show.text import text
 from makeway.values.timeline import Rank, Span, SpanKind, Timeline
 
 RECORDED = Path(__file__).parents[2] / "examples" / "recordings" / "ddp-gloo-2ranks"
@@ -115,3 +121,25 @@ def test_ranks_on_gpus_keep_their_texts() -> None:
     assert texts_for([findings("A100-SXM4-80GB")]) is ON_GPU
     assert texts_for([]) is ON_GPU
     assert texts_for([findings(CPU_HOST)]) is ON_CPU
+
+
+def test_a_report_of_cpu_ranks_has_no_word_of_a_gpu(recorded: Analysis) -> None:
+    said = text(report(recorded), verbose=True, width=200) + text(report(recorded))
+    said += text(comparison_report(compare(RECORDED, RECORDED)), verbose=True, width=200)
+    assert sorted(set(OF_A_GPU.findall(said))) == []
+
+
+def test_a_line_has_one_name_in_text_and_json(recorded: Analysis) -> None:
+    document, said = report(recorded), text(report(recorded))
+    names = {line["name"] for line in document.data["ledger"]}
+    assert {"exposed: next operator late", "idle: between operators"} <= names
+    assert [name for name in names if name not in said] == []
+    assert {item["line"] for item in document.data["advice"]} <= names
+
+
+def test_only_ranks_that_all_ran_on_a_host_speak_of_operators() -> None:
+    assert words_for([CPU_HOST, CPU_HOST]) is WORDS_ON_CPU
+    assert words_for([CPU_HOST, "A100-SXM4-80GB"]) is WORDS_ON_GPU
+    assert words_for([None]) is words_for([]) is WORDS_ON_GPU
+    assert set(WORDS_ON_CPU.lines) == set(WORDS_ON_GPU.lines)
+    assert set(WORDS_ON_CPU.idle) == set(IDLE)

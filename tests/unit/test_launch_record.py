@@ -62,3 +62,15 @@ def test_a_program_that_fails_is_not_asked_for_a_step_marker(tmp_path: Path) -> 
     assert (made.exit_code, made.problem) == (3, f"no step was seen: {no_steps(3)}")
     assert "step-marker" not in no_steps(3)
     assert "step-marker" in no_steps(0)
+
+
+def test_a_directory_made_for_nothing_is_removed(tmp_path: Path) -> None:
+    made, own = tmp_path / "made", tmp_path / "own"
+    own.mkdir()
+    for out in (made, own):
+        assert record([sys.executable, "-c", ""], out=out).problem is not None
+    assert (made.exists(), own.exists()) == (False, True)
+
+
+def test_a_marker_that_no_process_calls_is_named() -> None:
+    assert "called loop:step; name a function" in no_steps(0, "loop:step")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -72,7 +73,21 @@ from makeway.decide.scale.sweep import SweepRequest
 from makeway.decide.scale.validate import ScaleValidation, validate_rows
 from makeway.model.validate.conccl import conccl_rows
 from makeway.model.validate.rows import published_csv
-from makeway.show.blocks import Bars, Block, Cell, Column, Curves, Headline, HeatMap, Paragraph, Report, Section, Table
+from makeway.show.blocks import (
+    Bar,
+    Bars,
+    Block,
+    Cell,
+    Column,
+    Curves,
+    Headline,
+    HeatMap,
+    Paragraph,
+    Part,
+    Report,
+    Section,
+    Table,
+)
 from makeway.show.json import json as as_json
 from makeway.show.page import page
 from makeway.show.report import _SHOWN_BY
@@ -433,3 +448,19 @@ def test_json_names_its_schema_and_its_verdict(kind: str) -> None:
     assert document["schema"] == f"makeway/{report(kind).result}/1"
     assert list(document)[:3] == ["schema", "makeway", "verdict"]
     assert document["verdict"] in page(report(kind)).replace("\N{NO-BREAK SPACE}", " ").replace("&#x27;", "'")
+
+
+def test_a_bar_of_few_samples_shows_the_least_and_the_longest_and_its_own_colour() -> None:
+    sides = ("with", "without")
+    bars = tuple(
+        Bar(label=side, parts=(Part(side, 2e6, colour),), reach_ns=(1e6, 5e6), samples=3)
+        for side, colour in zip(sides, ("compute", "memory"), strict=True)
+    )
+    shown = small_report(Bars(name="times", caption="Times", bars=bars, mark_ns=3e6, mark="as it is"))
+    assert "1.000 ms to 5.000 ms, n = 3" in text(shown)
+    found = re.search(r'id="times-data"[^>]*>(.*?)</script>', page(shown), re.DOTALL)
+    assert found is not None
+    chart = json.loads(found[1])
+    assert chart["spread"] == [[1.0, 3.0], [1.0, 3.0]]
+    assert [set(trace["colours"]) for trace in chart["traces"]] == [{"compute"}, {"memory"}]
+    assert chart["mark"] == "as it is: 3.000 ms"

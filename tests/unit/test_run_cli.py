@@ -206,7 +206,15 @@ def test_makeway_may_be_started_once_for_each_rank(plan: str, tmp_path: Path) ->
         (["--plan", "PLAN", "--"], "no program to run"),
         (["--plan", "PLAN", "--dry-run"], "no program to run"),
         (["--plan", "PLAN", "--", "no-such-program"], "cannot start 'no-such-program': no such program"),
-        (["--plan", "PLAN", "--", "NOT_EXECUTABLE"], "no such program"),
+        (["--plan", "PLAN", "--", "NOT_EXECUTABLE"], "it is not executable"),
+        (["--plan", "PLAN", "--", "USED"], "it is a directory"),
+        (["--plan", "UNKNOWN", "--", "true"], "Known: pad, tile"),
+        (["--plan", "PLAN", "--step-marker", "a:b", "--", "true"], "--step-marker needs --compare or --tune"),
+        (["--plan", "PLAN", "--warm-up", "3", "--", "true"], "--warm-up needs --compare or --tune"),
+        (["--plan", "PLAN", "--fail-if", "slower", "--", "true"], "--fail-if needs --compare or --tune"),
+        (["--plan", "PLAN", "--compare", "--dry-run", "--", "true"], "there is nothing to compare"),
+        (["--plan", "PLAN", "--compare", "--compare-steps", "3", "--", "true"], "--compare-steps 3 is too few"),
+        (["--plan", "PAD", "--compare", "--", "true"], "pad=1KiB: CPU ranks have nothing to switch for this"),
         (["--plan", "missing.toml", "--", "true"], "cannot read plan 'missing.toml'"),
         (["--plan", "NEWER", "--", "true"], "it comes from a newer makeway"),
         (["--plan", "BROKEN", "--", "true"], "not a TOML file"),
@@ -220,6 +228,8 @@ def test_wrong_input_gets_one_clear_message_and_exit_2(arguments: list[str], sai
         ("PLAN", BLOCKS),
         ("NEWER", "version = 9\n"),
         ("BROKEN", "version ="),
+        ("UNKNOWN", 'version = 2\n[[control]]\nkind = "nonsense"\n'),
+        ("PAD", 'version = 2\n[[control]]\nkind = "pad"\npad_bytes = 1024\n'),
         ("NOT_EXECUTABLE", ""),
     ):
         (tmp_path / name).write_text(content)
@@ -249,3 +259,29 @@ def test_wrong_options_of_tuning_are_refused_before_the_program_starts(
 ) -> None:
     assert main(["run", *arguments, "--", "true"]) == 2
     assert message in unwrapped(capsys.readouterr().err)
+
+
+def test_a_limit_that_nothing_was_measured_for_is_not_kept(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text('version = 2\n[[control]]\nkind = "priority"\n')
+    done = makeway("--plan", str(plan), "--compare", "--fail-if", "slower", "--", "true")
+    assert done.returncode == 2
+    assert "The limit (slower) was not checked." in unwrapped(done.stderr)
+    document = makeway("--plan", str(plan), "--compare", "--step-marker", "no.such:step", "--json", "--", "true").stdout
+    compared = json.loads(document)
+    assert (compared["verdict"], compared["level_pct"]) == ("no difference shown", None)
+    assert "called no.such:step; name a function that the program calls" in compared["problem"]
+
+
+def test_strict_holds_in_a_comparison_too(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text('version = 2\n[[control]]\nkind = "priority"\n')
+    assert makeway("--plan", str(plan), "--compare", "--", "true").returncode == 0
+    assert makeway("--plan", str(plan), "--compare", "--strict", "--", "true").returncode == 1
+
+
+def test_the_verdict_of_tuning_is_one_of_three(tmp_path: Path) -> None:
+    done = makeway("--tune", "--json", "--", "true")
+    tuned = json.loads(done.stdout)
+    assert (tuned["verdict"], tuned["plan"], tuned["tried"]) == ("no difference shown", [], [])
+    assert {"explored_share", "difference_pct", "interval_pct", "steps", "receipts", "exit_code"} <= set(tuned)

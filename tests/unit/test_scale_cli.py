@@ -53,6 +53,9 @@ def test_dp_and_batch_follow_from_the_gpus() -> None:
     ("text", "says"),
     [
         ("tp=3x", "tp takes a whole number"),
+        ("tp=0", "tp takes a whole number of 1 or more, got '0'"),
+        ("dp=0", "dp takes a whole number of 1 or more"),
+        ("stages=20+0", "stages takes a whole number of 1 or more"),
         ("shedule=1f1b", "did you mean 'schedule'"),
         ("tp=2,tp=4", "tp twice"),
         ("overlap=dq", "not one of dp, tp, pp, ep"),

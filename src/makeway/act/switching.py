@@ -1,9 +1,22 @@
-"""Which controls can be switched inside a running job on GPUs."""
+"""Which controls can be switched inside a running job."""
 
 from __future__ import annotations
 
-from makeway.values.control import Chunks, CommBlocks, CommPriority, Compress, Control, SmemPad, control_word
+from collections.abc import Sequence
 
+from makeway.values.control import (
+    Chunks,
+    CommBlocks,
+    CommPriority,
+    Compress,
+    Control,
+    CopyEngine,
+    SmemPad,
+    SmPartition,
+    control_word,
+)
+
+_ON_CPU = (CommPriority, SmPartition, CommBlocks, CopyEngine, Chunks, Compress)
 WHOLE_RUNS = "compare whole runs (--compare-runs)"
 
 
@@ -19,3 +32,14 @@ def not_switchable(control: Control, platform: str) -> str | None:
         case _:
             why = "on GPUs it is set when a program starts"
     return f"{control_word(control)} cannot be switched inside a running job: {why}; {WHOLE_RUNS}"
+
+
+def nothing_to_switch(controls: Sequence[Control]) -> str | None:
+    """Why a job on CPU ranks would be the same with these controls as without; None when one can be switched."""
+    if not controls or any(isinstance(control, _ON_CPU) for control in controls):
+        return None
+    named = ", ".join(map(control_word, controls))
+    return (
+        f"{named}: CPU ranks have nothing to switch for this, and no GPU is seen here; compare on a machine that has "
+        "one, or take a plan that `makeway plan RECORDING --for run` makes of this job"
+    )

@@ -27,7 +27,7 @@ The program keeps its standard output and its exit code; the table of controls g
 document goes to stdout, and what the program prints there goes to stderr; with --out it goes to a file.
 
 exit codes: the program's own, or its signal; with --strict or --fail-if 1 if it succeeded and a control was not
-applied or the limit holds; 2 if it was not started
+applied or the limit holds; 2 if it was not started, or if nothing was measured for --fail-if
 """
 
 
@@ -45,10 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     comparing.add_argument(
         "--compare-runs", type=int, metavar="N", help="alternate whole runs, N of each: for controls set at the start"
     )
-    comparing.add_argument(
-        "--warm-up", type=int, default=5, metavar="N", help="steps to leave alone first (default: 5)"
-    )
-    comparing.add_argument("--seed", type=int, default=0, help="of the order of blocks or runs (default: 0)")
+    comparing.add_argument("--warm-up", type=int, metavar="N", help="steps to leave alone first (default: 5)")
+    comparing.add_argument("--seed", type=int, help="of the order of blocks or runs (default: 0)")
     comparing.add_argument("--fail-if", metavar="LIMIT", help="exit 1 if it holds: slower, faster, 'difference>5%%'")
     tuning = parser.add_argument_group("the plan found in the job itself")
     tuning.add_argument("--tune", action="store_true", help="try controls in blocks of steps, and keep what is faster")
@@ -69,25 +67,30 @@ def run(options: argparse.Namespace) -> int:
     if options.tune:
         return _tune(command, options)
     if any(value not in (None, False) for value in (getattr(options, name) for name in _TUNING)):
-        raise InputError(f"{', '.join('--' + name.replace('_', '-') for name in _TUNING)} need --tune")
+        raise InputError(f"{', '.join(map(_option, _TUNING))} need --tune")
     if options.plan is None:
         raise InputError("--plan is needed: name a plan file, or find one in the job itself with --tune")
     plan = load_plan(Path(options.plan))
     options.json_to = options.out
+    comparing = options.compare or options.compare_runs is not None
+    if wrong := [name for name in _AT_STEPS if not comparing and getattr(options, name) is not None]:
+        raise InputError(f"{_option(wrong[0])} needs --compare or --tune: a plan alone does nothing at steps")
+    if options.dry_run and comparing:
+        raise InputError("--dry-run starts nothing, so there is nothing to compare; leave out one of the two")
     if options.dry_run:
         show(dry_run(command, plan, force=options.force), options, json_to=options.out)
         return 0
     stdout = sys.stderr.fileno() if options.json and options.out is None else None
-    if options.compare or options.compare_runs is not None:
-        from makeway.act.launch.compare_run import STEPS, compare_run
+    if comparing:
+        from makeway.act.launch.compare_run import STEPS, WARM_UP, compare_run
 
         compared = compare_run(
             command,
             plan,
             steps=options.compare_steps if options.compare_steps is not None else STEPS,
             runs=options.compare_runs,
-            seed=options.seed,
-            warm_up=options.warm_up,
+            seed=options.seed if options.seed is not None else 0,
+            warm_up=options.warm_up if options.warm_up is not None else WARM_UP,
             step_marker=options.step_marker,
             fail_if=options.fail_if,
             force=options.force,
@@ -99,9 +102,10 @@ def run(options: argparse.Namespace) -> int:
         code = ended(compared.exit_code, compared.killed_by)
         if compared.missed:
             say(f"makeway run: a step is {compared.difference_pct:+.1f} %: {compared.limit}")
-        return 1 if code == 0 and compared.missed else code
-    if options.fail_if is not None or options.compare_steps is not None:
-        raise InputError("--fail-if and --compare-steps need --compare")
+        if code == 0 and compared.unchecked:
+            say(f"makeway run: {compared.limit} was not checked: nothing was measured")
+            return 2
+        return 1 if code == 0 and (compared.missed or (options.strict and not compared.all_applied)) else code
     ran = run_program(command, plan, force=options.force, receipts=options.receipts, stdout=stdout, warn=warn_as("run"))
     show_after(ran, options, "run")
     code = ended(ran.exit_code, ran.killed_by)
@@ -109,22 +113,27 @@ def run(options: argparse.Namespace) -> int:
 
 
 _TUNING = ("tune_share", "job_steps", "plan_out", "log", "allow_lossy")
+_AT_STEPS = ("step_marker", "warm_up", "seed", "fail_if", "compare_steps")
 _NOT_WITH_TUNE = ("dry_run", "strict", "compare", "compare_steps", "compare_runs", "fail_if")
 
 
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _tune(command: list[str], options: argparse.Namespace) -> int:
-    from makeway.act.launch.tune_run import SHARE, tune_run
+    from makeway.act.launch.tune_run import SHARE, WARM_UP, tune_run
 
     if wrong := [name for name in _NOT_WITH_TUNE if getattr(options, name) not in (None, False)]:
-        raise InputError(f"--{wrong[0].replace('_', '-')} does not go with --tune")
+        raise InputError(f"{_option(wrong[0])} does not go with --tune; tune first, then use the plan of --plan-out")
     options.json_to = options.out
     tuned = tune_run(
         command,
         load_plan(Path(options.plan)) if options.plan is not None else None,
         share=options.tune_share if options.tune_share is not None else SHARE,
         job_steps=options.job_steps,
-        seed=options.seed,
-        warm_up=options.warm_up,
+        seed=options.seed if options.seed is not None else 0,
+        warm_up=options.warm_up if options.warm_up is not None else WARM_UP,
         step_marker=options.step_marker,
         allow_lossy=options.allow_lossy,
         force=options.force,

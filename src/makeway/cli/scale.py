@@ -158,7 +158,7 @@ def _answer(options: argparse.Namespace) -> object:
     cluster = load_cluster(options.cluster)
     if options.jitter_from is not None:
         cluster = replace(cluster, jitter=recorded_jitter(options.jitter_from))
-    open_executor = engine(options.on or "local", jobs=options.jobs) if options.on or options.jobs else None
+    open_executor = engine(options.on or "local", jobs=options.jobs) if options.on or options.jobs is not None else None
     if options.from_trace is not None:
         from makeway.decide.scale.from_trace import scale_recorded
 

@@ -82,7 +82,9 @@ def _control(table: dict[str, Any], where: str) -> Control:
     kind = table.get("kind")
     name = _OLD_NAMES.get(kind, kind) if isinstance(kind, str) else ""
     if name not in KINDS:
-        raise DataFileError(f"{where}: unknown control kind {kind!r}{suggestion(str(kind), KINDS)}")
+        raise DataFileError(
+            f"{where}: unknown control kind {kind!r}{suggestion(str(kind), KINDS)}\nKnown: {', '.join(KINDS)}"
+        )
     known = {field.name: field.default is MISSING for field in fields(KINDS[name])}
     refuse_unknown(table, ("kind", "reason", *known), where=f"{where}: {name}")
     if missing := [key for key, required in known.items() if required and key not in table]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from makeway.decide.analysis.analyze import Analysis
 from makeway.decide.analysis.findings import RankFindings
-from makeway.decide.analysis.ledger import IDLE, Ledger, LedgerLine, LineKind
+from makeway.decide.analysis.ledger import IDLE, Ledger, LedgerLine
 from makeway.decide.analysis.names import short_name
 from makeway.decide.analysis.threshold import Gate
-from makeway.read.traces.cpu_ranks import CPU_HOST
+from makeway.decide.analysis.words import Words, words_for
 from makeway.show.blocks import Cell, Column, Headline, Paragraph, Section, Table
 from makeway.show.data import milliseconds, rounded
 from makeway.show.numbers import number, percent, time_text
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from makeway.decide.analysis.many.job import JobAnalysis, JobRank
 
 _MS = 1e6
-_IDLE_REASONS: dict[LineKind, str] = {
-    "host": "waiting for the host's launches",
-    "synchronisation": "while the host synchronises",
-    "loading": "while the host loads data",
-    "allocator": "while the host allocates device memory",
-    "gaps": "between queued kernels",
-    "other": "for reasons that the recording does not show",
-}
 
 
 def headline(analysis: Analysis | JobAnalysis) -> Headline:
@@ -54,12 +46,12 @@ def headline(analysis: Analysis | JobAnalysis) -> Headline:
     where = f" on rank {worst.rank}" if len(analysis.ranks) > 1 else ""
     sentence = (
         f"{time_text(exposed_ns)} of communication is exposed{where}: "
-        f"{percent(100 * exposed_ns / whole_ns)} of the recorded {time_text(whole_ns)}{_mostly(worst)}"
+        f"{percent(100 * exposed_ns / whole_ns)} of the recorded {time_text(whole_ns)}{_mostly(worst, analysis.words)}"
     )
     return Headline(sentence=sentence, origin=analysis.origin, value=exposed_ns / _MS, unit="ms")
 
 
-def _mostly(rank: RankFindings | JobRank) -> str:
+def _mostly(rank: RankFindings | JobRank, words: Words) -> str:
     """What most of the exposed time is, if it is not transfer."""
     whole = rank.ledger.exposed_ns
     if 2 * rank.ledger.ns("waiting") > whole:
@@ -71,7 +63,7 @@ def _mostly(rank: RankFindings | JobRank) -> str:
             else ", mostly waiting for other ranks"
         )
     if 2 * rank.ledger.ns("late-launch") > whole:
-        return ", mostly since the host launches compute late"
+        return f", {words.late}"
     return ", mostly for lack of room" if 2 * rank.ledger.ns("no-room") > whole else ""
 
 
@@ -81,7 +73,7 @@ def _idle_headline(analysis: Analysis | JobAnalysis) -> Headline:
     longest = max((line for line in ledger.lines if line.kind in IDLE), key=lambda line: line.ns)
     sentence = (
         f"{_subject(analysis, worst)} is idle for {percent(ledger.percent(ledger.idle_ns))} of the recorded "
-        f"{time_text(ledger.total_ns)}, {percent(ledger.percent(longest.ns))} {_IDLE_REASONS[longest.kind]}"
+        f"{time_text(ledger.total_ns)}, {percent(ledger.percent(longest.ns))} {analysis.words.idle[longest.kind]}"
     )
     return Headline(sentence=sentence, origin=analysis.origin, value=ledger.idle_ns / _MS, unit="ms")
 
@@ -101,7 +93,7 @@ def _ranks(analysis: Analysis | JobAnalysis) -> Sequence[RankFindings | JobRank]
 
 
 def _subject(analysis: Analysis | JobAnalysis, rank: RankFindings | JobRank) -> str:
-    what = "The host" if rank.device == CPU_HOST else "The GPU"
+    what = words_for([rank.device]).subject
     return f"{what} of rank {rank.rank}" if len(analysis.ranks) > 1 else what
 
 
@@ -139,7 +131,7 @@ def ledger_sections(analysis: Analysis | JobAnalysis) -> tuple[Section, ...]:
 
 
 def _job_table(analysis: Analysis | JobAnalysis, caption: str, *, several: bool) -> Table:
-    ledger = analysis.ledger
+    ledger, words = analysis.ledger, analysis.words
     return Table(
         name="ledger-table",
         caption=caption,
@@ -149,11 +141,11 @@ def _job_table(analysis: Analysis | JobAnalysis, caption: str, *, several: bool)
             Column("all ranks ms" if several else "ms", "number"),
             Column("%", "number", None, "of the whole"),
             *((Column("worst rank ms", "number"),) if several else ()),
-            Column("most of it", "wide", None, "kernels that ran; for idle time, those that ran next"),
+            Column("most of it", "wide", None, f"{words.kernels} that ran; for idle time, those that ran next"),
         ),
         rows=tuple(
             (
-                Cell(line.name),
+                Cell(words.line(line)),
                 number(line.ns, scale=_MS),
                 number(ledger.percent(line.ns), 1),
                 *((number(_most_ns(analysis, line), scale=_MS),) if several else ()),
@@ -166,7 +158,9 @@ def _job_table(analysis: Analysis | JobAnalysis, caption: str, *, several: bool)
 
 
 def _most_ns(analysis: Analysis | JobAnalysis, line: LedgerLine) -> int:
-    return max(own.ns for rank in analysis.ranks for own in rank.ledger.lines if own.name == line.name)
+    return max(
+        own.ns for rank in analysis.ranks for own in rank.ledger.lines if (own.kind, own.rank) == (line.kind, line.rank)
+    )
 
 
 def _top(line: LedgerLine) -> Cell:
@@ -186,7 +180,7 @@ def rank_ledger_sections(analysis: Analysis) -> tuple[Section, ...]:
         rows=tuple(
             (
                 Cell(str(rank.rank), rank.rank),
-                Cell(line.name),
+                Cell(analysis.words.line(line)),
                 number(line.ns, scale=_MS),
                 number(rank.ledger.percent(line.ns), 1),
             )
@@ -206,11 +200,11 @@ def gate_data(gate: Gate | None) -> dict[str, Any]:
     return {"threshold": {"limit": str(gate.threshold), "missed": missed}}
 
 
-def ledger_data(ledger: Ledger) -> list[dict[str, Any]]:
+def ledger_data(ledger: Ledger, words: Words) -> list[dict[str, Any]]:
     """The lines of a ledger, which add up to its total."""
     return [
         {
-            "name": line.name,
+            "name": words.line(line),
             "kind": line.kind,
             "ms": milliseconds(line.ns),
             "percent": rounded(ledger.percent(line.ns)),

@@ -128,8 +128,22 @@ class Bar:
     label: str
     parts: tuple[Part, ...]
     spread_ns: float | None = None  # interquartile range of the samples
+    reach_ns: tuple[float, float] | None = None  # the least and the most of few samples, in place of that range
     samples: int | None = None
     note: str = ""
+
+    def spread_text(self, unit: Unit) -> str | None:
+        """How far the samples spread, and how many there are."""
+        if self.reach_ns is not None:
+            return f"{unit.text(self.reach_ns[0])} to {unit.text(self.reach_ns[1])}, n = {self.samples}"
+        return None if self.spread_ns is None else f"IQR {unit.text(self.spread_ns)}, n = {self.samples}"
+
+    @property
+    def whiskers(self) -> tuple[float, float] | None:
+        """How far below and above the amount the samples spread; half of an interquartile range on each side."""
+        if self.reach_ns is not None:
+            return self.amount - self.reach_ns[0], self.reach_ns[1] - self.amount
+        return None if self.spread_ns is None else (self.spread_ns / 2, self.spread_ns / 2)
 
     @property
     def amount(self) -> float:

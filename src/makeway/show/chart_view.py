@@ -30,7 +30,7 @@ def _plotted(block: Block) -> bool:
         case Curves():
             return True
         case Bars(bars=bars, mark_ns=mark_ns):
-            return mark_ns is not None or any(bar.spread_ns is not None for bar in bars)
+            return mark_ns is not None or any(bar.whiskers is not None for bar in bars)
         case _:
             return False
 
@@ -82,8 +82,8 @@ def _bar(bar: Bar, longest: float, unit: Unit) -> str:
 
 def _note(bar: Bar, unit: Unit) -> str:
     amount = unit.text(bar.amount)
-    if bar.spread_ns is not None:
-        amount += f", IQR {unit.text(bar.spread_ns)}, n = {bar.samples}"
+    if spread := bar.spread_text(unit):
+        amount += f", {spread}"
     return "; ".join([amount, *([bar.note] if bar.note else [])])
 
 
@@ -93,7 +93,8 @@ def _bar_traces(data: Bars) -> object:
     traces = []
     for name in names:
         parts = [next((part for part in bar.parts if part.name == name), None) for bar in data.bars]
-        colours = [part.colour if part else "idle" for part in parts]
+        own = next(part.colour for part in parts if part)  # the legend shows the colour of the first bar
+        colours = [part.colour if part else own for part in parts]
         traces.append(
             {"name": name, "colours": colours, "amounts": [part.amount / per if part else 0 for part in parts]}
         )
@@ -101,10 +102,10 @@ def _bar_traces(data: Bars) -> object:
         "kind": "bars",
         "labels": labels,
         "traces": traces,
-        "spread": [None if bar.spread_ns is None else bar.spread_ns / per / 2 for bar in data.bars],
+        "spread": [None if bar.whiskers is None else [side / per for side in bar.whiskers] for bar in data.bars],
         "notes": [bar.note for bar in data.bars],
         "mark_at": None if data.mark_ns is None else data.mark_ns / per,
-        "mark": data.mark,
+        "mark": data.mark if data.mark_ns is None else f"{data.mark}: {data.unit.text(data.mark_ns)}",
         "unit": data.unit.name,
     }
 

@@ -25,7 +25,11 @@ def report(result: Comparison, *, arguments: str = "") -> Report:
         sections=(
             Section(name="sides", title="Recordings", blocks=(_sides(result),)),
             Section(name="ledger", title="Where the step changed", blocks=(_lines(result),)),
-            Section(name="changed-kernels", title="Kernels", blocks=(_changes("kernels", result.kernels, result),)),
+            Section(
+                name="changed-kernels",
+                title=result.words.kernels.capitalize(),
+                blocks=(_changes("kernels", result.kernels, result),),
+            ),
             Section(
                 name="changed-collectives",
                 title="Collectives",
@@ -143,15 +147,16 @@ def _lines(result: Comparison) -> Table:
 
 
 def _changes(name: str, changes: Sequence[Change], result: Comparison) -> Table:
+    named = result.words.kernels if name == "kernels" else name
     return Table(
         name=name,
-        caption=f"{name.capitalize()} that changed clearly, per step and rank; the largest change first",
+        caption=f"{named.capitalize()} that changed clearly, per step and rank; the largest change first",
         origin=_origin(result),
         columns=(
             Column("name", "name"),
             *((Column("bytes", "number", brief=False),) if name == "collectives" else ()),
             *_CHANGE_COLUMNS,
-            Column("launches", hint="in a step of one rank, before and after"),
+            Column(result.words.launches, hint="in a step of one rank, before and after"),
             *_SPREAD_COLUMNS,
         ),
         rows=tuple(
@@ -164,7 +169,7 @@ def _changes(name: str, changes: Sequence[Change], result: Comparison) -> Table:
             )
             for change in changes
         ),
-        nothing=f"No change is shown of any of the {name}.",
+        nothing=f"No change is shown of any of the {named}.",
         filtered=len(changes) > 20,
     )
 

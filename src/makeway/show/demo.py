@@ -152,11 +152,11 @@ def _exposed(job: JobStory) -> str:
 def _compared(job: JobStory) -> str:
     compared = job.comparison
     assert compared is not None
-    if compared.difference_pct is None or compared.interval_pct is None:
+    if compared.difference_pct is None or compared.interval_pct is None or compared.level_pct is None:
         return f"With against without it: {compared.problem}."
     low, high = compared.interval_pct
     figures = (
-        f"{percent(compared.difference_pct, '+.1f')} per step ({percent(compared.level_pct, '.1f')} interval "
+        f"{percent(compared.difference_pct, '+.1f')} per step ({percent(compared.level_pct, '.5g')} interval "
         f"{percent(low, '+.1f')} to {percent(high, '+.1f')}, {count(compared.pairs, 'pair')} of blocks)"
     )
     doubt = ": no difference shown" if compared.verdict == "no difference shown" else ""

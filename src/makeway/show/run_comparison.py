@@ -48,7 +48,7 @@ def _lead(result: RunComparison) -> Paragraph:
     parts = []
     if result.problem is not None:
         parts.append(f"{result.problem[:1].upper()}{result.problem[1:]}.")
-    if result.interval_pct is not None and result.difference_pct is not None:
+    if result.interval_pct is not None and result.difference_pct is not None and result.level_pct is not None:
         low, high = result.interval_pct
         parts.append(
             f"With the plan the step time changes by {percent(result.difference_pct, '+.1f')}, with a "
@@ -60,7 +60,8 @@ def _lead(result: RunComparison) -> Paragraph:
     if result.left is not None:
         parts.append(f"The rest of the job ran {result.left} the plan.")
     if result.limit is not None:
-        parts.append(f"The limit ({result.limit}) {'is missed' if result.missed else 'is kept'}.")
+        kept = "was not checked" if result.unchecked else "is missed" if result.missed else "is kept"
+        parts.append(f"The limit ({result.limit}) {kept}.")
     return Paragraph(text=" ".join(parts) or "Nothing was measured.", origin="measured")
 
 
@@ -69,11 +70,12 @@ def _series(result: RunComparison) -> Bars:
         part = Part(block.side, block.step_ns, _COLOURS[block.side])
         note = "check of noise" if block.noise else ""
         label = f"{block.number + 1} {block.side}"
-        return Bar(label=label, parts=(part,), spread_ns=block.spread_ns, samples=len(block.times_ns), note=note)
+        reach = (float(min(block.times_ns)), float(max(block.times_ns))) if block.spread_ns is not None else None
+        return Bar(label=label, parts=(part,), reach_ns=reach, samples=len(block.times_ns), note=note)
 
     return Bars(
         name="step-times",
-        caption=f"Median step time of the {result.by}, in the order in which they ran",
+        caption=f"Median step time of the {result.by}, from the least to the longest, in the order in which they ran",
         bars=tuple(map(bar, result.blocks)),
         origin="measured",
         mark_ns=result.without_step_ns,

@@ -44,10 +44,11 @@ def _headline(result: RunTuning) -> Headline:
     end = end_text(result.exit_code, result.killed_by)
     if result.plan and result.difference_pct is not None:
         sentence = (
-            f"ended with {control_set(result.plan)}, {percent(result.difference_pct, '+.1f')} per step when adopted"
+            f"ended with {control_set(result.plan)}, {percent(abs(result.difference_pct), '.1f')} faster per step when "
+            "adopted"
         )
     else:
-        sentence = "left as it is: no candidate was shown to be faster"
+        sentence = "left as it is: no difference shown by any candidate"
     return Headline(
         sentence=f"makeway run: {end}; {sentence}", origin="measured", value=result.difference_pct, unit="%"
     )
@@ -138,6 +139,7 @@ def _tried_data(item: Tried) -> dict[str, Any]:
 
 def _data(result: RunTuning) -> dict[str, Any]:
     return record(result, without=("controls", "tried", "notes", "plan")) | {
+        "verdict": result.verdict,
         "plan": plain(result.plan),
         "tried": [_tried_data(item) for item in result.tried],
         "receipts": outcome_data(result.controls),

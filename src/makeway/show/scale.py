@@ -168,7 +168,7 @@ def _layouts(search: LayoutSearch | None) -> tuple[Section, ...]:
     ranked = Table(
         name="ranked",
         caption=f"The fastest of {search.considered:,} layouts ({search.fitting:,} fit, {search.simulated:,} predicted "
-        "in full); * no other is both faster and smaller",
+        "in full), without controls; * no other is both faster and smaller",
         origin="predicted",
         columns=(
             Column("", "number"),
@@ -218,7 +218,7 @@ def controls_section(trials: Sequence[ControlTrial]) -> tuple[Section, ...]:
             Column("controls", "name"),
             Column("step ms", "number"),
             Column("gain %", "number"),
-            Column("", "wide"),
+            Column("why none", "wide"),
         ),
         rows=tuple(
             (

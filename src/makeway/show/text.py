@@ -30,6 +30,7 @@ from makeway.show.blocks import (
     Table,
     Unit,
 )
+from makeway.show.numbers import count
 from makeway.show.sm_picture import legend, sm_picture
 from makeway.values.errors import printable
 
@@ -189,7 +190,7 @@ def _table(table: Table, options: _Options) -> Iterator[RenderableType]:
     yield grid
     more = []
     if len(rows) < len(table.rows):
-        more.append(f"{len(table.rows) - len(rows):,} more rows")
+        more.append(count(len(table.rows) - len(rows), "more row"))
     if left_out:
         more.append(f"{', '.join(column.title for column in left_out)} not shown")
     if more:
@@ -253,7 +254,8 @@ def _amount(unit: Unit, amount: float) -> Text:
 
 
 def _bar_note(bar: Bar, unit: Unit, *, verbose: bool) -> str:
-    notes = [] if bar.spread_ns is None else [f"IQR {unit.text(bar.spread_ns)}, n = {bar.samples}"]
+    spread = bar.spread_text(unit)
+    notes = [] if spread is None else [spread]
     if bar.note:
         notes.append(bar.note)
     if verbose and len(bar.parts) > 1:

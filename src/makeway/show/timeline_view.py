@@ -76,9 +76,16 @@ def timeline_view(ranks: Sequence[RankTracks], *, name: str = "timeline", most_s
             for rank, own in zip(ranks, rows, strict=True)
         ],
     }
+    causes: dict[str, str] = {
+        span.colour: span.name
+        for rank in ranks
+        for track in rank.added
+        if track.name == "cause"
+        for span in track.spans
+    }
     body = joined(
         _tools(),
-        legend([(str(kind), str(kind)) for kind in tables.kinds.numbers]),
+        legend([(causes.get(str(kind), str(kind)), str(kind)) for kind in tables.kinds.numbers]),
         *(_rank_box(rank, opened=index < _OPEN_RANKS) for index, rank in enumerate(ranks)),
         notes([*clock_notes, *join_notes, *evidence_notes]),
         embedded(f"{name}-data", json.dumps(data, separators=(",", ":"), ensure_ascii=False)),

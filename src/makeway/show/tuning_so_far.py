@@ -23,7 +23,7 @@ def report(result: TuningSoFar, *, arguments: str = "") -> Report:
         over="makeway run --tune, running" if result.running else "makeway run --tune, ended",
         headline=_headline(result),
         sections=(Section(name="times", title="Step time", blocks=(_bars(result),)), *kept),
-        data=dict(whole.data) | _data(result),
+        data={key: value for key, value in whole.data.items() if key != "verdict"} | _data(result),
     )
 
 

@@ -87,8 +87,8 @@ def _parsed(key: str, value: str) -> dict[str, Any]:
 
 
 def _count(key: str, value: str) -> int:
-    if not value.isdecimal() or len(value) > _MOST_DIGITS:
-        raise InputError(f"{key} takes a whole number, got {value!r}; write for example {_EXAMPLE}")
+    if not value.isdecimal() or len(value) > _MOST_DIGITS or int(value) < 1:
+        raise InputError(f"{key} takes a whole number of 1 or more, got {value!r}; write for example {_EXAMPLE}")
     return int(value)
 
 

@@ -14,6 +14,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from makeway.act.booted import boot_id
 from makeway.act.cpu.flows import Window
 from makeway.act.cpu.links import Links, connect, listen
 from makeway.act.cpu.segments import Segment, remove_stale
@@ -45,8 +46,7 @@ class _Message:
 
 def this_host(directory: Path) -> Host:
     """The host of this process and the mount that it would share."""
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return Host(boot_id=boot_id, shm_device=directory.stat().st_dev, name=os.uname().nodename)
+    return Host(boot_id=boot_id(), shm_device=directory.stat().st_dev, name=os.uname().nodename)
 
 
 def why_apart(hosts: list[Host]) -> str | None:

@@ -23,10 +23,12 @@ from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Run, Warn, run
 from makeway.act.launch.step_files import SLEEP, AtSteps, StepLog, StepSettings, control_words, no_steps
 from makeway.act.plans import PlanLike, plan_of
+from makeway.act.switching import nothing_to_switch
+from makeway.act.tuner.carry import gpu_platform
 from makeway.decide.analysis.alternation import FIRST_LOOK, log_time
 from makeway.decide.analysis.compare import ComparisonLimit, limit_holds, parse_limit
 from makeway.decide.analysis.difference import LEVEL, RUN_SPREAD, Difference, Verdict, difference, percent, verdict_of
-from makeway.values.errors import InputError
+from makeway.values.errors import InputError, UnsupportedError
 from makeway.values.plan import Plan
 from makeway.values.support import Platform
 
@@ -60,7 +62,7 @@ class RunComparison:
     verdict: Verdict
     difference_pct: float | None  # of the step time with the plan; below 0 is faster; None: nothing was measured
     interval_pct: tuple[float, float] | None
-    level_pct: float
+    level_pct: float | None  # None: nothing was measured
     steps: int  # measured, with and without
     pairs: int
     noise_pct: float | None  # by how much blocks without the plan differ
@@ -73,6 +75,15 @@ class RunComparison:
     limit: ComparisonLimit | None = None
     missed: bool = False  # the limit holds
     notes: tuple[str, ...] = ()
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether nothing was measured that the limit could be checked against."""
+        return self.limit is not None and self.difference_pct is None
+
+    @property
+    def all_applied(self) -> bool:
+        return all(outcome.status == "applied" for outcome in self.controls)
 
     @property
     def without_step_ns(self) -> float | None:
@@ -114,7 +125,7 @@ def compare_run(
     plan = plan_of(plan)
     limit = parse_limit(fail_if) if fail_if is not None else None
     if not plan.controls and SLEEP not in environ:
-        raise InputError("the plan has no controls: there is nothing to compare")
+        raise InputError("the plan has no controls: there is nothing to compare; `makeway run --tune` finds some")
     if runs is not None and runs < 2:
         raise InputError(f"--compare-runs takes 2 or more, got {runs}: a single run of each side shows no spread")
     if warm_up < 1:
@@ -128,8 +139,10 @@ def compare_run(
         seed=seed,
         marker=step_marker,
     )
+    if runs is None and (platform or gpu_platform()) is None and (why := nothing_to_switch(plan.controls)):
+        raise UnsupportedError(why)
     if runs is None and most_pairs(settings) < FIRST_LOOK:
-        raise InputError(f"{steps} steps are too few to compare; give {_least_steps(settings)} or more")
+        raise InputError(f"--compare-steps {steps} is too few to compare; give {_least_steps(settings)} or more")
 
     def once(kind: Literal["measure", "compare"], of: Plan, into: Path | None) -> tuple[Run, tuple[StepLog, ...]]:
         at_steps = AtSteps(msgspec.structs.replace(settings, kind=kind))
@@ -147,7 +160,7 @@ def compare_run(
         return ran, at_steps.logs
 
     if runs is None:
-        return _of_one_job(*once("compare", plan, receipts), most=most_pairs(settings), limit=limit)
+        return _of_one_job(*once("compare", plan, receipts), most=most_pairs(settings), limit=limit, marker=step_marker)
     sides = [side for pair in range(runs) for side in _order(seed, pair)]
     done: list[tuple[Side, Run, tuple[StepLog, ...]]] = []
     for number, side in enumerate(sides):
@@ -156,7 +169,7 @@ def compare_run(
         done.append((side, ran, logs))
         if ran.exit_code != 0:
             break
-    return _of_runs(done, limit=limit)
+    return _of_runs(done, limit=limit, marker=step_marker)
 
 
 def most_pairs(settings: StepSettings) -> int:
@@ -179,7 +192,9 @@ def _order(seed: int, pair: int) -> tuple[Side, Side]:
 # --- inside one job ------------------------------------------------------------------------------
 
 
-def _of_one_job(ran: Run, logs: Sequence[StepLog], *, most: int, limit: ComparisonLimit | None) -> RunComparison:
+def _of_one_job(
+    ran: Run, logs: Sequence[StepLog], *, most: int, limit: ComparisonLimit | None, marker: str | None
+) -> RunComparison:
     """From the log of rank 0; of several attempts, after a restart, the last one that compared anything."""
     leaders = [log for log in logs if log.rank == 0]
     log = next((log for log in reversed(leaders) if log.blocks), leaders[-1] if leaders else None)
@@ -189,7 +204,7 @@ def _of_one_job(ran: Run, logs: Sequence[StepLog], *, most: int, limit: Comparis
     if log is None and logs:
         problem = OF_RANK_0
     elif log is None or log.steps == 0:
-        problem = f"no comparison: {no_steps(ran.exit_code)}"
+        problem = f"no comparison: {no_steps(ran.exit_code, marker)}"
     elif log.error is not None:
         problem = log.error
     elif log.final is None and seen.verdict == "no difference shown":
@@ -260,7 +275,7 @@ def _comparison(
         verdict=verdict,
         difference_pct=difference_pct,
         interval_pct=interval,
-        level_pct=round(100 * level, 3),
+        level_pct=round(100 * level, 3) if shown is not None else None,
         steps=sum(len(block.times_ns) for block in blocks if not block.noise),
         pairs=pairs,
         noise_pct=noise_pct,
@@ -279,7 +294,9 @@ def _comparison(
 # --- whole runs ----------------------------------------------------------------------------------
 
 
-def _of_runs(done: Sequence[tuple[Side, Run, tuple[StepLog, ...]]], *, limit: ComparisonLimit | None) -> RunComparison:
+def _of_runs(
+    done: Sequence[tuple[Side, Run, tuple[StepLog, ...]]], *, limit: ComparisonLimit | None, marker: str | None
+) -> RunComparison:
     """As `makeway compare` does with several recordings of each side."""
     blocks = tuple(
         _block(number, side, times) for number, (side, _, logs) in enumerate(done) if (times := _run_times(logs))
@@ -291,7 +308,7 @@ def _of_runs(done: Sequence[tuple[Side, Run, tuple[StepLog, ...]]], *, limit: Co
     ended = done[-1][1]
     problem = None
     if not blocks:
-        problem = f"no comparison: {no_steps(ended.exit_code)}"
+        problem = f"no comparison: {no_steps(ended.exit_code, marker)}"
     elif shown is None:
         problem = f"{len(blocks)} runs left step times, and each side needs two"
     without = sides["without"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -108,11 +109,16 @@ def record(
     if steps < 1 or warm_up < 1:
         raise InputError(f"steps and warm-up must be 1 or more, got {steps} and {warm_up}")
     out = out.absolute()
+    made = not out.exists()
     _prepare(out)
     settings = StepSettings(kind="record", steps=steps, warm_up=warm_up, marker=step_marker, out=str(out))
     at_steps = AtSteps(settings)
     ran = run(command, Plan(controls=()), environ=environ, stdout=stdout, warn=warn, at_steps=at_steps)
-    return _recording(ran, out, settings, at_steps.logs)
+    recording = _recording(ran, out, settings, at_steps.logs)
+    if made and recording.problem is not None:
+        with suppress(OSError):  # where it is not empty, it stays
+            out.rmdir()
+    return recording
 
 
 def _prepare(out: Path) -> None:
@@ -141,7 +147,7 @@ def _recording(ran: Run, out: Path, settings: StepSettings, logs: Sequence[StepL
     problem = None
     if not any(rank.file for rank in ranks):
         problems = (rank.problem for rank in ranks if rank.problem not in (None, _NO_STEP))
-        problem = next(problems, f"{_NO_STEP}: {no_steps(ran.exit_code)}")
+        problem = next(problems, f"{_NO_STEP}: {no_steps(ran.exit_code, settings.marker)}")
     elif len(missing := [rank for rank in ranks if rank.file is None]) > 0:
         notes.append(f"{len(missing)} of {len(ranks)} ranks left no recording: {missing[0].problem}")
     return Recording(

@@ -192,8 +192,14 @@ def _pads_all(plan: Plan) -> str:
 def _check_program(command: Sequence[str], environ: Mapping[str, str]) -> None:
     if not command:
         raise InputError(NO_PROGRAM)
-    if shutil.which(command[0], path=environ.get("PATH")) is None:
-        raise InputError(f"cannot start {command[0]!r}: no such program; give the program and its arguments after --")
+    if shutil.which(command[0], path=environ.get("PATH")) is not None:
+        return
+    given = Path(command[0])
+    why, instead = "no such program", "give the program and its arguments after --"
+    if os.sep in command[0] and given.exists():
+        why = "it is a directory" if given.is_dir() else "it is not executable"
+        instead = f"start it with its interpreter, such as `python {given}`" if given.suffix == ".py" else instead
+    raise InputError(f"cannot start {command[0]!r}: {why}; {instead}")
 
 
 @contextmanager

@@ -150,10 +150,15 @@ def control_words(controls: tuple[Control, ...]) -> tuple[str, ...]:
     return tuple(map(control_word, controls))
 
 
-def no_steps(exit_code: int | None) -> str:
+def no_steps(exit_code: int | None, marker: str | None = None) -> str:
     """Why no step was seen, by how the program ended (None: by a signal), and what to do."""
     if exit_code != 0:
         return "the program failed before its first step; what it printed says why"
+    if marker is not None:
+        return (
+            f"no process that called torch.distributed.init_process_group called {marker}; name a function that the "
+            "program calls once per step, or leave out --step-marker"
+        )
     return (
         "no process that called torch.distributed.init_process_group called the step of a torch optimizer; name a "
         "function that ends a step with --step-marker MODULE:FUNCTION"

@@ -16,7 +16,7 @@ from makeway.act.launch.step_files import AtSteps, Block, StepLog, StepSettings,
 from makeway.act.launch.tuning import TRIAL, Event, Tuning, What
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.tuner.carry import gpu_platform
-from makeway.decide.analysis.difference import percent
+from makeway.decide.analysis.difference import Verdict, percent
 from makeway.values.control import Control, lossy, refuse_lossy
 from makeway.values.errors import InputError
 from makeway.values.plan import Plan
@@ -79,6 +79,11 @@ class RunTuning:
     killed_by: int | None
     problem: str | None = None  # why tuning ended early
     notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the controls that the job ended with were shown to be faster when they were adopted."""
+        return "faster" if self.plan and self.difference_pct is not None else "no difference shown"
 
     @property
     def as_plan(self) -> Plan:
@@ -232,7 +237,9 @@ def tuning_of(
         exit_code=exit_code,
         killed_by=killed_by,
         problem=problem
-        or (f"nothing was tried: {no_steps(exit_code)}" if log is None or log.steps == 0 else log.error),
+        or (
+            f"nothing was tried: {no_steps(exit_code, settings.marker)}" if log is None or log.steps == 0 else log.error
+        ),
         notes=tuple(dict.fromkeys(notes)),
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from makeway.act.booted import boot_id
 from makeway.act.switching import WHOLE_RUNS
 from makeway.act.tuner.channels import MOST_GENERATIONS, rules_of
 from makeway.act.tuner.live import published, replace_rules, take_back
@@ -96,7 +97,7 @@ class AgreedChannels:
         self._generations = published(self._rules)
         place = self._rules.stat()
         self._state = ChannelState(
-            file=f"{_host()}:{place.st_dev}:{place.st_ino}",
+            file=f"{boot_id()}:{place.st_dev}:{place.st_ino}",
             calls=tally.calls,
             calls_per_step=-(-new // max(1, steps)),
             earliest=self._earliest,
@@ -138,10 +139,3 @@ class AgreedChannels:
 
 def _blocks(controls: Sequence[Control]) -> list[CommBlocks]:
     return [control for control in controls if isinstance(control, CommBlocks)]
-
-
-def _host() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return os.uname().nodename

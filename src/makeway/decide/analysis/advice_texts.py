@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from makeway.decide.analysis.findings import CauseKind, Loss, RankFindings
 from makeway.decide.analysis.ledger import LineKind
-from makeway.read.traces.cpu_ranks import CPU_HOST
+from makeway.decide.analysis.words import ON_CPU as WORDS_ON_CPU
+from makeway.decide.analysis.words import words_for
 from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, SmPartition
 
 
@@ -105,4 +106,4 @@ ON_CPU = Texts(
 
 def texts_for(ranks: Sequence[RankFindings]) -> Texts:
     """The words for the hardware that these ranks ran on."""
-    return ON_CPU if ranks and all(rank.device == CPU_HOST for rank in ranks) else ON_GPU
+    return ON_CPU if words_for(rank.device for rank in ranks) is WORDS_ON_CPU else ON_GPU

@@ -13,8 +13,9 @@ from statistics import fmean, median, quantiles
 from typing import ClassVar
 
 from makeway.decide.analysis.difference import LEVEL, RUN_SPREAD, Difference, Verdict, difference, percent, verdict_of
-from makeway.decide.analysis.ledger import IDLE, LINE_NAMES
+from makeway.decide.analysis.ledger import IDLE, LineKind
 from makeway.decide.analysis.recorded_steps import Name, RankSteps, Repeated, rank_steps
+from makeway.decide.analysis.words import Words, words_for
 from makeway.read.traces.classify import CommNames, load_comm_names
 from makeway.read.traces.ranks import Progress, map_traces
 from makeway.read.traces.read import find_traces
@@ -23,12 +24,7 @@ from makeway.values.errors import InputError, TraceError
 WORTH = 0.002  # of the step: a kernel or collective that changed by less is not listed
 ALIKE = 0.5  # of the step's own change (as logarithms): kernels that changed by at least this much changed with it
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {">": operator.gt, ">=": operator.ge}
-_LINES: dict[str, str] = {
-    "compute": LINE_NAMES["compute"],
-    "exposed": "exposed communication",
-    "copies": LINE_NAMES["copies"],
-    **{str(kind): LINE_NAMES[kind] for kind in IDLE},
-}
+_AFTER_EXPOSED: tuple[LineKind, ...] = ("copies", *IDLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +92,11 @@ class Comparison:
     limit: ComparisonLimit | None = None
     missed: bool = False  # the limit holds
     notes: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> Words:
+        """How to speak of the hardware of both sides."""
+        return words_for((*self.before.devices, *self.after.devices))
 
 
 def compare(
@@ -255,6 +256,9 @@ def _spread(values: Sequence[float]) -> float | None:
 
 def _lines(first: _Recorded, second: _Recorded) -> tuple[Change, ...]:
     kinds = {kind for side in (first, second) for run in side.runs for kind in run.lines}
+    words = words_for((*first.side.devices, *second.side.devices))
+    titles = {"compute": words.lines["compute"], "exposed": "exposed communication"}
+    titles |= {str(kind): words.lines[kind] for kind in _AFTER_EXPOSED}
     return tuple(
         _change(
             title,
@@ -262,7 +266,7 @@ def _lines(first: _Recorded, second: _Recorded) -> tuple[Change, ...]:
             *([run.lines.get(kind, (0.0,) * len(run.times_ns)) for run in side.runs] for side in (first, second)),
             level=LEVEL,
         )
-        for kind, title in _LINES.items()
+        for kind, title in titles.items()
         if kind in kinds
     )
 

@@ -25,20 +25,6 @@ EXPOSED: tuple[LineKind, ...] = ("transfer", "waiting", "late-launch", "no-room"
 IDLE: tuple[LineKind, ...] = ("host", "synchronisation", "loading", "allocator", "gaps", "other")
 ORDER: tuple[LineKind, ...] = ("compute", *EXPOSED, "copies", *IDLE)
 
-LINE_NAMES: dict[LineKind, str] = {
-    "compute": "compute",
-    "transfer": "exposed: transfer",
-    "waiting": "exposed: waiting for rank {rank}",
-    "late-launch": "exposed: late launch",
-    "no-room": "exposed: no room",
-    "copies": "copies",
-    "host": "idle: waiting for launches",
-    "synchronisation": "idle: synchronisation",
-    "loading": "idle: data loading",
-    "allocator": "idle: allocator",
-    "gaps": "idle: gaps between kernels",
-    "other": "idle: other",
-}
 MOST_TOP = 3  # kernels beside a line
 Top = tuple[tuple[str, int], ...]  # kernel and time, the most time first
 
@@ -51,12 +37,6 @@ class LedgerLine:
     ns: int
     rank: int | None = None  # waiting: the rank that arrived late; None in a job of many ranks
     top: Top = ()  # compute, copies: by the kernel that ran; idle: by the one that ran next; exposed: the collective
-
-    @property
-    def name(self) -> str:
-        if self.kind == "waiting" and self.rank is None:
-            return "exposed: waiting for other ranks"
-        return LINE_NAMES[self.kind].format(rank=self.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

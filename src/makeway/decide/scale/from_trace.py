@@ -14,6 +14,7 @@ from pathlib import Path
 from makeway.decide.analysis.analyze import analyze
 from makeway.decide.analysis.recorded import RecordedStep
 from makeway.decide.analysis.what_if import what_if
+from makeway.decide.analysis.words import ON_CPU
 from makeway.decide.scale.collectives import collective_ns
 from makeway.decide.scale.outcome import ControlTrial
 from makeway.values.cluster import Cluster, Group
@@ -72,6 +73,10 @@ def scale_recorded(
     analysis = analyze([Path(path)], what_if=False)
     step = analysis.step
     if step is None:
+        if analysis.words is ON_CPU:
+            raise UnsupportedError(
+                f"{path} is a recording of CPU ranks, which has no GPU kernels to scale; give one of GPUs, or a MODEL"
+            )
         raise UnsupportedError(f"{path}: {(analysis.no_step or 'no rank has a step').partition(chr(10))[0]}")
     world = step.workload.ranks
     _check(cluster, step, world, gpus)

@@ -16,17 +16,22 @@ function barFigure(data, colour) {
     text: place === data.traces.length - 1 ? data.notes : undefined, textposition: narrow() ? "inside" : "auto", insidetextanchor: "start",
     insidetextfont: { color: trace.colours.map((name) => inkOn(colour(name))) },
     hovertemplate: `%{y}: %{x:.3f} ${data.unit}<extra></extra>`,
-    error_x: place === data.traces.length - 1 && data.spread.some((half) => half !== null)
-      ? { type: "data", array: data.spread.map((half) => half ?? 0), color: colour("ink"), thickness: 1.2 } : undefined,
+    error_x: place === data.traces.length - 1 && data.spread.some((sides) => sides !== null)
+      ? { type: "data", symmetric: false, array: data.spread.map((sides) => sides?.[1] ?? 0), arrayminus: data.spread.map((sides) => sides?.[0] ?? 0), color: colour("ink"), thickness: 1.2 } : undefined,
   }));
   const shapes = data.mark_at === null ? [] : [{
     type: "line", x0: data.mark_at, x1: data.mark_at, yref: "paper", y0: 0, y1: 1, line: { color: colour("exposed"), dash: "dot", width: 1.5 },
   }];
+  const names = 20 * data.traces.length; // the height of the legend
   const annotations = data.mark_at === null ? [] : [{
     x: data.mark_at, yref: "paper", y: 1, yanchor: "bottom", showarrow: false, text: data.mark, font: { color: colour("ink") },
   }];
   return [traces, {
-    barmode: "stack", shapes, annotations, height: 90 + 30 * data.labels.length, showlegend: data.traces.length > 1,
+    barmode: "stack", shapes, annotations, showlegend: data.traces.length > 1,
+    ...(narrow() && data.traces.length > 1 ? {
+      height: 100 + 30 * data.labels.length + names, margin: { l: 10, r: 10, t: 24, b: 54 + names },
+      legend: { traceorder: "normal", x: 0, yref: "container", y: 0, yanchor: "bottom" }, // below: beside the bars it takes half of the width
+    } : { height: Math.max(90 + 30 * data.labels.length, data.traces.length > 1 ? 90 + names : 0), legend: { traceorder: "normal" } }),
     xaxis: { title: { text: data.unit }, gridcolor: colour("line"), rangemode: "tozero" }, yaxis: { autorange: "reversed", automargin: true, ticksuffix: "  " },
   }];
 }

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 
+from makeway.act.booted import boot_id
 from makeway.act.cpu.controls import CpuBackend
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.measure.choice import Choice
@@ -157,7 +157,7 @@ _Clock = tuple[str, str]
 
 def _clock() -> _Clock:
     """What ranks have in common whose time.perf_counter_ns can be compared: CLOCK_MONOTONIC counts from boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/time")
+    return boot_id(), os.readlink("/proc/self/ns/time")
 
 
 def _since(epoch_ns: int, span: RawSpan) -> RawSpan:

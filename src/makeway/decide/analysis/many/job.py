@@ -10,6 +10,7 @@ from makeway.decide.analysis.evidence import NO_COMMUNICATION, Communication
 from makeway.decide.analysis.findings import Figures
 from makeway.decide.analysis.ledger import EMPTY_LEDGER, Ledger
 from makeway.decide.analysis.many.summary import KernelClass
+from makeway.decide.analysis.words import Words, words_for
 
 if TYPE_CHECKING:
     from makeway.decide.analysis.threshold import Gate
@@ -107,6 +108,11 @@ class JobAnalysis:
     def worst(self) -> JobRank:
         """The rank with most exposed communication."""
         return max(self.ranks, key=lambda rank: (rank.figures.exposed_ns, -rank.rank))
+
+    @property
+    def words(self) -> Words:
+        """How to speak of the hardware that the ranks ran on."""
+        return words_for(rank.device for rank in self.ranks)
 
     @property
     def mean_waiting_ns(self) -> float | None:
