@@ -19,7 +19,10 @@ TRAINERS = [name for name in PROGRAMS if name != "accelerate"]  # the programs t
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", TRAINERS)
-def test_a_program_from_pypi_goes_through_the_five_commands(name: str, tmp_path: Path) -> None:
+def test_a_program_from_pypi_goes_through_the_five_commands(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     program, site = PROGRAMS[name], tmp_path / "site"
     if (problem := fetched(program.packages, site)) is not None:
         pytest.skip(problem)
