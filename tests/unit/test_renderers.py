@@ -234,7 +234,7 @@ def test_a_job_too_short_for_a_whole_round_says_so_and_names_both_limits() -> No
     short, unused = (text(report_of(result)) for result in (started, idle))
     assert "No candidate ran long enough to be compared" in short
     assert "Nothing was tried" in unused
-    assert "0.6 % of the time (limit 0.8 %)" in " ".join(short.split())
+    assert "0.6 % of the time (trials end beyond 0.8 %)" in " ".join(short.split())
 
 
 def compared_run() -> RunComparison:

@@ -17,7 +17,7 @@ from makeway.values.control import Control, control_word
 AS_IS = "as it is"
 UNFINISHED = (
     "No candidate ran long enough to be compared: the job ended first, or trials had used up what they may cost "
-    "(--tune-share). Give it more steps."
+    "(--tune-share). A longer job, or its length (--job-steps), gives them more."
 )
 
 
@@ -70,7 +70,7 @@ def _lead(result: RunTuning) -> Paragraph:
             f"Candidates got {count(result.explored_steps, 'step')} of {result.steps:,}, "
             f"{percent(100 * result.explored_share, '.1f')} (limit {percent(100 * result.share_limit, '.1f')})"
             + (
-                f", and cost {percent(100 * result.lost_share, '.1f')} of the time (limit "
+                f", and cost {percent(100 * result.lost_share, '.1f')} of the time (trials end beyond "
                 f"{percent(100 * LOST * result.share_limit, '.1f')})."
                 if result.lost_share is not None
                 else "."
