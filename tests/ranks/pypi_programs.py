@@ -1,7 +1,8 @@
 """Programs that ship in packages on PyPI, fetched when a test needs them and run as they are.
 
 Nothing of them is kept here: wheels are installed in a temporary folder, without their dependencies, so that torch
-stays the one under test. Data and models are random and small; nothing is downloaded from a hub.
+stays the one under test. Data and models are random and small; nothing is downloaded from a hub. Each runs in a folder
+of its own, which holds its packages under `site`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,67 @@ def _words(seed: int, rows: int, *, vocabulary: int = 300) -> list[list[str]]:
 
 def _accelerate(folder: Path, steps: int) -> Command:
     return (*TORCHRUN, "-m", "accelerate.test_utils.scripts.test_script")
+
+
+# --- accelerate: a BERT trained and evaluated with Accelerate's loop, in the wheel, too ----------
+
+_TINY_BERT = """
+import sys
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]"]
+words = Tokenizer(models.WordLevel({w: i for i, w in enumerate([*special, *(f"w{i}" for i in range(300))])}, "[UNK]"))
+words.pre_tokenizer = pre_tokenizers.Whitespace()
+named = dict(unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]")
+PreTrainedTokenizerFast(tokenizer_object=words, **named).save_pretrained(sys.argv[1])
+shape = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
+named = BertConfig(vocab_size=304, max_position_embeddings=64, pad_token_id=3, **shape)
+BertForSequenceClassification(named).save_pretrained(sys.argv[1])
+"""
+# The program loads data set and metric by name: folders of these names in the current folder come before the hub's.
+_PAIRS = """---
+configs:
+- config_name: mrpc
+  data_files:
+  - {split: train, path: train.jsonl}
+  - {split: validation, path: validation.jsonl}
+---
+"""
+_ACCURACY = """
+import datasets
+import evaluate
+
+
+class Accuracy(evaluate.Metric):
+    def _info(self):
+        features = datasets.Features({name: datasets.Value("int64") for name in ("predictions", "references")})
+        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
+
+    def _compute(self, predictions, references):
+        return {"accuracy": sum(a == b for a, b in zip(predictions, references)) / len(references)}
+"""
+_EPOCH = 30  # steps on two ranks
+
+
+def _prepare_bert(folder: Path, environ: dict[str, str]) -> None:
+    _prepared(environ, "-c", _TINY_BERT, str(folder / "model"))
+    data, metric = folder / "nyu-mll" / "glue", folder / "glue"
+    data.mkdir(parents=True)
+    metric.mkdir()
+    (data / "README.md").write_text(_PAIRS)
+    (metric / "glue.py").write_text(_ACCURACY)
+    for part, rows in (("train", 2 * 16 * _EPOCH), ("validation", 64)):
+        pairs = zip(_words(3, rows), _words(4, rows), strict=True)
+        lines = (
+            json.dumps({"sentence1": " ".join(a), "sentence2": " ".join(b), "label": int(len(a) > len(b)), "idx": row})
+            for row, (a, b) in enumerate(pairs)
+        )
+        (data / f"{part}.jsonl").write_text("\n".join(lines))
+
+
+def _bert(folder: Path, steps: int) -> Command:
+    options = ("--model_name_or_path", "model", "--output_dir", ".", "--num_epochs", str(-(-steps // _EPOCH)))
+    return (*TORCHRUN, "-m", "accelerate.test_utils.scripts.external_deps.test_performance", *options)
 
 
 # --- TRL: supervised fine-tuning with the Trainer of transformers -------------------------------
@@ -121,14 +183,46 @@ def _sockeye(folder: Path, steps: int) -> Command:
     return (*TORCHRUN, "-m", "sockeye.train", "--dist", "--use-cpu", *data, *size, *more, *ends, *place)
 
 
+# --- chemprop: properties of molecules with Lightning's Trainer ----------------------------------
+
+_BONDED = ("C", "CC", "O", "N", "C(C)", "C(=O)", "C(F)")
+_CHEMPROP_EPOCH = 30  # steps on two ranks: 8 of 10 molecules are trained on
+
+
+def _prepare_chemprop(folder: Path, environ: dict[str, str]) -> None:
+    draw, rows = random.Random(2), ["smiles,size"]
+    for _ in range(2 * 16 * _CHEMPROP_EPOCH * 10 // 8):
+        molecule = "C" + "".join(draw.choice(_BONDED) for _ in range(draw.randint(2, 8))) + "C"
+        rows.append(f"{molecule},{len(molecule) + draw.random():.3f}")
+    (folder / "molecules.csv").write_text("\n".join(rows) + "\n")
+
+
+def _chemprop(folder: Path, steps: int) -> Command:
+    data = ("-i", "molecules.csv", "-t", "regression", "-o", "out", "--batch-size", "16")
+    size = ("--message-hidden-dim", "64", "--ffn-hidden-dim", "64")
+    ends = ("--warmup-epochs", "0", "--epochs", str(-(-steps // _CHEMPROP_EPOCH)))
+    return (*TORCHRUN, "site/bin/chemprop", "train", "--accelerator", "cpu", "--devices", "2", *data, *size, *ends)
+
+
 def _prepared(environ: dict[str, str], *arguments: str) -> None:
     subprocess.run((sys.executable, *arguments), env={**os.environ, **environ}, check=True, capture_output=True)
 
 
+_DATASETS = ("datasets==5.2.0", "pyarrow", "pandas", "xxhash", "multiprocess", "dill")
+_CHEMPROP = ("chemprop==2.3.1", "cuik-molmaker-pin==2026.3.6", "rdkit==2026.3.6", "astartes", "descriptastorus")
+_CHEMPROPS = ("myerson", "mhfp", "tabulate", "ConfigArgParse", "pandas", "pandas-flavor", "xarray", "six", "pillow")
+_LEARN = ("scikit-learn", "joblib", "threadpoolctl", "multiprocess", "dill")
 PROGRAMS = {
     "accelerate": Program(command=_accelerate, environ={"ACCELERATE_USE_CPU": "true"}),
+    "bert": Program(
+        packages=("evaluate==0.4.6", *_DATASETS),
+        prepare=_prepare_bert,
+        command=_bert,
+        environ={"ACCELERATE_USE_CPU": "true", "HF_EVALUATE_OFFLINE": "1"},
+    ),
+    "chemprop": Program(packages=(*_CHEMPROP, *_CHEMPROPS, *_LEARN), prepare=_prepare_chemprop, command=_chemprop),
     "trl": Program(
-        packages=("trl==1.16.0", "datasets==5.2.0", "pyarrow", "pandas", "xxhash", "multiprocess", "dill"),
+        packages=("trl==1.16.0", *_DATASETS),
         prepare=_prepare_trl,
         command=_trl,
     ),

@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hosts import host
+from tests.hosts import ROUND, host
 
 from makeway.act.measure.calibrate import Calibration
 from makeway.decide.planning.host import HostPrediction, HostStep, carrier_rates, predict_host_step
 from makeway.decide.planning.host_recorded import RecordedHost
 from makeway.decide.planning.recorded import plan_recorded
 from makeway.values.collective import Collective
-from makeway.values.control import CopyEngine, parse_control
+from makeway.values.control import Control, CopyEngine, parse_control
 from makeway.values.device import (
+    HOST_KINDS,
     HOST_OUTPUT_KEY,
     Device,
+    host_fact_key,
     load_device,
     parse_device,
 )
@@ -104,6 +106,21 @@ def test_a_recording_of_cpu_ranks_is_planned_for_the_host_with_how_and_by_what_i
     assert answer.predicted.t_ideal_ns <= answer.predicted.t_plan_ns <= answer.predicted.t_naive_ns
     named = {item.control.name for item in answer.rejected} | {control.name for control in answer.controls}
     assert named == set(CONTROL_NAMES) - {"compress"}
+
+
+def test_a_required_copy_engine_is_judged_as_one_that_was_found() -> None:
+    def verdict(*controls: Control, **facts: float) -> str:
+        answer = plan_recorded([RANKS], host=lambda: host(**facts), controls=controls)
+        assert isinstance(answer, Plan)
+        assert answer.search is not None
+        return answer.search.summary[0]
+
+    copy = CopyEngine()
+    slow = {host_fact_key("direct", kind, name): 10 * value for kind in HOST_KINDS for name, value in ROUND.items()}
+    assert verdict() == verdict(copy)
+    assert verdict().startswith("Worth trying")
+    assert verdict(**slow).startswith("Leave as is")
+    assert verdict(copy, **slow).startswith("No gain is predicted from the required copy-engine")
 
 
 def test_wrong_requests_are_refused_before_the_host_is_calibrated() -> None:

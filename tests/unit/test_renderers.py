@@ -243,6 +243,15 @@ def tuned_run() -> RunTuning:
     )
 
 
+def test_a_job_too_short_for_a_whole_round_says_so_and_names_both_limits() -> None:
+    started = replace(tuned_run(), plan=(), tried=(), difference_pct=None, interval_pct=None)
+    idle = replace(started, explored_steps=0, explored_share=0.0, lost_share=0.0)
+    short, unused = (text(report_of(result)) for result in (started, idle))
+    assert "No candidate ran long enough to be compared" in short
+    assert "Nothing was tried" in unused
+    assert "0.6 % of the time (trials end beyond 0.8 %)" in " ".join(short.split())
+
+
 def compared_run() -> RunComparison:
     """Blocks of both sides, and the receipts of a run."""
     block = StepBlock(

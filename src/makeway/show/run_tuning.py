@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from makeway.act.launch.tune_run import RunTuning, Tried
+from makeway.act.launch.tuning import LOST
 from makeway.show.blocks import Cell, Column, Headline, Paragraph, Report, Section, Table
 from makeway.show.data import plain, record
 from makeway.show.numbers import count, number, percent
@@ -14,6 +15,10 @@ from makeway.show.run import end_text, measured_in_job, outcome_data, outcome_ta
 from makeway.values.control import Control, control_word
 
 AS_IS = "as it is"
+UNFINISHED = (
+    "No candidate ran long enough to be compared: the job ended first, or trials had used up what they may cost "
+    "(--tune-share). A longer job, or its length (--job-steps), gives them more."
+)
 
 
 def report(result: RunTuning, *, arguments: str = "") -> Report:
@@ -66,7 +71,8 @@ def _lead(result: RunTuning) -> Paragraph:
             f"Candidates got {count(result.explored_steps, 'step')} of {result.steps:,}, "
             f"{percent(100 * result.explored_share, '.1f')} (limit {percent(100 * result.share_limit, '.1f')})"
             + (
-                f", and cost {percent(100 * result.lost_share, '.1f')} of the time."
+                f", and cost {percent(100 * result.lost_share, '.1f')} of the time (trials end beyond "
+                f"{percent(100 * LOST * result.share_limit, '.1f')})."
                 if result.lost_share is not None
                 else "."
             )
@@ -87,7 +93,7 @@ def decisions(result: RunTuning) -> Table:
             Column("to", "number", brief=False),
         ),
         rows=tuple(_row(item) for item in result.tried),
-        nothing="Nothing was tried.",
+        nothing=UNFINISHED if result.explored_steps else "Nothing was tried.",
         brief_rows=20,
     )
 

@@ -129,9 +129,10 @@ def plan_host(
     host = recorded_host(analysis, device)
     copy = CopyEngine()
     possible = copy.name not in {item.control.name for item in (*withheld, *(Rejected(c, "") for c in controls))}
-    worth = possible and host.gain_ns > host.error_ns
-    chosen = ordered((*controls, *((copy,) if worth else ())))
-    gain_ns = host.gain_ns if any(isinstance(control, CopyEngine) for control in chosen) else 0.0
+    shown = host.gain_ns > host.error_ns
+    chosen = ordered((*controls, *((copy,) if possible and shown else ())))
+    copies = any(isinstance(control, CopyEngine) for control in chosen)
+    gain_ns = host.gain_ns if copies else 0.0
     rejected = (*withheld, *_rejected(host, withheld, chosen, allow_lossy=allow_lossy))
     sequential_ns = host.compute_ns + host.comm_ns
     return Plan(
@@ -149,7 +150,7 @@ def plan_host(
             workload=None,
             device=device,
             heuristic="makeway",
-            summary=tuple(_summary(analysis, host, gain_ns, worth=worth)),
+            summary=tuple(_summary(analysis, host, gain_ns, worth=copies and shown, required=copies and not possible)),
             leave_as_is=not chosen,
             best_controls=(copy,) if host.gain_ns > 0 and possible else (),
             t_best_ns=round(host.step_ns - max(host.gain_ns, 0.0) * possible),
@@ -167,7 +168,7 @@ def plan_host(
     )
 
 
-def _summary(analysis: Analysis, host: RecordedHost, gain_ns: float, *, worth: bool) -> Iterator[str]:
+def _summary(analysis: Analysis, host: RecordedHost, gain_ns: float, *, worth: bool, required: bool) -> Iterator[str]:
     change = f"{100 * -gain_ns / host.step_ns:+.1f} %" if host.step_ns else "0 %"
     if worth:
         yield (
@@ -175,8 +176,9 @@ def _summary(analysis: Analysis, host: RecordedHost, gain_ns: float, *, worth: b
             f"({change})."
         )
     else:
+        verdict = "No gain is predicted from the required copy-engine" if required else "Leave as is"
         yield (
-            f"Leave as is: {_ms(host.step_ns)} a step as recorded; shared memory is predicted to change it by "
+            f"{verdict}: {_ms(host.step_ns)} a step as recorded; shared memory is predicted to change it by "
             f"{_ms(-host.gain_ns)}, the model may be off by {_ms(host.error_ns)}."
         )
     yield analysis.which_times
