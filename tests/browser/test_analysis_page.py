@@ -323,9 +323,7 @@ def test_keys_work_before_a_rank_was_drawn(open_page: OpenPage) -> None:
     page = open_page(height=100)
     canvas = page.locator("details.rank canvas").last
     assert not canvas.evaluate("canvas => canvas.style.height")  # drawing sets it
-    canvas.evaluate(
-        "canvas => ['ArrowDown', 'ArrowUp'].forEach(key => canvas.dispatchEvent(new KeyboardEvent('keydown', {key})))"
-    )
+    canvas.evaluate("canvas => ['ArrowDown', 'ArrowUp'].forEach(key => canvas.dispatchEvent(new KeyboardEvent('keydown', {key})))")
 
 
 def test_a_cause_leads_to_its_place_in_the_timeline(open_page: OpenPage) -> None:
