@@ -162,6 +162,19 @@ def test_what_a_recipe_sets_depends_on_model_device_and_release() -> None:
     assert "dispatcher alltoall, overlap_ep True" in assumed("26.04", device="H100-SXM5-80GB", precision="FP8")
 
 
+@pytest.mark.parametrize("missing", ["layers", "hidden", "heads", "seq", "tp", "ffn"])
+def test_a_row_without_a_column_comes_back_with_the_reason(
+    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = {key: value for key, value in GOOD.items() if key != missing}
+    table = tmp_path / "mine.csv"
+    table.write_text(",".join(kept) + "\n" + ",".join(kept.values()) + "\n")
+    assert main(["validate", "--data", str(table), "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["rows"][0]
+    assert (row["covered"], row["predicted"], row["reason"]) == (False, None, f"{missing} is not given")
+    assert {"id", "metric", "published", "assumed"} <= set(row)
+
+
 def test_memory_and_bubbles_of_a_row_are_predicted(published: ScaleValidation) -> None:
     assert published.memory
     assert all(abs(item.error) <= 0.10 for item in published.memory)

@@ -20,10 +20,12 @@ from makeway.values.layout import Layout, Precision, Recompute, Schedule, Shardi
 from makeway.values.model import Experts, LatentAttention, Model
 from makeway.values.units import MIB
 
-COLUMNS = frozenset({"id", "device", "gpus", "model", "layers", "hidden", "seq", "tp", "pp", "metric", "value"})
+# Columns that make a table one of training steps. A row says which others it lacks.
+COLUMNS = frozenset({"id", "device", "gpus", "model", "metric", "value"})
 
 _COLUMNS = COLUMNS | {
-    "source", "verified", "split", "system", "nodes_gpus", "net_gbps_per_gpu", "params_b", "ffn", "heads", "kv_heads",
+    "layers", "hidden", "seq", "tp", "pp", "source", "verified", "split", "system", "nodes_gpus", "net_gbps_per_gpu",
+    "params_b", "ffn", "heads", "kv_heads",
     "vocab", "experts", "topk", "expert_ffn", "vp", "cp", "ep", "dp", "fsdp", "sp", "mbs", "gbs", "ga", "recompute",
     "precision", "schedule", "flags", "metric2", "value2", "metric3", "value3", "unknown", "date", "url", "notes",
 }  # fmt: skip
