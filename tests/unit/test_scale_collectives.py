@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.decide.scale.collectives import collective_ns
+from makeway.decide.scale.collectives import Algorithm, collective_ns
 from makeway.decide.scale.rows import plain_cluster
 from makeway.values.cluster import Cluster, Group
 from makeway.values.collective import CollectiveKind
@@ -110,3 +110,13 @@ def test_bus_bandwidth_is_that_of_nccl_tests(
 def test_sharing_below_one_is_refused() -> None:
     with pytest.raises(InputError, match="at least this group"):
         ns(H100, "all-reduce", 1 << 20, Group(size=8), sharing=0.5)
+
+
+def test_between_two_nodes_a_tree_sends_half_of_what_a_ring_does() -> None:
+    size, inner_free = 1 << 34, replace(H100, levels=(replace(H100.levels[0], bytes_per_s=1e18), H100.levels[1]))
+
+    def across(gpus: int, algorithm: Algorithm) -> float:
+        return collective_ns(inner_free, "all-reduce", float(size), Group(size=gpus), algorithm=algorithm).ns
+
+    assert across(16, "tree") / across(16, "ring") == pytest.approx(16 / 30, rel=0.01)
+    assert across(64, "tree") > across(64, "ring")

@@ -76,6 +76,22 @@ def test_the_same_step_has_one_prediction_in_every_metric() -> None:
         ({"net_gbps_per_gpu": "fast"}, "is not a number"),
         ({"net_gbps_per_gpu": "-3"}, "not above 0"),
         ({"model": "Llama (tokendrop)"}, "dropped tokens"),
+        ({"model": "Nemotron_3_Super"}, "state-space"),
+        ({"model": "Qwen3.5-27B"}, "linear-attention"),
+        ({"model": "DeepSeekV4 Flash"}, "sparse attention"),
+        ({"model": "gpt-oss-20b"}, "sinks and windows"),
+        ({"model": "Llama4 Maverick"}, "layers of several kinds"),
+        ({"model": "FooNet"}, "an unknown model"),
+        ({"model": "FooNet", "params_b": "3"}, "B parameters, not 3 B"),
+        ({"params_b": "3"}, "8.03 B parameters, not 3 B"),
+        ({"params_b": "8 billion"}, "is not a number"),
+        ({"fsdp": "HYBRID_SHARD"}, "fsdp 'hybrid_shard'"),
+        ({"sp": "maybe"}, "sp 'maybe'"),
+        ({"flags": "cpu offloading"}, "offloading"),
+        ({"etp": "4"}, "etp '4': such a column is not known"),
+        ({"gpus": "64.5"}, "not a whole number"),
+        ({"net_gbps_per_gpu": "nan"}, "not the rate of a network"),
+        ({"vp": "3", "schedule": "zbv"}, "holds two parts"),
     ],
 )
 def test_what_is_not_known_is_not_covered_and_says_why(changes: dict[str, str], reason: str) -> None:
@@ -83,6 +99,36 @@ def test_what_is_not_known_is_not_covered_and_says_why(changes: dict[str, str], 
     assert not row.covered
     assert row.predicted is None
     assert reason in row.reason
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": "FooNet", "params_b": "8"},
+        {"model": "Llama-405B"},
+        {"model": "Gemma-7B"},
+        {"model": "Qwen2.5-7B"},
+        {"model": "Qwen3_8B"},
+        {"precision": "float8 tensorwise"},
+        {"precision": "BF16 mixed"},
+        {"fsdp": "1"},
+        {"vocab": "128,256"},
+        {"etp": "1"},
+    ],
+    ids=lambda changes: " ".join(changes.values()),
+)
+def test_what_is_written_in_another_way_is_covered(changes: dict[str, str]) -> None:
+    row = row_of(**changes)
+    assert row.covered, row.reason
+
+
+def test_a_device_that_was_not_calibrated_takes_the_release_of_its_row_and_grows_with_its_power() -> None:
+    source = "NVIDIA-NeMo/Megatron-Bridge docs release {} Pre-Training"
+    rows = [row_of(device=name, source=source.format("26.04"), precision="FP8") for name in ("GB200", "GB300")]
+    assert [row.generation for row in rows] == ["gb200-nemo", "gb200-nemo, scaled to GB300"]
+    assert row_of(device="GB300", source=source.format("26.06")).generation == "gb200-nemo-26.06, scaled to GB300"
+    slow, fast = (row.predicted or 0.0 for row in rows)
+    assert 1.05 < slow / fast < 1400 / 1200
 
 
 @pytest.mark.parametrize("device", ["MI300X", "H200", "GB300", "L40S", "A100-SXM4-40GB"])
@@ -114,6 +160,19 @@ def test_what_a_recipe_sets_depends_on_model_device_and_release() -> None:
     assert "graphs" not in assumed("26.04.01")
     assert "dispatcher deepep" in assumed("26.04.01")
     assert "dispatcher alltoall, overlap_ep True" in assumed("26.04", device="H100-SXM5-80GB", precision="FP8")
+
+
+@pytest.mark.parametrize("missing", ["layers", "hidden", "heads", "seq", "tp", "ffn"])
+def test_a_row_without_a_column_comes_back_with_the_reason(
+    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = {key: value for key, value in GOOD.items() if key != missing}
+    table = tmp_path / "mine.csv"
+    table.write_text(",".join(kept) + "\n" + ",".join(kept.values()) + "\n")
+    assert main(["validate", "--data", str(table), "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["rows"][0]
+    assert (row["covered"], row["predicted"], row["reason"]) == (False, None, f"{missing} is not given")
+    assert {"id", "metric", "published", "assumed"} <= set(row)
 
 
 def test_memory_and_bubbles_of_a_row_are_predicted(published: ScaleValidation) -> None:

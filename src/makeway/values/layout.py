@@ -91,6 +91,8 @@ class Layout:
             raise InputError(f"ep {self.ep} does not divide tp x cp x dp = {self.tp * self.cp * self.dp:,}")
         if self.vp > 1 and self.schedule not in ("interleaved", *TWO_CHUNK_SCHEDULES):
             raise InputError(f"vp {self.vp} needs the interleaved schedule, not {self.schedule}")
+        if self.vp > 2 and self.schedule in TWO_CHUNK_SCHEDULES:
+            raise InputError(f"vp {self.vp}: a stage of {self.schedule} holds two parts of the model")
         if self.sharding == "hsdp" and (self.shard_group is None or self.dp % self.shard_group):
             raise InputError(f"hsdp needs a shard group that divides dp {self.dp:,}, got {self.shard_group}")
         self._check_compression()

@@ -154,8 +154,10 @@ def _phase_ns(
         case "nvls":
             steps, per_gpu = 2.0, size_bytes / NVLS_SHARE * level.efficiency
         case "tree":
-            # Up and down a double binary tree: each rank sends its buffer up and down once.
-            steps, per_gpu = 2.0 * math.ceil(math.log2(hop.units)), 2.0 * size_bytes / hop.senders
+            # Up and down a double binary tree, half of the buffer in each. Of two, each is the root of one tree and a
+            # leaf of the other: one half up, one down. Of more, one in the middle of a tree has two children.
+            steps = 2.0 * math.ceil(math.log2(hop.units))
+            per_gpu = (1.0 if hop.units == 2 else 2.0) * size_bytes / hop.senders
         case "ring":
             steps, per_gpu = float(twice * (hop.units - 1)), sent / hop.senders
         case "pairwise":

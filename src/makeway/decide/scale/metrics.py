@@ -31,6 +31,10 @@ def _sequences(row: Described) -> float:
     return float(row.layout.global_batch)
 
 
+def _of_all(amount: Callable[[Described], float], value: float, row: Described) -> float:
+    return amount(row) / value * 1e9
+
+
 def _scaled(ns: float, value: float, _: Described) -> float:
     return value * ns
 
@@ -41,6 +45,8 @@ _TIMES: dict[str, tuple[Callable[[float, Described], float], Callable[[float, De
     "iteration_s": (partial(_scaled, 1e9), partial(_scaled, 1e-9)),
     "tokens_per_s_per_gpu": (partial(_per_second, _tokens),) * 2,
     "samples_per_gpu_per_s": (partial(_per_second, _sequences),) * 2,
+    "tokens_per_s": (partial(_of_all, _tokens),) * 2,
+    "samples_per_s": (partial(_of_all, _sequences),) * 2,
 }
 
 

@@ -20,11 +20,19 @@ from makeway.values.layout import Layout, Precision, Recompute, Schedule, Shardi
 from makeway.values.model import Experts, LatentAttention, Model
 from makeway.values.units import MIB
 
-COLUMNS = frozenset({"id", "device", "gpus", "model", "layers", "hidden", "seq", "tp", "pp", "metric", "value"})
+# Columns that make a table one of training steps. A row says which others it lacks.
+COLUMNS = frozenset({"id", "device", "gpus", "model", "metric", "value"})
 
+_COLUMNS = COLUMNS | {
+    "layers", "hidden", "seq", "tp", "pp", "source", "verified", "split", "system", "nodes_gpus", "net_gbps_per_gpu",
+    "params_b", "ffn", "heads", "kv_heads",
+    "vocab", "experts", "topk", "expert_ffn", "vp", "cp", "ep", "dp", "fsdp", "sp", "mbs", "gbs", "ga", "recompute",
+    "precision", "schedule", "flags", "metric2", "value2", "metric3", "value3", "unknown", "date", "url", "notes",
+}  # fmt: skip
+_AS_USUAL = ("", "0", "1", "no", "none", "n/a", "-", "false", "off")  # values that a column without meaning may have
 # What the cost of a prediction grows with is bounded: a table may come from anywhere.
-_MOST = {"layers": 2_000, "pp": 256, "vp": 64}
-_MOST_OF_ALL = 1 << 32
+_MOST = {"layers": 2_000, "pp": 256, "vp": 64, "hidden": 1 << 17, "heads": 1 << 12}
+_MOST_OF_ALL = 1 << 24
 _VOCAB = 51200  # GPT-2's, padded as Megatron pads it
 _NET_GBPS = {"sm_80": 200.0, "sm_90": 400.0, "sm_100": 400.0, "sm_103": 800.0}
 _SCHEDULES: dict[str, Schedule] = {
@@ -32,8 +40,9 @@ _SCHEDULES: dict[str, Schedule] = {
     "1f1b-i": "interleaved", "zb-h1": "zb-h1", "zb-1p": "zb-h1", "zb-2p": "zb-2p", "zb-h2": "zb-h2", "zbv": "zbv",
     "zb-v": "zbv", "dualpipe": "dualpipe", "dualpipev": "dualpipev",
 }  # fmt: skip
-_GATED = re.compile(r"llama|mixtral|qwen|deepseek|mistral|gemma|gpt.?oss|kimi|glm|grok|yi-|falcon3|olmo", re.IGNORECASE)
+_GATED = re.compile(r"llama|mixtral|qwen|deepseek|mistral|gemma|kimi|glm|grok|yi-|falcon3|olmo", re.IGNORECASE)
 _NOT_GATED = re.compile(r"nemotron|gpt|mpt|opt|bloom|megatron|turing", re.IGNORECASE)
+_PRECISIONS: dict[str, Precision] = {"fp4": "fp4", "fp8": "fp8", "bf16": "bf16", "bfp16": "bf16", "fp16": "fp16"}
 # DeepSeek's latent attention, from its published configurations; a row has no columns for it.
 _LATENT = {
     "deepseekv2": LatentAttention(query_rank=1536, key_value_rank=512, rotary_dim=64, value_dim=128),
@@ -42,10 +51,25 @@ _LATENT = {
 _LATENT["kimik2"] = _LATENT["deepseekv3"]
 # Shared experts, their ffn, dense layers.
 _SHARED = {"deepseekv2": (2, 1536, 1), "deepseekv3": (1, 2048, 3), "kimik2": (1, 2048, 1)}
-_HEAD_DIM = {"qwen3": 128, "gptoss": 64}  # where it is not hidden over heads; published configurations
-_OTHER_LAYERS = re.compile(r"mamba|nemotron.?(h(?![a-z])|3(?!\d)|nano)|qwen3?.?next|jamba|zamba", re.IGNORECASE)
-_OTHER_MODELS = re.compile(r"\bwan\b|flux|diffusion|[^a-z]vl\b|vision|clip|whisper|t5\b|bert", re.IGNORECASE)
+_HEAD_DIM = {"qwen3": 128}  # where it is not hidden over heads; published configurations
+# What a name tells of a model that the columns cannot say and the model does not have.
+_NOT_MODELLED = tuple(
+    (re.compile(names, re.IGNORECASE), why)
+    for names, why in (
+        (r"token.?drop", "dropped tokens are not modelled"),
+        (
+            r"mamba|nemotron.?(h(?![a-z])|3(?!\d)|nano)|qwen.?3?.?next|qwen.?3\.[5-9]|jamba|zamba|bamba|falcon.?h\d|"
+            r"granite.?4|kimi.?(linear|k[3-9])|minimax.?(m1|01|text)|\b[lr]ing.?[23]|rwkv|retnet",
+            "state-space and linear-attention layers are not modelled",
+        ),
+        (r"deepseek.?(v3\.[2-9]|v[4-9])|glm.?5|native.?sparse", "sparse attention is not modelled"),
+        (r"gpt.?oss", "attention with sinks and windows, and experts with biases, are not modelled"),
+        (r"llama.?4(?!\d)|gemma.?[2-4](?![b\d])", "layers of several kinds in turn are not modelled"),
+        (r"\bwan\b|flux|diffusion|[^a-z]vl\b|vision|clip|whisper|t5\b|bert|omni", "only decoders of text are modelled"),
+    )
+)
 _LATENT_HEAD = 128
+_SAME, _MOST_LAYERS = 0.05, 256  # of published parameters, which are rounded; of a model that rows show a part of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +95,20 @@ class _Reader:
     def text(self, key: str) -> str:
         return (self.row.get(key) or "").strip()
 
+    def given(self, key: str) -> bool:
+        return self.text(key).lower() not in ("", "n/a", "na", "-", "none")
+
     def whole(self, key: str, default: int | None = None) -> int:
         text = self.text(key)
-        if text.lower() in ("", "n/a", "-", "none"):
+        if not self.given(key):
             if default is None:
                 raise _UncoveredError(f"{key} is not given")
             return default
         try:
-            value = int(float(text))
+            value = int(number := float(re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)))
         except (ValueError, OverflowError):
             raise _UncoveredError(f"{key} {text!r} is not a number") from None
-        if value < 1:
+        if value < 1 or value != number:
             raise _UncoveredError(f"{key} {text!r} is not a whole number of 1 or more")
         if value > _MOST.get(key, _MOST_OF_ALL):
             raise _UncoveredError(f"{key} {text!r}; the model takes at most {_MOST.get(key, _MOST_OF_ALL):,}")
@@ -97,6 +124,8 @@ def describe(row: Mapping[str, str], *, generation: Generation | None = None, wi
     An `UnsupportedError` says why it cannot be predicted.
     """
     read = _Reader(row, [])
+    for key in sorted(key for key in set(row) - _COLUMNS if key and read.text(key).lower() not in _AS_USUAL):
+        raise _UncoveredError(f"{key} {read.text(key)!r}: such a column is not known")
     device = _device(read)
     generation = generation or _generation(read, device, without)
     model = _model(read)
@@ -142,18 +171,15 @@ def _generation(read: _Reader, device: Device, without: str) -> Generation:
 
 
 def _precision(text: str) -> Precision:
-    wanted = text.lower()
+    wanted = text.lower().replace("float", "fp")
     if "rowwise" in wanted:
         raise _UncoveredError(f"precision {text!r}: scales by row are not modelled")
-    if "fp4" in wanted:
-        return "fp4"
-    if "fp8" in wanted:
-        return "fp8"
-    if wanted in ("fp16", "amp_fp16", "float16"):
-        return "fp16"
-    if wanted in ("bf16", "amp_bf16", "bfloat16", ""):
-        return "bf16"
-    raise _UncoveredError(f"precision {text!r} is not modelled")
+    for mark, precision in _PRECISIONS.items():
+        if mark in wanted:
+            return precision
+    if wanted:
+        raise _UncoveredError(f"precision {text!r} is not modelled")
+    return "bf16"
 
 
 def _key(name: str) -> str:
@@ -162,12 +188,9 @@ def _key(name: str) -> str:
 
 def _model(read: _Reader) -> Model:
     name = read.text("model")
-    if "tokendrop" in name.lower():
-        raise _UncoveredError(f"{name}: dropped tokens are not modelled")
-    if _OTHER_LAYERS.search(name):
-        raise _UncoveredError(f"{name}: state-space and linear-attention layers are not modelled")
-    if _OTHER_MODELS.search(name):
-        raise _UncoveredError(f"{name}: only decoders of text are modelled")
+    for names, why in _NOT_MODELLED:
+        if names.search(name):
+            raise _UncoveredError(f"{name}: {why}")
     key = _key(name)
     latent = next((value for known, value in _LATENT.items() if key.startswith(known)), None)
     count = read.whole("experts", 0 + 1) if read.text("experts") else 0
@@ -186,15 +209,12 @@ def _model(read: _Reader) -> Model:
             dense_layers=dense,
         )
     hidden, heads = read.whole("hidden"), read.whole("heads")
-    gated = bool(_GATED.search(name)) or not _NOT_GATED.search(name)
-    if not (_GATED.search(name) or _NOT_GATED.search(name)):
-        read.assume("a gated MLP")
     if not read.text("vocab"):
         read.assume(f"a vocabulary of {_VOCAB:,}")
     kv_heads = read.whole("kv_heads", heads)
     known = next((size for start, size in _HEAD_DIM.items() if key.startswith(start)), hidden // heads)
     head_dim = _LATENT_HEAD if latent else known
-    return Model(
+    model = Model(
         name=name,
         layers=read.whole("layers"),
         hidden=hidden,
@@ -204,18 +224,43 @@ def _model(read: _Reader) -> Model:
         vocab=read.whole("vocab", _VOCAB),
         seq=read.whole("seq"),
         head_dim=head_dim,
-        gated=gated,
+        gated=bool(_GATED.search(name)),
         experts=experts,
         latent=latent,
     )
+    return _checked(read, model, known=model.gated or bool(_NOT_GATED.search(name)))
+
+
+def _checked(read: _Reader, model: Model, *, known: bool) -> Model:
+    """The model, if its published parameters agree; they also tell the kind of one whose name says nothing."""
+    if not read.given("params_b"):
+        if known:
+            return model
+        raise _UncoveredError(f"{model.name}: an unknown model, and params_b, which could tell its kind, is not given")
+    try:
+        published = float(read.text("params_b")) * 1e9
+    except ValueError:
+        raise _UncoveredError(f"params_b {read.text('params_b')!r} is not a number") from None
+    if known and model.parameters <= 1.5 * published and model.layers * published / model.parameters <= _MOST_LAYERS:
+        return model  # or some of its layers
+    for kind in (replace(model, gated=gated) for gated in (True, False) if not known):
+        if any(
+            abs(held / published - 1) <= _SAME for held in (kind.parameters, kind.parameters - kind.vocab * kind.hidden)
+        ):
+            read.assume(f"a decoder {'with' if kind.gated else 'without'} a gated MLP, as its parameters say")
+            return kind
+    held = f"{model.parameters / 1e9:,.3g} B parameters"
+    raise _UncoveredError(f"{model.name}: a decoder of these dimensions has {held}, not {read.text('params_b')} B")
 
 
 def _sharding(read: _Reader, generation: Generation) -> Sharding:
     text = read.text("fsdp").lower()
-    if text in ("full_shard", "fsdp", "zero3") or (text.isdigit() and int(text) > 1):
+    if text in ("full_shard", "fsdp", "fsdp2", "zero3", "yes", "true") or (text.isdigit() and int(text) > 0):
         return "fsdp"
-    if text in ("zero1", "zero2"):
+    if text in ("zero1", "zero2", "shard_grad_op"):
         return "zero1" if text == "zero1" else "zero2"
+    if text not in ("", "0", "no", "none", "n/a", "-", "false", "ddp", "no_shard"):
+        raise _UncoveredError(f"fsdp {text!r} is not modelled")
     if generation.fused_attention and "megatron" in generation.software.lower():
         read.assume("a distributed optimizer")
         return "zero1"
@@ -249,6 +294,11 @@ def _layout(read: _Reader, model: Model, generation: Generation) -> Layout:
         read.assume(f"dp {dp}, from the other dimensions; the row says {read.text('dp')}")
     if vp > 1 and schedule == "1f1b":
         schedule = "interleaved"
+    for key, sentence in (("mbs", "micro batches of one sequence"), ("ep", "all experts on every GPU")):
+        if not read.given(key) and (key == "mbs" or model.experts):
+            read.assume(sentence)
+    if not (read.given("gbs") or read.given("ga")):
+        read.assume("one micro batch per replica")
     micro = read.whole("mbs", 1)
     batch = read.whole("gbs", micro * dp * read.whole("ga", 1))
     ep = read.whole("ep", 1)
@@ -256,7 +306,12 @@ def _layout(read: _Reader, model: Model, generation: Generation) -> Layout:
         ep = 1
     precision = _precision(read.text("precision"))
     flags = read.text("flags").lower()
-    sp = read.text("sp").lower() == "yes" or (not read.text("sp") and tp > 1 and generation.fused_attention)
+    if "offload" in flags:
+        raise _UncoveredError("offloading is not modelled")
+    sp_text = read.text("sp").lower()
+    if sp_text not in ("", "yes", "no", "true", "false", "0", "1", "n/a", "-"):
+        raise _UncoveredError(f"sp {sp_text!r} is not modelled")
+    sp = sp_text in ("yes", "true", "1") or (not sp_text and tp > 1 and generation.fused_attention)
     megatron = "megatron" in generation.software.lower() and generation.fused_attention
     asked = Asked(
         where=_where(read),
@@ -322,6 +377,8 @@ def _cluster(read: _Reader, device: Device) -> Cluster:
             raise _UncoveredError(f"net_gbps_per_gpu {net!r} is not a number") from None
         if gbps <= 0:
             raise _UncoveredError(f"net_gbps_per_gpu {net!r} is not above 0")
+        if not 0.1 <= gbps <= 1e5:
+            raise _UncoveredError(f"net_gbps_per_gpu {net!r} is not the rate of a network")
     else:
         gbps = _NET_GBPS.get(device.arch, 400.0)
         if read.whole("gpus") > node:

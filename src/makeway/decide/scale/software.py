@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from makeway.decide.scale.generation import Generation, known_generations, load_generation
+from makeway.decide.scale.timing import narrow_peaks
 from makeway.values.device import Device, load_device
 from makeway.values.errors import UnknownNameError
 from makeway.values.layout import Precision
@@ -25,6 +26,9 @@ BEST_GEMM = {
     "H100-SXM5-80GB": 0.803, "B200": 0.776, "B300": 0.786, "GB200": 0.729, "MI300X": 0.514, "MI325X": 0.604,
     "MI355X": 0.680,
 }  # fmt: skip
+# Watts per GPU, where products of one family are bound by power: https://verda.com/blog/gb300-nvl72-architecture.
+# MLPerf Training 5.1 (Llama 3.1 8B on 8 GPUs) says the same: GB300 is 1.18 times as fast as GB200, B300 1.11 as B200.
+WATTS = {"GB300": 1400, "GB200": 1200, "B300": 1100, "B200": 1000}
 # Shares of narrow peaks over the next wider share, about the mean of the generations that have both.
 FP8_OVER_16, FP4_OVER_FP8 = 0.85, 0.85
 # NVIDIA's tuned recipes, other Megatron, fully sharded PyTorch: words that name them, the first that occurs counts.
@@ -68,7 +72,8 @@ def choose(
     assumed: tuple[str, ...] = ()
     if not kin:
         kin, assumed = _elsewhere(device, every, wanted, own)
-    nearest, narrow = _narrow(_of_year(kin, where), precision)
+    marked = max(kin, key=lambda item: _marks(item, where))
+    nearest, narrow = _narrow(marked if _marks(marked, where) else _of_year(kin, where), precision)
     return Choice(nearest, (f"software as fast as {nearest.software} on {nearest.device}", *assumed, *narrow))
 
 
@@ -143,16 +148,26 @@ def _nearest(device: Device, every: Sequence[Generation]) -> Device:
 
 
 def _scaled(generation: Generation, near: Device, device: Device) -> Generation:
-    """The shares of another device's generation, with what the best product reaches on each."""
-    factor = BEST_GEMM.get(device.name, 1.0) / BEST_GEMM.get(near.name, 1.0) if device.name in BEST_GEMM else 1.0
+    """The shares of another device's generation, with what the best product reaches on each.
+
+    Narrow products of one family are bound by power: their rates grow with it, not with the peak.
+    """
+    power = WATTS.get(device.name, 0) / WATTS.get(near.name, 1) if near.name in WATTS else 0.0
+    best = BEST_GEMM[device.name] / BEST_GEMM.get(near.name, 1.0) if device.name in BEST_GEMM else power or 1.0
+    eight, four = (
+        power * mine / its
+        if power and (mine := narrow_peaks(near)[bits]) and (its := narrow_peaks(device)[bits])
+        else best
+        for bits in range(2)
+    )
     return replace(
         generation,
         name=f"{generation.name}, scaled to {device.name}",
-        gemm_share=min(0.95, generation.gemm_share * factor),
-        gemm_share_fp8=min(0.95, generation.gemm_share_fp8 * factor),
-        gemm_share_fp4=min(0.95, generation.gemm_share_fp4 * factor),
-        attention_share=generation.attention_share * factor,
-        attention_backward_share=generation.attention_backward_share * factor,
+        gemm_share=min(0.95, generation.gemm_share * best),
+        gemm_share_fp8=min(0.95, generation.gemm_share_fp8 * eight),
+        gemm_share_fp4=min(0.95, generation.gemm_share_fp4 * four),
+        attention_share=generation.attention_share * best,
+        attention_backward_share=generation.attention_backward_share * best,
         calibrated_on=(),
     )
 

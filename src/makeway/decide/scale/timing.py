@@ -84,12 +84,10 @@ def rates(device: Device, generation: Generation) -> Rates:
     if peak is None or device.hbm_bytes_per_s is None:
         known = "fp32_flops_per_s" if host else "fp16_flops_per_s"
         raise UnsupportedError(f"{device.name} has no known {known} and hbm_bytes_per_s.")
-    fp8 = peak * FP8_SPEEDUP if device.arch in FP8_ARCHITECTURES else 0.0
-    fp4 = peak * FP4_SPEEDUP.get(device.arch, 0.0)
     return Rates(
         sms=device.sms,
         flops_per_s=peak,
-        narrow_flops_per_s=(fp8, fp4),
+        narrow_flops_per_s=narrow_peaks(device),
         gemm_share=generation.gemm_share,
         narrow_shares=(generation.gemm_share_fp8, generation.gemm_share_fp4),
         half_k=generation.gemm_half_k,
@@ -106,6 +104,13 @@ def rates(device: Device, generation: Generation) -> Rates:
         tiles=HOST_TILES if host else TILES,
         gradient_bytes=HOST_GRADIENT_BYTES if host else 0,
     )
+
+
+def narrow_peaks(device: Device) -> tuple[float, float]:
+    """Peaks of 8-bit and of 4-bit products; 0 where a device has none."""
+    peak = device.fp16_flops_per_s or 0.0
+    fp8 = FP8_SPEEDUP if device.arch in FP8_ARCHITECTURES else 0.0
+    return peak * fp8, peak * FP4_SPEEDUP.get(device.arch, 0.0)
 
 
 def _attention_ends(device: Device) -> tuple[float, float]:

@@ -302,7 +302,8 @@ def _case(given: Mapping[str, str]) -> str:
 
 def _sweep_key(row: ScaleRow, given: Mapping[str, str]) -> tuple[str, ...]:
     shape = [given.get(key) or "" for key in ("layers", "hidden", "seq", "gpus", "gbs", "recompute", "precision")]
-    return (row.table, row.metric, given.get("model") or "", given.get("params_b") or "", *shape)
+    where = (row.device, given.get("source") or "")
+    return (row.table, row.metric, given.get("model") or "", given.get("params_b") or "", *shape, *where)
 
 
 def _sweep(key: tuple[str, ...], rows: Sequence[ScaleRow]) -> ScaleSweep:
