@@ -84,6 +84,7 @@ def test_chance_gets_a_verdict_in_at_most_1_percent() -> None:
 
 
 logs = st.floats(-1, 1, allow_nan=False)
+durations_ns = st.integers(1, 10**9)
 
 
 @given(st.lists(logs, min_size=3, max_size=40), st.floats(-0.5, 0.5))
@@ -96,6 +97,21 @@ def test_the_estimate_lies_in_its_interval_and_moves_with_the_values(pairs: list
     assert moved.estimate == pytest.approx(shown.estimate + shift, abs=1e-9)
     turned = paired_difference([-value for value in pairs], level=0.99)
     assert turned.low == pytest.approx(-shown.high, abs=1e-9)
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(durations_ns, min_size=1, max_size=4), st.lists(durations_ns, min_size=1, max_size=4)),
+        min_size=1,
+    )
+)
+def test_the_steps_that_are_shown_differ_by_the_estimate(pairs: list[tuple[list[int], list[int]]]) -> None:
+    shown = alternation(pairs, [], most_pairs=50)
+    assert shown.step_ns is not None
+    without_ns, with_ns = shown.step_ns
+    assert with_ns / without_ns == pytest.approx(math.exp(shown.difference.estimate))
+    every = [time for pair in pairs for side in pair for time in side]
+    assert all(min(every) * (1 - 1e-9) <= time <= max(every) * (1 + 1e-9) for time in shown.step_ns)
 
 
 @given(st.integers(8, 400), st.data())

@@ -265,6 +265,8 @@ def compared_run() -> RunComparison:
         difference_pct=-12.3,
         interval_pct=(-15.1, -9.4),
         level_pct=99.5,
+        without_step_ns=46.2e6,
+        with_step_ns=40.5e6,
         steps=4,
         pairs=1,
         noise_pct=1.7,

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
-from typing import ClassVar, Literal
+from statistics import fmean, median
+from typing import Literal
 
 import msgspec
 
@@ -55,14 +55,14 @@ class StepBlock:
 class RunComparison:
     """Steps of a job with a plan against steps without it."""
 
-    SHOWN: ClassVar = ("without_step_ns", "with_step_ns")
-
     program: tuple[str, ...]
     by: Literal["blocks", "runs"]
     verdict: Verdict
     difference_pct: float | None  # of the step time with the plan; below 0 is faster; None: nothing was measured
     interval_pct: tuple[float, float] | None
     level_pct: float | None  # None: nothing was measured
+    without_step_ns: float | None  # a typical step; the ratio of the two is the difference
+    with_step_ns: float | None
     steps: int  # measured, with and without
     pairs: int
     noise_pct: float | None  # by how much blocks without the plan differ
@@ -84,20 +84,6 @@ class RunComparison:
     @property
     def all_applied(self) -> bool:
         return all(outcome.status == "applied" for outcome in self.controls)
-
-    @property
-    def without_step_ns(self) -> float | None:
-        """The median step without the plan."""
-        return self._step_ns("without")
-
-    @property
-    def with_step_ns(self) -> float | None:
-        """The median step with the plan."""
-        return self._step_ns("with")
-
-    def _step_ns(self, side: Side) -> float | None:
-        times = [time for block in self.blocks if block.side == side and not block.noise for time in block.times_ns]
-        return median(times) if times else None
 
 
 def compare_run(
@@ -222,6 +208,7 @@ def _of_one_job(
         by="blocks",
         verdict=seen.verdict,
         shown=seen.difference if seen.pairs else None,
+        step_ns=seen.step_ns,
         level=seen.level,
         pairs=len(seen.pairs),
         noise_pct=seen.noise_pct,
@@ -256,6 +243,7 @@ def _comparison(
     by: Literal["blocks", "runs"],
     verdict: Verdict,
     shown: Difference | None,
+    step_ns: tuple[float, float] | None,
     level: float,
     pairs: int,
     noise_pct: float | None,
@@ -276,6 +264,8 @@ def _comparison(
         difference_pct=difference_pct,
         interval_pct=interval,
         level_pct=round(100 * level, 3) if shown is not None else None,
+        without_step_ns=step_ns[0] if step_ns is not None else None,
+        with_step_ns=step_ns[1] if step_ns is not None else None,
         steps=sum(len(block.times_ns) for block in blocks if not block.noise),
         pairs=pairs,
         noise_pct=noise_pct,
@@ -302,9 +292,10 @@ def _of_runs(
         _block(number, side, times) for number, (side, _, logs) in enumerate(done) if (times := _run_times(logs))
     )
     sides = {side: [block.times_ns for block in blocks if block.side == side] for side in ("without", "with")}
-    shown = None
+    shown, step_ns = None, None
     if all(len(runs) > 1 for runs in sides.values()):
         shown = difference(_logarithms(sides["without"]), _logarithms(sides["with"]), run_spread=RUN_SPREAD)
+        step_ns = _typical_ns(sides["without"]), _typical_ns(sides["with"])
     ended = done[-1][1]
     problem = None
     if not blocks:
@@ -319,6 +310,7 @@ def _of_runs(
         by="runs",
         verdict=verdict_of(shown) if shown is not None else "no difference shown",
         shown=shown,
+        step_ns=step_ns,
         level=LEVEL,
         pairs=min(map(len, sides.values())),
         noise_pct=percent(median(apart)) if apart else None,
@@ -332,6 +324,11 @@ def _of_runs(
 
 def _logarithms(runs: Sequence[Sequence[int]]) -> list[list[float]]:
     return [[math.log(time) for time in times] for times in runs]
+
+
+def _typical_ns(runs: Sequence[Sequence[int]]) -> float:
+    """The step of a side as `difference` takes it: the mean over runs of a run's trimmed mean."""
+    return math.exp(fmean(map(log_time, runs)))
 
 
 def _run_times(logs: Sequence[StepLog]) -> tuple[int, ...]:

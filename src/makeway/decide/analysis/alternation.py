@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median, variance
+from statistics import fmean, median, variance
 
 from makeway.decide.analysis.difference import TRIMMED, Difference, Verdict, percent, student, trimmed_mean, verdict_of
 
@@ -33,6 +33,7 @@ class Alternation:
     pairs: tuple[float, ...]  # logarithms of second over first setting
     noise: tuple[float, ...]  # the same of pairs under one setting
     difference: Difference
+    step_ns: tuple[float, float] | None  # of both settings, over the pairs that the estimate is made of; None: no pair
     level: float
     verdict: Verdict
     over: bool  # decided, or as many pairs as there may be
@@ -59,7 +60,8 @@ def alternation(
 
     `ended`: no pair follows, since the job is over. That is one more look, at a moment that no difference chose.
     """
-    differences = [log_time(under) - log_time(without) for without, under in pairs]
+    logs = [(log_time(without), log_time(under)) for without, under in pairs]
+    differences = [under - without for without, under in logs]
     level = look_level(len(differences), most_pairs)
     shown = paired_difference(differences, level=level)
     count = len(differences)
@@ -68,10 +70,18 @@ def alternation(
         pairs=tuple(differences),
         noise=tuple(log_time(second) - log_time(first) for first, second in noise),
         difference=shown,
+        step_ns=_typical_ns(logs) if logs else None,
         level=level,
         verdict=verdict_of(shown) if decided else "no difference shown",
         over=decided or ended or count >= most_pairs,
     )
+
+
+def _typical_ns(logs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The step under both settings, whose ratio is the estimate: without the pairs that the trimmed mean leaves out."""
+    cut = int(TRIMMED * len(logs))
+    kept = sorted(logs, key=lambda pair: pair[1] - pair[0])[cut : len(logs) - cut]
+    return math.exp(fmean(without for without, _ in kept)), math.exp(fmean(under for _, under in kept))
 
 
 def looks(most_pairs: int) -> tuple[int, ...]:
