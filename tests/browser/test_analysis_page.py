@@ -291,6 +291,7 @@ def test_hovering_tells_what_a_span_is(open_page: OpenPage, width: int) -> None:
         "432 of 256 threads",
         "96 registers",
         "48 KiB",
+        "launched",
         "15 us before its start",
     ):
         assert words in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import signal
 import sys
@@ -100,6 +101,17 @@ def test_every_rank_is_recorded_and_the_files_can_be_analyzed(plain: list[str], 
     again, _, refused = run(*RECORD, "--out", str(where), "--", "true")
     assert again == 2
     assert "has a recording already" in refused
+
+
+@pytest.mark.long
+def test_python_calls_are_recorded_when_asked_for(tmp_path: Path) -> None:
+    few = ("--warm-up", "1", "--steps", "1")
+    for where, options in ((tmp_path / "plain", ()), (tmp_path / "stacks", ("--stacks",))):
+        code, _, said = run(*RECORD, *options, *few, "--out", str(where), "--", *TORCHRUN, PROGRAM, "--steps", "6")
+        assert code == 0, said
+        for path in where.iterdir():
+            assert (b'"python_function"' in gzip.decompress(path.read_bytes())) == bool(options)
+        assert len(analyze([where], jobs=1).ranks) == 2
 
 
 @pytest.mark.long

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
+from makeway.cli.record import configure
 from makeway.decide.analysis.advice import advice
 from makeway.decide.analysis.advice_texts import ON_CPU, ON_GPU, texts_for
 from makeway.decide.analysis.analyze import Analysis, analyze
@@ -83,6 +85,13 @@ def test_no_text_for_cpu_ranks_speaks_of_a_gpu(table: str) -> None:
 def test_every_line_that_gets_advice_on_a_gpu_gets_it_on_a_cpu() -> None:
     assert set(ON_CPU.line_evidence) == set(ON_GPU.line_evidence)
     assert not OF_A_GPU.search(ON_CPU.record_idle)
+
+
+def test_what_to_record_next_is_an_option_of_record() -> None:
+    (option,) = re.findall(r"`makeway record (--\S+)`", ON_CPU.record_idle)
+    parser = ArgumentParser()
+    configure(parser)
+    assert vars(parser.parse_args([option, "--", "true"]))[option.removeprefix("--")] is True
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from makeway.act.measure.calibrate import Calibration
 from makeway.decide.planning.host import HostPrediction, HostStep, carrier_rates, predict_host_step
 from makeway.decide.planning.host_recorded import RecordedHost
 from makeway.decide.planning.recorded import plan_recorded
+from makeway.read.plan_file import dump_plan
 from makeway.values.collective import Collective
-from makeway.values.control import Control, CopyEngine, parse_control
+from makeway.values.control import Control, CopyEngine, SmPartition, parse_control
 from makeway.values.device import (
     HOST_KINDS,
     HOST_OUTPUT_KEY,
@@ -106,6 +108,14 @@ def test_a_recording_of_cpu_ranks_is_planned_for_the_host_with_how_and_by_what_i
     assert answer.predicted.t_ideal_ns <= answer.predicted.t_plan_ns <= answer.predicted.t_naive_ns
     named = {item.control.name for item in answer.rejected} | {control.name for control in answer.controls}
     assert named == set(CONTROL_NAMES) - {"compress"}
+
+
+def test_comments_of_a_plan_for_a_host_speak_of_processors() -> None:
+    answer = plan_recorded([RANKS], destination="run", host=host, controls=(SmPartition(1),))
+    assert isinstance(answer, Plan)
+    comments = [line for line in dump_plan(answer).splitlines() if line.startswith("#")]
+    assert "# 1 processor set apart for communication" in comments
+    assert [line for line in comments if re.search(r"\bSMs?\b|\bblocks?\b|launch|engine", line)] == []
 
 
 def test_a_required_copy_engine_is_judged_as_one_that_was_found() -> None:

@@ -23,6 +23,7 @@ from makeway.decide.analysis.findings import Advice, Cause, RankFindings
 from makeway.decide.analysis.ledger import job_ledger
 from makeway.decide.analysis.ledger_entries import local_ledger, rank_ledger
 from makeway.decide.analysis.what_if import Outcome, Replay, WhatIf
+from makeway.read.traces.cpu_ranks import CPU_HOST
 from makeway.show.analysis import report, time_parts
 from makeway.show.blocks import Cell, Column, Table
 from makeway.show.markup import embedded
@@ -308,6 +309,13 @@ def test_the_drawing_holds_every_span_to_the_nanosecond(spans: list[Span]) -> No
          None if one.launched_ns is None else one.start_ns - one.launched_ns)
         for one in spans
     )  # fmt: skip
+
+
+def test_tooltips_of_cpu_ranks_speak_of_no_launch() -> None:
+    (on_gpu,) = drawn(timeline_view(rank_tracks([timeline(span("comm", 0, 10))], ())).html)["ranks"]
+    host = replace(timeline(span("comm", 0, 10)), ranks=(Rank(rank=0, device=CPU_HOST),))
+    (on_cpu,) = drawn(timeline_view(rank_tracks([host], ())).html)["ranks"]
+    assert (on_gpu["launched"], on_cpu["launched"]) == ("launched", "due")
 
 
 def test_ranks_with_no_time_in_common_are_each_drawn_from_their_own_start_and_the_page_says_so() -> None:

@@ -34,6 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--warm-up", type=int, default=WARM_UP, metavar="N", help=f"steps to leave alone first (default: {WARM_UP})"
     )
+    parser.add_argument(
+        "--stacks", action="store_true", help="record Python calls, too: shows what runs between operators, costs time"
+    )
     add_program(parser)
 
 
@@ -44,6 +47,7 @@ def run(options: argparse.Namespace) -> int:
         steps=options.steps,
         warm_up=options.warm_up,
         step_marker=options.step_marker,
+        stacks=options.stacks,
         stdout=sys.stderr.fileno() if options.json else None,
         warn=warn_as("record"),
     )

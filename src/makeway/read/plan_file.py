@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from makeway.values.control import Control, control_word, describe, parse_control
+from makeway.values.control import Control, control_word, parse_control
 from makeway.values.errors import DataFileError, InputError, printable, suggestion
 from makeway.values.facts import STDIN, parse_toml, read_file, refuse_unknown, text, texts
 from makeway.values.plan import Forecast, MadeFor, Plan, Rejected
@@ -178,10 +178,10 @@ def _blocks(plan: Plan) -> Iterator[list[str]]:
         yield ["# Simulated, not measured.", "[predicted]", _line("origin", PREDICTED), *_lines(plan.predicted)]
     for control, reason in zip(plan.controls, plan.reasons, strict=True):
         kind = _line("kind", control.name)
-        yield [f"# {one_line(describe(control))}", "[[control]]", kind, *_lines(control), *_reason_lines(reason)]
+        yield [f"# {one_line(plan.describe(control))}", "[[control]]", kind, *_lines(control), *_reason_lines(reason)]
     for rejected in plan.rejected:
         word = _line("control", control_word(rejected.control))
-        title = f"# rejected: {one_line(describe(rejected.control))}"
+        title = f"# rejected: {one_line(plan.describe(rejected.control))}"
         yield [title, "[[rejected]]", word, *_reason_lines(rejected.reason)]
 
 

@@ -77,7 +77,7 @@ def _how(search: Search) -> tuple[tuple[str, str], ...]:
 
 def _sections(plan: Plan, search: Search | None, forecast: Forecast | None) -> Iterator[Section]:
     reasons = zip(plan.controls, plan.reasons, strict=True)
-    table = _controls("controls", "What to set, and why", reasons, nothing="Nothing to set.")
+    table = _controls("controls", plan, "What to set, and why", reasons, nothing="Nothing to set.")
     applied = search is not None and plan.controls
     routes = (_routes(plan, search.routes, search.destination),) if search is not None and applied else ()
     rows = _rows(plan, search, forecast) if search is not None and forecast is not None else []
@@ -98,6 +98,7 @@ def _rejections(plan: Plan, origin: Origin = "predicted") -> Section:
     rejected = ((item.control, item.reason) for item in plan.rejected)
     table = _controls(
         "rejected",
+        plan,
         "What is not in the plan, and why",
         rejected,
         nothing="Nothing was rejected.",
@@ -109,6 +110,7 @@ def _rejections(plan: Plan, origin: Origin = "predicted") -> Section:
 
 def _controls(
     name: str,
+    plan: Plan,
     caption: str,
     reasons: Iterable[tuple[Control, str]],
     *,
@@ -120,7 +122,9 @@ def _controls(
         name=name,
         caption=caption,
         columns=(Column("control", "name"), Column("meaning", "wide", brief=False), Column("reason", "wide")),
-        rows=tuple((Cell(control_word(control)), Cell(describe(control)), Cell(reason)) for control, reason in reasons),
+        rows=tuple(
+            (Cell(control_word(control)), Cell(plan.describe(control)), Cell(reason)) for control, reason in reasons
+        ),
         origin=origin,
         nothing=nothing,
         filtered=True,
@@ -210,7 +214,7 @@ def _control_data(plan: Plan, routes: tuple[tuple[Support, ...], ...]) -> list[d
     return [
         {
             "control": control_word(control),
-            "words": describe(control),
+            "words": plan.describe(control),
             "reason": reason,
             "carriers": [row.carrier for row in rows],
             "routes": [{key: getattr(row, key) for key in _OF_A_ROUTE} for row in rows],

@@ -206,11 +206,11 @@ def describe(control: Control) -> str:
         case LaunchOrder():
             return "communication launched first"
         case CommBlocks(blocks, cluster):
-            return f"{blocks} communication blocks{_in_clusters(cluster)}"
+            return f"{blocks} communication block{_s(blocks)}{_in_clusters(cluster)}"
         case CommThreads(threads):
             return f"{threads} threads per communication block"
         case SmPartition(sms):
-            return f"{sms} SMs set apart for communication"
+            return f"{sms} SM{_s(sms)} set apart for communication"
         case CopyEngine(variant, prelaunch):
             return f"communication on copy engines ({variant}{', prelaunched' if prelaunch else ''})"
         case Chunks(pieces):
@@ -223,6 +223,29 @@ def describe(control: Control) -> str:
             return f"gradients sent as {method} (lossy)"
         case _:
             assert_never(control)
+
+
+def describe_on_host(control: Control) -> str:
+    """A control in prose, for a CPU host: it has processors and threads, but no SMs and no blocks."""
+    match control:
+        case SmemPad(pad, kernel):
+            return f"pad {format_bytes(pad)} for {_kernels(kernel)}"
+        case LaunchOrder():
+            return "communication started first"
+        case CommBlocks(blocks):
+            return f"{blocks} thread{_s(blocks)} that copy"
+        case CommThreads(threads):
+            return f"{threads} threads per copier"
+        case SmPartition(processors):
+            return f"{processors} processor{_s(processors)} set apart for communication"
+        case CopyEngine(variant):
+            return f"communication through shared memory ({variant})"
+        case _:
+            return describe(control)
+
+
+def _s(number: int) -> str:
+    return "" if number == 1 else "s"
 
 
 def _in_clusters(cluster: int | None) -> str:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from makeway.values.control import Control, CopyEngine, SmemPad, SmPartition, TileChoice, parse_control
+from makeway.values.control import (
+    Control,
+    CopyEngine,
+    SmemPad,
+    SmPartition,
+    TileChoice,
+    describe,
+    describe_on_host,
+    parse_control,
+)
 from makeway.values.device import Device
 from makeway.values.errors import InputError
 from makeway.values.support import Support
 from makeway.values.timeline import Timeline
 from makeway.values.units import check_whole
 from makeway.values.workload import Workload
+
+HOSTS = ("CPU-host", "this-host", "cpu")  # as plans name CPU hosts: the known one, a calibrated one, that of a bench
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +38,11 @@ class MadeFor:
     def __post_init__(self) -> None:
         if self.ranks is not None:
             check_whole("ranks", self.ranks, 1)
+
+    @property
+    def on_host(self) -> bool:
+        """Made for CPU ranks."""
+        return self.device in HOSTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +132,11 @@ class Plan:
     predicted: Forecast | None = None
     rejected: tuple[Rejected, ...] = ()
     search: Search | None = field(default=None, compare=False)  # None: read from a file, or written by hand
+
+    @property
+    def describe(self) -> Callable[[Control], str]:
+        """A control in prose, in words for the hardware that the plan was made for."""
+        return describe_on_host if self.made_for is not None and self.made_for.on_host else describe
 
     def __post_init__(self) -> None:
         if not self.reasons:

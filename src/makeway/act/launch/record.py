@@ -11,7 +11,7 @@ from statistics import median
 from typing import ClassVar
 
 from makeway.act.launch.run import Run, Warn, run
-from makeway.act.launch.step_files import AtSteps, StepLog, StepSettings, no_steps
+from makeway.act.launch.step_files import STACKS, AtSteps, StepLog, StepSettings, no_steps
 from makeway.values.errors import InputError
 from makeway.values.plan import Plan
 
@@ -97,6 +97,7 @@ def record(
     steps: int = RECORDED,
     warm_up: int = WARM_UP,
     step_marker: str | None = None,
+    stacks: bool = False,
     environ: Mapping[str, str] = os.environ,
     stdout: int | None = None,
     warn: Warn = lambda message: None,
@@ -104,14 +105,22 @@ def record(
     """Run the command and record steps of every rank in `out`, one file per rank.
 
     The first `warm_up` steps are left alone, as many as are recorded are timed without the profiler, and one warms the
-    profiler up. Call it from the main thread of a process without other children.
+    profiler up. `stacks` also records the Python calls, which slows steps. Call it from the main thread of a process
+    without other children.
     """
     if steps < 1 or warm_up < 1:
         raise InputError(f"steps and warm-up must be 1 or more, got {steps} and {warm_up}")
     out = out.absolute()
     made = not out.exists()
     _prepare(out)
-    settings = StepSettings(kind="record", steps=steps, warm_up=warm_up, marker=step_marker, out=str(out))
+    settings = StepSettings(
+        kind="record",
+        steps=steps,
+        warm_up=warm_up,
+        marker=step_marker,
+        out=str(out),
+        options={STACKS: 1.0} if stacks else {},
+    )
     at_steps = AtSteps(settings)
     ran = run(command, Plan(controls=()), environ=environ, stdout=stdout, warn=warn, at_steps=at_steps)
     recording = _recording(ran, out, settings, at_steps.logs)

@@ -20,6 +20,7 @@ from makeway.values.errors import InputError
 STEPS = "MAKEWAY_STEPS"
 QUIET = "KINETO_LOG_LEVEL"  # torch.profiler reports its start and end on stderr below this
 SLEEP = "MAKEWAY_TEST_SLEEP"  # a share of the step by which setting 1 sleeps; in tests only
+STACKS = "stacks"  # option of a recording: Python calls, too
 Kind = Literal["record", "measure", "compare", "tune"]
 
 

@@ -15,7 +15,7 @@ import torch
 from torch._C import _autograd
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from makeway.act.launch.step_files import StepLogFile, StepSettings
+from makeway.act.launch.step_files import STACKS, StepLogFile, StepSettings
 from makeway.act.torch.steps import Steps
 
 OWN_PROFILER = "the program profiles itself; nothing was recorded beside it"
@@ -90,6 +90,7 @@ class Recorder:
             schedule=schedule(wait=0, warmup=1, active=self._settings.steps, repeat=1),
             on_trace_ready=self._write,
             record_shapes=True,
+            with_stack=bool(self._settings.options.get(STACKS)),
         )
         self._profiler.start()
 

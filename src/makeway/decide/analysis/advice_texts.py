@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from makeway.decide.analysis.exposure import RECORD_STACKS
 from makeway.decide.analysis.findings import CauseKind, Loss, RankFindings
 from makeway.decide.analysis.ledger import LineKind
 from makeway.decide.analysis.words import ON_CPU as WORDS_ON_CPU
@@ -87,7 +88,7 @@ ON_CPU = Texts(
         "loading": "load data ahead of the step: more DataLoader workers, prefetch_factor",
         "gaps": "run fewer, larger operators: fuse them (torch.compile)",
     },
-    record_idle="record more: what the program does between operators, with_stack=True in torch.profiler",
+    record_idle=f"record more: {RECORD_STACKS}",
     line_evidence={
         "copies": "only copies or fills run; most of the time: {top}",
         "host": "no operator runs: the program is between two of them; what runs next: {top}",

@@ -18,7 +18,10 @@ from makeway.decide.analysis.streams import SETTLE_NS, StreamView, milliseconds
 from makeway.values.timeline import Span, union_ns
 
 RECORD_LAUNCHES = "the host's launches: CPU activity beside GPU activity, in the same trace"
-RECORD_STACKS = "what the program does between operators: with_stack=True in torch.profiler"
+RECORD_STACKS = (
+    "the Python calls between operators, for a look in Perfetto (`makeway record --stacks`, with_stack=True in "
+    "torch.profiler)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

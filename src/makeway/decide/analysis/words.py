@@ -27,6 +27,7 @@ class Words:
     kernel: str
     kernels: str
     launches: str
+    launched: str  # how long before its start, in the tooltip of a span
     alike: str  # what kernels of one group have in common
     stamped: str  # which step a kernel belongs to
     counted: str  # what may count as communication
@@ -76,6 +77,7 @@ ON_GPU = Words(
     kernel="kernel",
     kernels="kernels",
     launches="launches",
+    launched="launched",
     alike="of one name and grid",
     stamped="A kernel belongs to the profiler step in which the host launches it.",
     counted="Kernels and copies",
@@ -106,6 +108,7 @@ ON_CPU = replace(
     kernel="operator",
     kernels="operators",
     launches="calls",
+    launched="due",  # a collective when it was called, an operator when its thread had nothing else to do
     alike="of one name",
     stamped="An operator belongs to the profiler step in which it starts.",
     counted="Operators",

@@ -53,7 +53,7 @@ class Timeline {
     this.whole = data.whole * 1.02 || 1;
     this.view = { start: -data.whole * 0.01, time: this.whole };
     this.ranks = [...section.querySelectorAll("details.rank")].map((details, place) => ({
-      details, canvas: details.querySelector("canvas"), rank: data.ranks[place].rank,
+      details, canvas: details.querySelector("canvas"), rank: data.ranks[place].rank, launched: data.ranks[place].launched,
       packed: data.ranks[place].rows, rows: null, row: 0, chosen: null,
     }));
     for (const rank of this.ranks) this.listen(rank);
@@ -78,8 +78,8 @@ class Timeline {
     this.colours = null;
     this.whole = data.whole * 1.02 || 1;
     this.ranks.forEach((rank, place) => {
-      const packed = data.ranks[place].rows;
-      Object.assign(rank, { packed, rows: null, row: Math.max(0, Math.min(rank.row, packed.length - 1)), chosen: null });
+      const { launched, rows: packed } = data.ranks[place];
+      Object.assign(rank, { launched, packed, rows: null, row: Math.max(0, Math.min(rank.row, packed.length - 1)), chosen: null });
     });
     this.hide();
     if (whole) this.command("whole"); else this.look(this.view.start, Math.min(this.view.time, this.whole));
@@ -310,7 +310,7 @@ class Timeline {
       this.look((row.starts[at] + row.ends[at]) / 2 - this.view.time / 2, this.view.time);
     }
     const box = rank.canvas.getBoundingClientRect();
-    this.show(row, at, box.left + this.x(rank.canvas, row.starts[at]), box.top + AXIS + (rank.row + 1) * (ROW + GAP));
+    this.show(rank, row, at, box.left + this.x(rank.canvas, row.starts[at]), box.top + AXIS + (rank.row + 1) * (ROW + GAP));
     this.redraw();
   }
 
@@ -320,7 +320,7 @@ class Timeline {
     const x = event.clientX - box.left;
     const at = row && x >= this.labels(rank.canvas) ? this.at(row, this.ns(rank.canvas, x), 3 / this.scale(rank.canvas)) : -1;
     rank.chosen = at < 0 ? null : { row: place, at };
-    if (at < 0) this.hide(); else this.show(row, at, event.clientX, event.clientY);
+    if (at < 0) this.hide(); else this.show(rank, row, at, event.clientX, event.clientY);
     this.redraw();
   }
 
@@ -332,14 +332,14 @@ class Timeline {
     return Math.min(after, before) > near ? -1 : before <= after ? next - 1 : next;
   }
 
-  show(row, at, x, y) {
+  show(rank, row, at, x, y) {
     const [name, kind, detail] = this.data.whats[row.whats[at]];
     const facts = [
       ["kind", this.data.kinds[kind]],
       ["time", `${timeText(row.ends[at] - row.starts[at])}, from ${timeText(row.starts[at])} to ${timeText(row.ends[at])}`],
       ...this.data.details[detail],
     ];
-    if (!isNaN(row.delays[at])) facts.push(["launched", row.delays[at] >= 0 ? `${timeText(row.delays[at])} before its start` : `${timeText(-row.delays[at])} after its start`]);
+    if (!isNaN(row.delays[at])) facts.push([rank.launched, row.delays[at] >= 0 ? `${timeText(row.delays[at])} before its start` : `${timeText(-row.delays[at])} after its start`]);
     const list = document.createElement("dl");
     for (const [term, text] of facts) list.append(element("dt", term), element("dd", text));
     this.tip.replaceChildren(element("strong", this.data.names[name]), list);
