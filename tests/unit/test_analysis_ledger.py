@@ -13,7 +13,7 @@ from makeway.decide.analysis.analyze import Analysis, analysis_of, analyze
 from makeway.decide.analysis.figures import figures
 from makeway.decide.analysis.ledger import EXPOSED, Ledger, LineKind, job_ledger
 from makeway.decide.analysis.ledger_entries import local_ledger, rank_ledger
-from makeway.decide.analysis.words import ON_GPU
+from makeway.decide.analysis.wording import ON_GPU
 from makeway.show.analysis import report
 from makeway.values.kernel import KernelResources, Launch
 from makeway.values.timeline import HostCall, HostCallKind, Rank, Span, SpanKind, Step, Timeline

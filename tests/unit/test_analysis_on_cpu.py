@@ -19,9 +19,9 @@ from makeway.decide.analysis.exposure import ON_CPU as CPU_EVIDENCE
 from makeway.decide.analysis.exposure import ON_GPU as GPU_EVIDENCE
 from makeway.decide.analysis.findings import NO_MATCHING, Figures, RankFindings
 from makeway.decide.analysis.ledger import IDLE, LedgerLine, ledger_of
-from makeway.decide.analysis.words import ON_CPU as WORDS_ON_CPU
-from makeway.decide.analysis.words import ON_GPU as WORDS_ON_GPU
-from makeway.decide.analysis.words import words_for
+from makeway.decide.analysis.wording import ON_CPU as WORDS_ON_CPU
+from makeway.decide.analysis.wording import ON_GPU as WORDS_ON_GPU
+from makeway.decide.analysis.wording import wording_for
 from makeway.read.traces.cpu_ranks import CPU_HOST
 from makeway.show.analysis import report
 from makeway.show.comparison import report as comparison_report
@@ -147,8 +147,8 @@ def test_a_line_has_one_name_in_text_and_json(recorded: Analysis) -> None:
 
 
 def test_only_ranks_that_all_ran_on_a_host_speak_of_operators() -> None:
-    assert words_for([CPU_HOST, CPU_HOST]) is WORDS_ON_CPU
-    assert words_for([CPU_HOST, "A100-SXM4-80GB"]) is WORDS_ON_GPU
-    assert words_for([None]) is words_for([]) is WORDS_ON_GPU
+    assert wording_for([CPU_HOST, CPU_HOST]) is WORDS_ON_CPU
+    assert wording_for([CPU_HOST, "A100-SXM4-80GB"]) is WORDS_ON_GPU
+    assert wording_for([None]) is wording_for([]) is WORDS_ON_GPU
     assert set(WORDS_ON_CPU.lines) == set(WORDS_ON_GPU.lines)
     assert set(WORDS_ON_CPU.idle) == set(IDLE)

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from makeway.act.launch.directors import director_of
 from makeway.act.launch.step_files import Block
+from makeway.act.launch.tune_run import tune_settings
 from makeway.act.launch.tuning import LOST, Tuning
 
 STEP_NS = 50_000_000
@@ -140,3 +142,9 @@ def test_a_stall_of_the_machine_does_not_use_up_the_budget() -> None:
 
     Job(director).run(2000, slowness, noise=0.02, seed=0)
     assert director.incumbent == 1
+
+
+def test_the_warm_up_is_no_part_of_the_job_that_shares_are_taken_of() -> None:
+    director = director_of(tune_settings(share=0.4, job_steps=240, warm_up=5))
+    assert isinstance(director, Tuning)
+    assert director.job_steps == 235

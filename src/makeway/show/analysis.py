@@ -8,7 +8,7 @@ from typing import Any
 from makeway.decide.analysis.analyze import Analysis
 from makeway.decide.analysis.findings import Advice, RankFindings, Slowdown
 from makeway.decide.analysis.names import short_name
-from makeway.decide.analysis.words import Words
+from makeway.decide.analysis.wording import Wording
 from makeway.show.analysis_details import (
     FIGURE_COLUMNS,
     figure_cells,
@@ -59,7 +59,7 @@ def report(analysis: Analysis, *, arguments: str = "") -> Report:
                 numbers=f"{origin}; gains and room: predicted",
                 facts=(
                     ("files", "\n".join(rank.source for rank in analysis.ranks if rank.source) or "none"),
-                    (analysis.words.device, _names(rank.device for rank in analysis.ranks)),
+                    (analysis.wording.device, _names(rank.device for rank in analysis.ranks)),
                     ("library", _names(rank.library for rank in analysis.ranks)),
                     ("spans", f"{analysis.spans:,}"),
                 ),
@@ -83,7 +83,7 @@ def time_bars(analysis: Analysis, name: str = "time-parts") -> Bars:
     """One bar for each rank, in parts that add up to its recorded time."""
     return Bars(
         name=name,
-        caption=f"The recorded time of each rank, from its first {analysis.words.kernel} to its last.",
+        caption=f"The recorded time of each rank, from its first {analysis.wording.kernel} to its last.",
         origin=analysis.origin,
         bars=tuple(Bar(label=f"rank {rank.rank}", parts=time_parts(rank)) for rank in analysis.ranks),
     )
@@ -110,7 +110,7 @@ def _rank_blocks(analysis: Analysis) -> tuple[Block, ...]:
         origin=analysis.origin,
         columns=(
             Column("rank", "number"),
-            Column(analysis.words.device, "name", brief=False),
+            Column(analysis.wording.device, "name", brief=False),
             *FIGURE_COLUMNS,
             Column("waiting ms", "number", None, "inside collectives, for the last rank; needs all ranks", waiting),
             Column("ideal %", "number", None, "share of the overlap that the longer side could hide", brief=False),
@@ -169,7 +169,7 @@ def _advice_table(analysis: Analysis) -> Table:
                 number(item.at_most_ns, scale=_MS),
                 _gain(item),
                 Cell(item.line),
-                Cell(analysis.words.cause(item.cause)),
+                Cell(analysis.wording.cause(item.cause)),
                 Cell(item.why),
             )
             for item in analysis.advice
@@ -205,7 +205,7 @@ def _group_table(analysis: Analysis) -> Table:
         ),
         rows=tuple(
             (
-                Cell(analysis.words.cause(group.kind)),
+                Cell(analysis.wording.cause(group.kind)),
                 Cell(group.of),
                 number(group.time_ns, scale=_MS),
                 number(group.most_on_one_rank_ns, scale=_MS),
@@ -249,7 +249,7 @@ def _cause_table(analysis: Analysis) -> Table:
                 ),
                 Cell(str(cause.rank), cause.rank),
                 Cell(cause.of),
-                Cell(analysis.words.cause(cause.kind)),
+                Cell(analysis.wording.cause(cause.kind)),
                 Cell(cause.confidence),
                 Cell(short_name(cause.collective), hint=cause.collective),
                 Cell(cause.evidence),
@@ -268,7 +268,7 @@ def _data(analysis: Analysis) -> dict[str, Any]:
     """The keys of `makeway analyze --json` (docs/numbers.md)."""
     matching, (wrong, kernels) = analysis.matching, analysis.kineto_wrong
     data: dict[str, Any] = {
-        "ranks": [_rank_data(rank, analysis.words) for rank in analysis.ranks],
+        "ranks": [_rank_data(rank, analysis.wording) for rank in analysis.ranks],
         "collectives": {
             "matched": len(matching.matched),
             "unmatched": {str(rank): left for rank, left in matching.unmatched},
@@ -278,7 +278,7 @@ def _data(analysis: Analysis) -> dict[str, Any]:
             "straggler_share": matching.straggler_share,
         },
         "communication": communication_data(analysis),
-        "ledger": ledger_data(analysis.ledger, analysis.words),
+        "ledger": ledger_data(analysis.ledger, analysis.wording),
         "spans": analysis.spans,
         "occupancy": {"kernels": kernels, "kineto_wrong": wrong},
         "causes": [record(group) for group in analysis.groups],
@@ -292,11 +292,11 @@ def _data(analysis: Analysis) -> dict[str, Any]:
     return data | gate_data(analysis.gate)
 
 
-def _rank_data(rank: RankFindings, words: Words) -> dict[str, Any]:
+def _rank_data(rank: RankFindings, wording: Wording) -> dict[str, Any]:
     return {
         **record(rank, without=("figures", "ledger", "steps", "slowdowns", "notes")),
         **record(rank.figures),
-        "ledger": ledger_data(rank.ledger, words),
+        "ledger": ledger_data(rank.ledger, wording),
         "steps": [{"step": step.number, **record(step.figures)} for step in rank.steps],
         "slowdown_coverage": record(rank.slowdowns, without=("groups", "refused")),
     }

@@ -103,35 +103,35 @@ def _control_table(answers: WhatIf) -> Table:
 
 def slowdown_sections(analysis: Analysis) -> tuple[Section, ...]:
     """Kernels that ran both alone and beside communication, where there are any."""
-    slow, origin, words = analysis.slowdowns, analysis.origin, analysis.words
+    slow, origin, wording = analysis.slowdowns, analysis.origin, analysis.wording
     refused = (
-        f"{count(len(slow.refused), words.kernel)} {words.alike} {'is' if len(slow.refused) == 1 else 'are'} no "
+        f"{count(len(slow.refused), wording.kernel)} {wording.alike} {'is' if len(slow.refused) == 1 else 'are'} no "
         f"evidence, for example {short_name(slow.refused[0].kernel)} (x{slow.refused[0].ratio:.2f}): "
         f"{slow.refused[0].why}."
         if slow.refused
         else ""
     )
     if not slow.groups:
-        named = Paragraph(text=f"No {words.kernel} shows a slow-down. {refused}", origin=origin)
+        named = Paragraph(text=f"No {wording.kernel} shows a slow-down. {refused}", origin=origin)
         return (Section(name="slowdowns", title="Slow-downs", blocks=(named,)),) if slow.refused else ()
     share = "" if slow.covered_percent is None else f" ({percent(slow.covered_percent)})"
     summary = (
-        f"These {words.kernels} ran often enough both alone and beside communication: {time_text(slow.covered_ns)} of "
-        f"the {time_text(slow.overlapped_ns)} of compute beside communication{share}."
+        f"These {wording.kernels} ran often enough both alone and beside communication: {time_text(slow.covered_ns)} "
+        f"of the {time_text(slow.overlapped_ns)} of compute beside communication{share}."
     )
     if slow.gemm_ratio is not None:
         summary += f" GEMMs take {slow.gemm_ratio:.2f} times as long beside communication."
     summary = f"{summary} {refused}".strip()
     table = Table(
         name="slowdown-table",
-        caption=f"Medians, ± interquartile range, and {words.launches}.",
+        caption=f"Medians, ± interquartile range, and {wording.launches}.",
         origin=origin,
         columns=(
-            Column(analysis.words.kernel, "wide"),
+            Column(analysis.wording.kernel, "wide"),
             Column("rank", "number"),
             Column("blocks", "number", brief=False),
             Column("ratio", "number", None, "beside communication over alone"),
-            Column("added ms", "number", None, f"over all {words.launches} beside communication"),
+            Column("added ms", "number", None, f"over all {wording.launches} beside communication"),
             Column("alone us", "number", brief=False),
             Column("beside us", "number", brief=False),
         ),
@@ -161,7 +161,7 @@ def timeline_sections(analysis: Analysis, name: str) -> tuple[Section, ...]:
     """The spans of every rank, where they were kept, with the replay below the rank it was recorded on."""
     if not analysis.timelines:
         return ()
-    ranks = rank_tracks(analysis.timelines, analysis.causes, analysis.words)
+    ranks = rank_tracks(analysis.timelines, analysis.causes, analysis.wording)
     intro = Paragraph(text="Recorded spans:", origin=analysis.origin)
     answers = analysis.what_if
     if answers is not None and answers.replay.timeline is not None:
@@ -185,7 +185,7 @@ def step_sections(analysis: Analysis) -> tuple[Section, ...]:
         return ()
     table = Table(
         name="step-table",
-        caption=analysis.words.stamped,
+        caption=analysis.wording.stamped,
         origin=analysis.origin,
         columns=(Column("rank", "number"), Column("step", "number"), *FIGURE_COLUMNS),
         rows=tuple(

@@ -41,12 +41,12 @@ def communication_sections(analysis: Analysis | JobAnalysis) -> tuple[Section, .
 def _matched_table(analysis: Analysis | JobAnalysis) -> Table:
     return Table(
         name="comm-rules",
-        caption=f"{analysis.words.counted} that count as communication, by the rule that says so.",
+        caption=f"{analysis.wording.counted} that count as communication, by the rule that says so.",
         origin=analysis.origin,
         columns=(
             Column("rule"),
-            Column(analysis.words.kernels, "number"),
-            Column("ms", "number", None, f"the sum over {analysis.words.kernels} and ranks"),
+            Column(analysis.wording.kernels, "number"),
+            Column("ms", "number", None, f"the sum over {analysis.wording.kernels} and ranks"),
             Column("names", "wide"),
         ),
         rows=tuple(
@@ -64,15 +64,15 @@ def _matched_table(analysis: Analysis | JobAnalysis) -> Table:
 
 
 def _candidate_table(analysis: Analysis | JobAnalysis) -> Table:
-    words = analysis.words
+    wording = analysis.wording
     return Table(
         name="comm-candidates",
-        caption=f"Compute {words.kernels} whose names speak of communication; --comm-names counts them as such.",
+        caption=f"Compute {wording.kernels} whose names speak of communication; --comm-names counts them as such.",
         origin=analysis.origin,
         columns=(
-            Column(analysis.words.kernel, "name"),
-            Column(analysis.words.kernels, "number"),
-            Column("ms", "number", None, f"the sum over {analysis.words.kernels} and ranks"),
+            Column(analysis.wording.kernel, "name"),
+            Column(analysis.wording.kernels, "number"),
+            Column("ms", "number", None, f"the sum over {analysis.wording.kernels} and ranks"),
             Column("likely"),
         ),
         rows=tuple(

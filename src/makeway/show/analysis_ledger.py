@@ -10,7 +10,7 @@ from makeway.decide.analysis.findings import RankFindings
 from makeway.decide.analysis.ledger import IDLE, Ledger, LedgerLine
 from makeway.decide.analysis.names import short_name
 from makeway.decide.analysis.threshold import Gate
-from makeway.decide.analysis.words import Words, words_for
+from makeway.decide.analysis.wording import Wording, wording_for
 from makeway.show.blocks import Cell, Column, Headline, Paragraph, Section, Table
 from makeway.show.data import milliseconds, rounded
 from makeway.show.numbers import number, percent, time_text
@@ -46,12 +46,13 @@ def headline(analysis: Analysis | JobAnalysis) -> Headline:
     where = f" on rank {worst.rank}" if len(analysis.ranks) > 1 else ""
     sentence = (
         f"{time_text(exposed_ns)} of communication is exposed{where}: "
-        f"{percent(100 * exposed_ns / whole_ns)} of the recorded {time_text(whole_ns)}{_mostly(worst, analysis.words)}"
+        f"{percent(100 * exposed_ns / whole_ns)} of the recorded {time_text(whole_ns)}"
+        f"{_mostly(worst, analysis.wording)}"
     )
     return Headline(sentence=sentence, origin=analysis.origin, value=exposed_ns / _MS, unit="ms")
 
 
-def _mostly(rank: RankFindings | JobRank, words: Words) -> str:
+def _mostly(rank: RankFindings | JobRank, wording: Wording) -> str:
     """What most of the exposed time is, if it is not transfer."""
     whole = rank.ledger.exposed_ns
     if 2 * rank.ledger.ns("waiting") > whole:
@@ -63,7 +64,7 @@ def _mostly(rank: RankFindings | JobRank, words: Words) -> str:
             else ", mostly waiting for other ranks"
         )
     if 2 * rank.ledger.ns("late-launch") > whole:
-        return f", {words.late}"
+        return f", {wording.late}"
     return ", mostly for lack of room" if 2 * rank.ledger.ns("no-room") > whole else ""
 
 
@@ -73,7 +74,7 @@ def _idle_headline(analysis: Analysis | JobAnalysis) -> Headline:
     longest = max((line for line in ledger.lines if line.kind in IDLE), key=lambda line: line.ns)
     sentence = (
         f"{_subject(analysis, worst)} is idle for {percent(ledger.percent(ledger.idle_ns))} of the recorded "
-        f"{time_text(ledger.total_ns)}, {percent(ledger.percent(longest.ns))} {analysis.words.idle[longest.kind]}"
+        f"{time_text(ledger.total_ns)}, {percent(ledger.percent(longest.ns))} {analysis.wording.idle[longest.kind]}"
     )
     return Headline(sentence=sentence, origin=analysis.origin, value=ledger.idle_ns / _MS, unit="ms")
 
@@ -93,7 +94,7 @@ def _ranks(analysis: Analysis | JobAnalysis) -> Sequence[RankFindings | JobRank]
 
 
 def _subject(analysis: Analysis | JobAnalysis, rank: RankFindings | JobRank) -> str:
-    what = words_for([rank.device]).subject
+    what = wording_for([rank.device]).subject
     return f"{what} of rank {rank.rank}" if len(analysis.ranks) > 1 else what
 
 
@@ -131,7 +132,7 @@ def ledger_sections(analysis: Analysis | JobAnalysis) -> tuple[Section, ...]:
 
 
 def _job_table(analysis: Analysis | JobAnalysis, caption: str, *, several: bool) -> Table:
-    ledger, words = analysis.ledger, analysis.words
+    ledger, wording = analysis.ledger, analysis.wording
     return Table(
         name="ledger-table",
         caption=caption,
@@ -141,11 +142,11 @@ def _job_table(analysis: Analysis | JobAnalysis, caption: str, *, several: bool)
             Column("all ranks ms" if several else "ms", "number"),
             Column("%", "number", None, "of the whole"),
             *((Column("worst rank ms", "number"),) if several else ()),
-            Column("most of it", "wide", None, f"{words.kernels} that ran; for idle time, those that ran next"),
+            Column("most of it", "wide", None, f"{wording.kernels} that ran; for idle time, those that ran next"),
         ),
         rows=tuple(
             (
-                Cell(words.line(line)),
+                Cell(wording.line(line)),
                 number(line.ns, scale=_MS),
                 number(ledger.percent(line.ns), 1),
                 *((number(_most_ns(analysis, line), scale=_MS),) if several else ()),
@@ -180,7 +181,7 @@ def rank_ledger_sections(analysis: Analysis) -> tuple[Section, ...]:
         rows=tuple(
             (
                 Cell(str(rank.rank), rank.rank),
-                Cell(analysis.words.line(line)),
+                Cell(analysis.wording.line(line)),
                 number(line.ns, scale=_MS),
                 number(rank.ledger.percent(line.ns), 1),
             )
@@ -200,11 +201,11 @@ def gate_data(gate: Gate | None) -> dict[str, Any]:
     return {"threshold": {"limit": str(gate.threshold), "missed": missed}}
 
 
-def ledger_data(ledger: Ledger, words: Words) -> list[dict[str, Any]]:
+def ledger_data(ledger: Ledger, wording: Wording) -> list[dict[str, Any]]:
     """The lines of a ledger, which add up to its total."""
     return [
         {
-            "name": words.line(line),
+            "name": wording.line(line),
             "kind": line.kind,
             "ms": milliseconds(line.ns),
             "percent": rounded(ledger.percent(line.ns)),

@@ -27,7 +27,7 @@ def report(result: Comparison, *, arguments: str = "") -> Report:
             Section(name="ledger", title="Where the step changed", blocks=(_lines(result),)),
             Section(
                 name="changed-kernels",
-                title=result.words.kernels.capitalize(),
+                title=result.wording.kernels.capitalize(),
                 blocks=(_changes("kernels", result.kernels, result),),
             ),
             Section(
@@ -147,7 +147,7 @@ def _lines(result: Comparison) -> Table:
 
 
 def _changes(name: str, changes: Sequence[Change], result: Comparison) -> Table:
-    named = result.words.kernels if name == "kernels" else name
+    named = result.wording.kernels if name == "kernels" else name
     return Table(
         name=name,
         caption=f"{named.capitalize()} that changed clearly, per step and rank; the largest change first",
@@ -156,7 +156,7 @@ def _changes(name: str, changes: Sequence[Change], result: Comparison) -> Table:
             Column("name", "name"),
             *((Column("bytes", "number", brief=False),) if name == "collectives" else ()),
             *_CHANGE_COLUMNS,
-            Column(result.words.launches, hint="in a step of one rank, before and after"),
+            Column(result.wording.launches, hint="in a step of one rank, before and after"),
             *_SPREAD_COLUMNS,
         ),
         rows=tuple(

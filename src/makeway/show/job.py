@@ -6,7 +6,7 @@ from typing import Any
 
 from makeway.decide.analysis.many.analyze_job import ShardFile
 from makeway.decide.analysis.many.job import JobAnalysis, JobRank
-from makeway.decide.analysis.words import Words
+from makeway.decide.analysis.wording import Wording
 from makeway.show.analysis_evidence import communication_data, communication_sections
 from makeway.show.analysis_ledger import gate_data, headline, ledger_data, ledger_sections
 from makeway.show.blocks import Cell, Column, Facts, Headline, Paragraph, Report, Section, Table
@@ -40,14 +40,14 @@ def _job(job: JobAnalysis, arguments: str) -> Report:
             Section(name="spread", title="Spread over the ranks", blocks=(_spread_table(job),)),
             Section(name="communicators", title="Communicators", blocks=(_communicator_table(job),)),
             Section(name="causes", title="Causes", blocks=(_cause_table(job),), detail=True),
-            Section(name="kernels", title=job.words.kernels.capitalize(), blocks=(_kernel_table(job),), detail=True),
+            Section(name="kernels", title=job.wording.kernels.capitalize(), blocks=(_kernel_table(job),), detail=True),
             *communication_sections(job),
             provenance(
                 arguments,
                 numbers=job.origin,
                 facts=(
                     (
-                        job.words.device,
+                        job.wording.device,
                         ", ".join(sorted({rank.device for rank in job.ranks if rank.device})) or "not recorded",
                     ),
                     ("library", ", ".join(job.libraries) or "not recorded"),
@@ -235,7 +235,7 @@ def _cause_table(job: JobAnalysis) -> Table:
         ),
         rows=tuple(
             (
-                Cell(job.words.cause(cause.kind)),
+                Cell(job.wording.cause(cause.kind)),
                 Cell(cause.of),
                 number(cause.time_ns, scale=_MS),
                 number(cause.delay_ns, scale=_MS),
@@ -252,9 +252,9 @@ def _cause_table(job: JobAnalysis) -> Table:
 def _kernel_table(job: JobAnalysis) -> Table:
     return Table(
         name="kernel-classes",
-        caption=f"{job.words.kernels.capitalize()} by name, all ranks together.",
+        caption=f"{job.wording.kernels.capitalize()} by name, all ranks together.",
         origin=job.origin,
-        columns=(Column(job.words.kernel, "name"), Column("kind"), Column("times", "number"), Column("ms", "number")),
+        columns=(Column(job.wording.kernel, "name"), Column("kind"), Column("times", "number"), Column("ms", "number")),
         rows=tuple(
             (Cell(item.name), Cell(item.kind), number(item.count, 0), number(item.time_ns, scale=_MS))
             for item in job.kernels
@@ -269,7 +269,7 @@ def _data(job: JobAnalysis) -> dict[str, Any]:
     """The keys of `makeway analyze --on ENGINE --json` and `makeway merge --json` (docs/numbers.md)."""
     caused = {rank.rank: rank.caused_ns for rank in job.ranks}
     data: dict[str, Any] = {
-        "ranks": [_rank_data(rank, job.words) for rank in job.ranks],
+        "ranks": [_rank_data(rank, job.wording) for rank in job.ranks],
         "collectives": {
             "matched": job.matched,
             "unmatched": job.unmatched,
@@ -282,7 +282,7 @@ def _data(job: JobAnalysis) -> dict[str, Any]:
             {"rank": rank, "share": share, "percent": 100 * share, "caused_ms": milliseconds(caused[rank])}
             for rank, share in job.late_ranks[:MOST_LATE]
         ],
-        "ledger": ledger_data(job.ledger, job.words),
+        "ledger": ledger_data(job.ledger, job.wording),
         "communication": communication_data(job),
         "spans": job.spans,
         "spreads": [record(item) for item in job.spreads],
@@ -293,11 +293,11 @@ def _data(job: JobAnalysis) -> dict[str, Any]:
     return data | gate_data(job.gate)
 
 
-def _rank_data(rank: JobRank, words: Words) -> dict[str, Any]:
+def _rank_data(rank: JobRank, wording: Wording) -> dict[str, Any]:
     return {
         **record(rank, without=("figures", "ledger")),
         **record(rank.figures),
-        "ledger": ledger_data(rank.ledger, words),
+        "ledger": ledger_data(rank.ledger, wording),
     }
 
 

@@ -74,7 +74,7 @@ def _prediction_report(prediction: Prediction, arguments: str) -> Report:
             provenance(arguments, numbers="predicted by simulation, not measured"),
         ),
         data=prediction_data(prediction)
-        | {"ledger": ledger_data(analysis.ledger, analysis.words)}
+        | {"ledger": ledger_data(analysis.ledger, analysis.wording)}
         | _timeline_data(prediction.timeline),
         notes=tuple(f"no effect: {text}" for text in prediction.without_effect),
         arguments=arguments,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from makeway.decide.analysis.names import short_name
-from makeway.decide.analysis.words import words_for
+from makeway.decide.analysis.wording import wording_for
 from makeway.show.markup import Html, embedded, joined, legend, notes
 from makeway.show.tracks import RankTracks, TrackSpan, interval, lanes
 from makeway.values.timeline import Span
@@ -72,7 +72,7 @@ def timeline_view(ranks: Sequence[RankTracks], *, name: str = "timeline", most_s
         "ranks": [
             {
                 "rank": rank.rank.rank,
-                "launched": words_for([rank.rank.device]).launched,
+                "launched": wording_for([rank.rank.device]).launched,
                 "rows": [{"name": name, "count": len(spans), "data": _packed(spans)} for name, spans in own],
             }
             for rank, own in zip(ranks, rows, strict=True)

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from makeway.decide.analysis.findings import Cause, CauseKind
 from makeway.decide.analysis.intervals import Interval, split
-from makeway.decide.analysis.words import ON_GPU, Words
+from makeway.decide.analysis.wording import ON_GPU, Wording
 from makeway.read.traces.read import natural
 from makeway.values.timeline import Origin, Rank, Span, SpanKind, Timeline, union_ns
 
@@ -61,7 +61,7 @@ class RankTracks:
 
 
 def rank_tracks(
-    timelines: Sequence[Timeline], causes: Iterable[Cause], words: Words = ON_GPU
+    timelines: Sequence[Timeline], causes: Iterable[Cause], wording: Wording = ON_GPU
 ) -> tuple[RankTracks, ...]:
     """The rows of every rank, in order of rank."""
     by_rank: dict[int, list[Cause]] = {}
@@ -71,7 +71,7 @@ def rank_tracks(
         RankTracks(
             rank=rank,
             origin=timeline.origin,
-            added=added_tracks(spans, by_rank.get(rank.rank, ()), words),
+            added=added_tracks(spans, by_rank.get(rank.rank, ()), wording),
             streams=streams(spans),
         )
         for timeline in timelines
@@ -161,7 +161,7 @@ def interval(item: Span | TrackSpan) -> Interval:
 # --- what analysis adds --------------------------------------------------------------------------
 
 
-def added_tracks(spans: Sequence[Span], causes: Iterable[Cause], words: Words = ON_GPU) -> tuple[Track, ...]:
+def added_tracks(spans: Sequence[Span], causes: Iterable[Cause], wording: Wording = ON_GPU) -> tuple[Track, ...]:
     """Three rows for one rank: exposed communication, overlapped communication, and causes."""
     comm = union_ns(interval(span) for span in spans if span.kind in ("comm", "copy"))
     compute = union_ns(interval(span) for span in spans if span.kind == "compute")
@@ -171,7 +171,7 @@ def added_tracks(spans: Sequence[Span], causes: Iterable[Cause], words: Words = 
     return (
         Track(name="exposed", spans=tuple(_stretch("exposed", piece) for piece in exposed)),
         Track(name="overlapped", spans=tuple(_stretch("overlapped", piece) for piece in overlapped)),
-        Track(name="cause", spans=_cause_spans(causes, words)),
+        Track(name="cause", spans=_cause_spans(causes, wording)),
     )
 
 
@@ -179,12 +179,12 @@ def _stretch(name: Literal["overlapped", "exposed"], piece: Interval) -> TrackSp
     return TrackSpan(name=name, start_ns=piece[0], end_ns=piece[1], colour=name)
 
 
-def _cause_spans(causes: Iterable[Cause], words: Words) -> tuple[TrackSpan, ...]:
+def _cause_spans(causes: Iterable[Cause], wording: Wording) -> tuple[TrackSpan, ...]:
     # A slowed kernel adds up many launches, so it has no place in time.
     placed = sorted((cause for cause in causes if cause.of != "slowed"), key=lambda cause: (cause.at_ns, cause.time_ns))
     return tuple(
         TrackSpan(
-            name=words.cause(cause.kind),
+            name=wording.cause(cause.kind),
             start_ns=cause.at_ns,
             end_ns=cause.at_ns + cause.time_ns,
             colour=cause.kind,

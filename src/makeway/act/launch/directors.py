@@ -54,7 +54,9 @@ def director_of(settings: StepSettings) -> Director:
             from makeway.act.launch.tuning import Tuning
 
             options = settings.options
-            job_steps = int(options["job_steps"]) if "job_steps" in options else None
+            job_steps = None  # that it sees: those after the warm-up
+            if "job_steps" in options:
+                job_steps = max(1, int(options["job_steps"]) - settings.warm_up)
             sets = settings.controls
             return Tuning(
                 len(sets),

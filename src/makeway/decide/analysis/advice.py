@@ -12,7 +12,7 @@ from makeway.decide.analysis.ledger import LedgerLine, LineKind
 from makeway.decide.analysis.ledger_entries import line_of
 from makeway.decide.analysis.names import short_name
 from makeway.decide.analysis.streams import milliseconds
-from makeway.decide.analysis.words import Words, words_for
+from makeway.decide.analysis.wording import Wording, wording_for
 
 # Advice about less than this part of a rank's step is noise.
 WORTH = 0.005
@@ -21,8 +21,8 @@ WORTH = 0.005
 def advice(ranks: Sequence[RankFindings], causes: Iterable[Cause], matching: Matching) -> tuple[Advice, ...]:
     """What to change, the most time first; time without a known cause asks for a better recording."""
     texts = texts_for(ranks)
-    words = words_for(rank.device for rank in ranks)
-    items = [*_by_causes(ranks, causes, matching, texts, words), *_by_lines(ranks, texts, words)]
+    wording = wording_for(rank.device for rank in ranks)
+    items = [*_by_causes(ranks, causes, matching, texts, wording), *_by_lines(ranks, texts, wording)]
     return tuple(sorted(items, key=lambda item: (-item.at_most_ns, item.text)))
 
 
@@ -36,7 +36,7 @@ class _Item:
 
 
 def _by_causes(
-    ranks: Sequence[RankFindings], causes: Iterable[Cause], matching: Matching, texts: Texts, words: Words
+    ranks: Sequence[RankFindings], causes: Iterable[Cause], matching: Matching, texts: Texts, wording: Wording
 ) -> Iterable[Advice]:
     """Advice on exposed communication and on compute that communication slows down."""
     items: dict[tuple[str, str], _Item] = {}
@@ -44,16 +44,16 @@ def _by_causes(
         line, text = line_of(cause), _text(cause, texts)
         if line is None or text is None or cause.cost_ns <= 0:
             continue
-        name = words.line_of(line, cause.waits_for if line == "waiting" else None)
+        name = wording.line_of(line, cause.waits_for if line == "waiting" else None)
         item = items.setdefault((text, name), _Item(cause, line))
         item.by_rank[cause.rank] += cause.cost_ns
         item.longest = max(item.longest, cause, key=lambda other: other.cost_ns)
     for (text, name), item in items.items():
-        at_most = _at_most(ranks, name, item.by_rank, words)
+        at_most = _at_most(ranks, name, item.by_rank, wording)
         if at_most:
             yield Advice(
                 text=text,
-                why=_why(item.longest, matching, ranks, words),
+                why=_why(item.longest, matching, ranks, wording),
                 at_most_ns=at_most,
                 line=name,
                 cause=item.longest.kind,
@@ -68,24 +68,24 @@ def _text(cause: Cause, texts: Texts) -> str | None:
     return None if text is None else text.format(rank=cause.waits_for)
 
 
-def _at_most(ranks: Sequence[RankFindings], name: str, by_rank: Counter[int], words: Words) -> int:
+def _at_most(ranks: Sequence[RankFindings], name: str, by_rank: Counter[int], wording: Wording) -> int:
     """The most that one rank can gain, never more than its line; 0 if it is noise on every rank."""
     most = 0
     for rank in ranks:
-        held = sum(line.ns for line in rank.ledger.lines if words.line(line) == name)
+        held = sum(line.ns for line in rank.ledger.lines if wording.line(line) == name)
         time_ns = min(by_rank[rank.rank], held)
         if time_ns >= WORTH * rank.ledger.total_ns:
             most = max(most, time_ns)
     return most
 
 
-def _why(cause: Cause, matching: Matching, ranks: Sequence[RankFindings], words: Words) -> str:
+def _why(cause: Cause, matching: Matching, ranks: Sequence[RankFindings], wording: Wording) -> str:
     if cause.kind == "straggler":
         share = dict(matching.late_ranks).get(cause.waits_for if cause.waits_for is not None else -1, 0.0)
         own = next((rank.ledger for rank in ranks if rank.rank == cause.waits_for), None)
         lines = [line for line in own.lines if line.kind not in ("compute", "waiting")] if own else []
         longest = max(lines, key=lambda line: line.ns, default=None)
-        beside = f"{milliseconds(longest.ns)} {words.line(longest)}" if longest else ""
+        beside = f"{milliseconds(longest.ns)} {wording.line(longest)}" if longest else ""
         itself = f"; most of its own time beside compute: {beside}" if longest else ""
         return f"{share:.0%} of all waiting inside collectives is for this rank{itself}"
     if cause.kind == "no-room" and cause.kernel:
@@ -95,7 +95,7 @@ def _why(cause: Cause, matching: Matching, ranks: Sequence[RankFindings], words:
     return cause.evidence
 
 
-def _by_lines(ranks: Sequence[RankFindings], texts: Texts, words: Words) -> Iterable[Advice]:
+def _by_lines(ranks: Sequence[RankFindings], texts: Texts, wording: Wording) -> Iterable[Advice]:
     """Advice on copies and on idle time."""
     longest: dict[LineKind, LedgerLine] = {}
     for rank in ranks:
@@ -108,6 +108,6 @@ def _by_lines(ranks: Sequence[RankFindings], texts: Texts, words: Words) -> Iter
             text=texts.by_line.get(kind, texts.record_idle),
             why=texts.line_evidence[kind].format(top=top),
             at_most_ns=line.ns,
-            line=words.line(line),
+            line=wording.line(line),
             cause="undetermined" if kind == "other" else kind,
         )

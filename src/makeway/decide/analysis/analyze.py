@@ -37,7 +37,7 @@ from makeway.decide.analysis.what_if import (
     what_if,
     with_gains,
 )
-from makeway.decide.analysis.words import Words, words_for
+from makeway.decide.analysis.wording import Wording, wording_for
 from makeway.read.traces.classify import load_comm_names
 from makeway.read.traces.places import size_bytes
 from makeway.read.traces.ranks import map_traces
@@ -78,21 +78,21 @@ class Analysis:
         return max(self.ranks, key=lambda rank: (rank.figures.exposed_ns, -rank.rank))
 
     @property
-    def words(self) -> Words:
+    def wording(self) -> Wording:
         """How to speak of the hardware that the ranks ran on."""
-        return words_for(rank.device for rank in self.ranks)
+        return wording_for(rank.device for rank in self.ranks)
 
     @property
     def which_times(self) -> str:
         """Which time is which: the wall time that the ledger divides, the GPU's busy time, and what is replayed."""
         worst = self.worst
         whole_ns = worst.ledger.total_ns or worst.figures.span_ns
-        steps, words = len(worst.steps), words_for([worst.device])
+        steps, wording = len(worst.steps), wording_for([worst.device])
         marked = f"{steps} marked step{'s' if steps > 1 else ''}" if worst.step_ns is not None and steps else ""
         what = f"Rank {worst.rank}" if len(self.ranks) > 1 else "The recording"
         sentence = (
-            f"{what} takes {milliseconds(whole_ns)} of wall time ({marked or f'first {words.kernel} to last'}); "
-            f"its {words.busy} busy for {milliseconds(whole_ns - worst.ledger.idle_ns)}"
+            f"{what} takes {milliseconds(whole_ns)} of wall time ({marked or f'first {wording.kernel} to last'}); "
+            f"its {wording.busy} busy for {milliseconds(whole_ns - worst.ledger.idle_ns)}"
         )
         if self.step is not None:
             where = "" if self.step.rank == worst.rank else f" on rank {self.step.rank}"

@@ -15,7 +15,7 @@ from typing import ClassVar
 from makeway.decide.analysis.difference import LEVEL, RUN_SPREAD, Difference, Verdict, difference, percent, verdict_of
 from makeway.decide.analysis.ledger import IDLE, LineKind
 from makeway.decide.analysis.recorded_steps import Name, RankSteps, Repeated, rank_steps
-from makeway.decide.analysis.words import Words, words_for
+from makeway.decide.analysis.wording import Wording, wording_for
 from makeway.read.traces.classify import CommNames, load_comm_names
 from makeway.read.traces.ranks import Progress, map_traces
 from makeway.read.traces.read import find_traces
@@ -94,9 +94,9 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     @property
-    def words(self) -> Words:
+    def wording(self) -> Wording:
         """How to speak of the hardware of both sides."""
-        return words_for((*self.before.devices, *self.after.devices))
+        return wording_for((*self.before.devices, *self.after.devices))
 
 
 def compare(
@@ -256,9 +256,9 @@ def _spread(values: Sequence[float]) -> float | None:
 
 def _lines(first: _Recorded, second: _Recorded) -> tuple[Change, ...]:
     kinds = {kind for side in (first, second) for run in side.runs for kind in run.lines}
-    words = words_for((*first.side.devices, *second.side.devices))
-    titles = {"compute": words.lines["compute"], "exposed": "exposed communication"}
-    titles |= {str(kind): words.lines[kind] for kind in _AFTER_EXPOSED}
+    wording = wording_for((*first.side.devices, *second.side.devices))
+    titles = {"compute": wording.lines["compute"], "exposed": "exposed communication"}
+    titles |= {str(kind): wording.lines[kind] for kind in _AFTER_EXPOSED}
     return tuple(
         _change(
             title,

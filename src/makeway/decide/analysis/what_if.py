@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from makeway.decide.analysis.findings import Advice, RankFindings
 from makeway.decide.analysis.ledger import EXPOSED
 from makeway.decide.analysis.recorded import RecordedStep
-from makeway.decide.analysis.words import words_for
+from makeway.decide.analysis.wording import wording_for
 from makeway.values.control import (
     Chunks,
     CommBlocks,
@@ -225,7 +225,7 @@ def _of_control(outcome: Outcome, rank: int, ranks: Sequence[RankFindings]) -> A
         text=describe(outcome.control),
         why="the simulator predicts this gain for the recorded step",
         at_most_ns=round(gain_ns),
-        line=words_for(item.device for item in ranks).line(longest),
+        line=wording_for(item.device for item in ranks).line(longest),
         cause="contention",
         controls=(outcome.control,),
         predicted_gain_ns=gain_ns,

@@ -14,7 +14,7 @@ from pathlib import Path
 from makeway.decide.analysis.analyze import analyze
 from makeway.decide.analysis.recorded import RecordedStep
 from makeway.decide.analysis.what_if import what_if
-from makeway.decide.analysis.words import ON_CPU
+from makeway.decide.analysis.wording import ON_CPU
 from makeway.decide.scale.collectives import collective_ns
 from makeway.decide.scale.outcome import ControlTrial
 from makeway.values.cluster import Cluster, Group
@@ -73,7 +73,7 @@ def scale_recorded(
     analysis = analyze([Path(path)], what_if=False)
     step = analysis.step
     if step is None:
-        if analysis.words is ON_CPU:
+        if analysis.wording is ON_CPU:
             raise UnsupportedError(
                 f"{path} is a recording of CPU ranks, which has no GPU kernels to scale; give one of GPUs, or a MODEL"
             )

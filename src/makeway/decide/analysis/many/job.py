@@ -10,7 +10,7 @@ from makeway.decide.analysis.evidence import NO_COMMUNICATION, Communication
 from makeway.decide.analysis.findings import Figures
 from makeway.decide.analysis.ledger import EMPTY_LEDGER, Ledger
 from makeway.decide.analysis.many.summary import KernelClass
-from makeway.decide.analysis.words import Words, words_for
+from makeway.decide.analysis.wording import Wording, wording_for
 
 if TYPE_CHECKING:
     from makeway.decide.analysis.threshold import Gate
@@ -110,9 +110,9 @@ class JobAnalysis:
         return max(self.ranks, key=lambda rank: (rank.figures.exposed_ns, -rank.rank))
 
     @property
-    def words(self) -> Words:
+    def wording(self) -> Wording:
         """How to speak of the hardware that the ranks ran on."""
-        return words_for(rank.device for rank in self.ranks)
+        return wording_for(rank.device for rank in self.ranks)
 
     @property
     def mean_waiting_ns(self) -> float | None:

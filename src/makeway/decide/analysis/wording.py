@@ -14,7 +14,7 @@ from makeway.read.traces.cpu_ranks import CPU_HOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class Wording:
     """How a report speaks of one kind of hardware."""
 
     lines: Mapping[LineKind, str]  # of a ledger
@@ -46,7 +46,7 @@ class Words:
         return {str(known): name for known, name in self.causes.items()}.get(kind, kind)
 
 
-ON_GPU = Words(
+ON_GPU = Wording(
     lines={
         "compute": "compute",
         "transfer": "exposed: transfer",
@@ -115,6 +115,6 @@ ON_CPU = replace(
 )
 
 
-def words_for(devices: Iterable[str | None]) -> Words:
+def wording_for(devices: Iterable[str | None]) -> Wording:
     """The words for the devices of a recording's ranks."""
     return ON_CPU if set(devices) == {CPU_HOST} else ON_GPU
