@@ -36,7 +36,8 @@ _MOST_MS = 1e9  # up to here milliseconds of six digits are whole nanoseconds
 
 def load_plan(path: Path) -> Plan:
     """The plan in a TOML file, or on stdin for "-"."""
-    return parse_plan(read_file(path, "plan"), where="stdin" if path == STDIN else printable(path))
+    content = read_file(path, "plan", instead="`makeway plan ... --out FILE` writes one")
+    return parse_plan(content, where="stdin" if path == STDIN else printable(path))
 
 
 def parse_plan(document: str | bytes, *, where: str) -> Plan:

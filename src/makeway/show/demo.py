@@ -172,7 +172,7 @@ def _step_bars(job: JobStory) -> Bars:
     )
     return Bars(
         name="job-steps",
-        caption="Median step of the job in blocks that take turns; the whisker is the interquartile range (IQR)",
+        caption="Typical step of the job in blocks that take turns; the whisker is the IQR of all steps",
         origin="measured",
         bars=tuple(
             Bar(

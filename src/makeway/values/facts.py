@@ -70,8 +70,8 @@ def _refuse_special(mode: int) -> None:
             raise OSError(errno.EINVAL, f"it is {name}, not a regular file")
 
 
-def read_file(path: Path, what: str) -> bytes:
-    """The content of a user's file, or of stdin for "-"; the error of an unreadable one names it."""
+def read_file(path: Path, what: str, *, instead: str = "") -> bytes:
+    """The content of a user's file, or of stdin for "-"; the error of an unreadable one names it, and what to do."""
     if path == STDIN:
         content = _read_stdin()
     else:
@@ -79,7 +79,8 @@ def read_file(path: Path, what: str) -> bytes:
             with _open_own_pipe(path) or open_regular(path) as file:
                 content = file.read(MOST_BYTES + 1)
         except OSError as error:
-            raise DataFileError(f"cannot read {what} {str(path)!r}: {error.strerror}") from None
+            hint = f"; {instead}" if instead else ""
+            raise DataFileError(f"cannot read {what} {str(path)!r}: {error.strerror}{hint}") from None
     if len(content) > MOST_BYTES:
         raise DataFileError(f"cannot read {what} {str(path)!r}: it is larger than {MOST_BYTES >> 20} MiB")
     return content
