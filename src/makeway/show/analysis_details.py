@@ -127,7 +127,7 @@ def slowdown_sections(analysis: Analysis) -> tuple[Section, ...]:
         caption=f"Medians, ± interquartile range, and {wording.launches}.",
         origin=origin,
         columns=(
-            Column(analysis.wording.kernel, "wide"),
+            Column(wording.kernel, "wide"),
             Column("rank", "number"),
             Column("blocks", "number", brief=False),
             Column("ratio", "number", None, "beside communication over alone"),

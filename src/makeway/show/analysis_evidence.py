@@ -70,9 +70,9 @@ def _candidate_table(analysis: Analysis | JobAnalysis) -> Table:
         caption=f"Compute {wording.kernels} whose names speak of communication; --comm-names counts them as such.",
         origin=analysis.origin,
         columns=(
-            Column(analysis.wording.kernel, "name"),
-            Column(analysis.wording.kernels, "number"),
-            Column("ms", "number", None, f"the sum over {analysis.wording.kernels} and ranks"),
+            Column(wording.kernel, "name"),
+            Column(wording.kernels, "number"),
+            Column("ms", "number", None, f"the sum over {wording.kernels} and ranks"),
             Column("likely"),
         ),
         rows=tuple(

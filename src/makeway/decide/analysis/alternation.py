@@ -15,7 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, variance
 
-from makeway.decide.analysis.difference import TRIMMED, Difference, Verdict, percent, student, trimmed_mean, verdict_of
+from makeway.decide.analysis.difference import (
+    TRIMMED,
+    Difference,
+    Verdict,
+    percent,
+    student,
+    trimmed_mean,
+    untrimmed,
+    verdict_of,
+)
 
 Times = Sequence[int]
 ERROR = 0.01  # the chance that settings which do not differ get a verdict; at 0.02 two of 20 would, in one case of 17
@@ -79,8 +88,7 @@ def alternation(
 
 def _typical_ns(logs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """The step under both settings, whose ratio is the estimate: without the pairs that the trimmed mean leaves out."""
-    cut = int(TRIMMED * len(logs))
-    kept = sorted(logs, key=lambda pair: pair[1] - pair[0])[cut : len(logs) - cut]
+    kept = untrimmed(logs, key=lambda pair: pair[1] - pair[0])
     return math.exp(fmean(without for without, _ in kept)), math.exp(fmean(under for _, under in kept))
 
 

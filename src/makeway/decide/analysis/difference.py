@@ -9,13 +9,14 @@ a noisy host: RUN_SPREAD and RUN_SHARE stand for that, and several runs of a sid
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import fmean, variance
-from typing import Literal
+from typing import Literal, TypeVar
 
+T = TypeVar("T")
 Verdict = Literal["faster", "slower", "no difference shown"]
 
 TRIMMED = 0.2  # of the values, at each end
@@ -93,10 +94,16 @@ def difference(
     return Difference(estimate=estimate, low=estimate - reach, high=estimate + reach)
 
 
+def untrimmed(values: Iterable[T], key: Callable[[T], float]) -> list[T]:
+    """The values that a trimmed mean is made of: without the least and the largest fifth by `key`."""
+    ordered = sorted(values, key=key)
+    cut = int(TRIMMED * len(ordered))
+    return ordered[cut : len(ordered) - cut]
+
+
 def trimmed_mean(values: Sequence[float]) -> float:
     """The mean without the least and the largest fifth."""
-    cut = int(TRIMMED * len(values))
-    return fmean(sorted(values)[cut : len(values) - cut])
+    return fmean(untrimmed(values, key=float))
 
 
 def _location(series: Sequence[float]) -> _Location:
