@@ -37,6 +37,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--batches", type=int, default=1, help="of a step: gradients are averaged once for all")
     options = parser.parse_args()
     torch.manual_seed(0)
     config = GPT2Config(
@@ -49,6 +50,7 @@ def main():
             output_dir=folder,
             max_steps=options.steps,
             per_device_train_batch_size=2,
+            gradient_accumulation_steps=options.batches,
             use_cpu=True,
             report_to="none",
             save_strategy="no",
