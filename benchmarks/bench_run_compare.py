@@ -1,12 +1,10 @@
-"""How often `makeway run --compare` is right on real ranks, and what `--tune` costs where nothing helps.
+"""How often `makeway run --compare` is right on real ranks.
 
 python benchmarks/bench_run_compare.py --jobs 20 --slower 0 0.05 0.1 0.2 --keep results --minutes 4
-python benchmarks/bench_run_compare.py --tune-pairs 5 --keep results --minutes 4
 
-Two Gloo ranks under torchrun train with DistributedDataParallel. In comparisons the "plan" is empty, or sleeps for a
-share of the step (MAKEWAY_TEST_SLEEP): one line per job, then the verdicts of each share. Such a switch replaces no
-reducer, so that no steps are left out after it: `--plan` names a plan whose switches do. For the cost of tuning, jobs
-of 2,000 steps run with and without `--tune` in turns; compute is long and gradients are small, so no control helps.
+Two Gloo ranks under torchrun train with DistributedDataParallel. The "plan" is empty, or sleeps for a share of the step
+(MAKEWAY_TEST_SLEEP): one line per job, then the verdicts of each share. Such a switch replaces no reducer, so that no
+steps are left out after it: `--plan` names a plan whose switches do.
 
 With `--keep`, every job leaves its result there; jobs whose results are there are not run again. `--minutes` begins no
 job after so long: call it again for the rest.
@@ -17,9 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
-import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -101,50 +96,6 @@ def show_verdicts(options: argparse.Namespace) -> None:
         print(f"slower by {slower:.0%}: {dict(verdicts)}", flush=True)
 
 
-# --- the cost of tuning --------------------------------------------------------------------------
-
-
-def timed_job(*, tuned: bool, steps: int) -> dict[str, Any]:
-    """Seconds of a whole job (`job_s`), those of its steps after the first (`steps_s`), and what tuning reports."""
-    with tempfile.TemporaryDirectory() as place:
-        document = Path(place) / "tuned.json"
-        under = (*RUN, "--tune", "--job-steps", steps, "--out", document, "--") if tuned else ()
-        begun = time.perf_counter()
-        said = _started((*under, *RANKS, "--steps", steps, "--width", 256, "--batch", 512))
-        seconds = time.perf_counter() - begun
-        per_step = re.search(r"^([0-9.]+) ms per step", said, re.MULTILINE)
-        assert per_step is not None
-        took = {"job_s": seconds, "steps_s": float(per_step[1]) * (steps - 1) / 1e3}
-        return took | ({"report": json.loads(document.read_text())} if tuned else {})
-
-
-def show_cost(options: argparse.Namespace) -> None:
-    draw = random.Random(options.seed)
-    kept = Kept(options)
-    jobs: list[float] = []
-    loops: list[float] = []
-    for pair in range(options.tune_pairs):
-        sides = draw.sample(["untuned", "tuned"], 2)
-        took = {
-            side: kept.of(f"{side}-{pair}", partial(timed_job, tuned=side == "tuned", steps=options.job_steps))
-            for side in sides
-        }
-        with_it, without = took["tuned"], took["untuned"]
-        if with_it is None or without is None:
-            continue
-        jobs.append(with_it["job_s"] / without["job_s"])
-        loops.append(with_it["steps_s"] / without["steps_s"])
-        tuned = with_it["report"]
-        print(
-            f"pair {pair + 1}: untuned {without['steps_s']:.1f} s, tuned {with_it['steps_s']:.1f} s, "
-            f"{loops[-1]:.3f} times (whole job {jobs[-1]:.3f}); plan {' '.join(tuned['plan']) or 'as is'}, explored "
-            f"{100 * tuned['explored_share']:.1f} % of steps, lost {100 * tuned['lost_share']:.2f} % of the time",
-            flush=True,
-        )
-    for name, ratios in (("steps", loops), ("whole jobs", jobs)) if jobs else ():
-        print(f"{name}: tuned over untuned, median {statistics.median(ratios):.3f}, most {max(ratios):.3f}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=20, help="of each share (default: 20)")
@@ -154,18 +105,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=2048, help="of the model (default: 2048)")
     parser.add_argument("--keep", type=Path, help="a directory of results, of earlier calls and of this one")
     parser.add_argument("--minutes", type=float, help="begin no job after so long")
-    parser.add_argument(
-        "--tune-pairs", type=int, default=0, help="measure the cost of tuning, in so many pairs of jobs"
-    )
-    parser.add_argument("--job-steps", type=int, default=2000, help="of a tuned job (default: 2000)")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the first comparison, or of the order of tuned and untuned jobs"
-    )
-    options = parser.parse_args()
-    if options.tune_pairs:
-        show_cost(options)
-    else:
-        show_verdicts(options)
+    parser.add_argument("--seed", type=int, default=0, help="of the first comparison (default: 0)")
+    show_verdicts(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,120 @@
+"""What `--tune` costs in a job that no control helps: a tuned model beside an untuned twin, on real ranks.
+
+    python benchmarks/bench_tune_cost.py [--jobs 5] [--batch 512 4096] [--steps 2000] [--starts 10]
+
+Whole jobs differ by a fifth from one to the next on a shared machine, which hides a cost of one or two per cent. So the
+cost is measured in three parts, on two Gloo ranks under torchrun. Compute is long and gradients are small: no control
+helps.
+
+- Steps while tuning only watches. Two equal models train in turns inside each job, some 50 steps at a time. One of them
+  is tuned (`makeway.torch.tune`, as `run --tune` does it); its clock stands still while the other trains. They take
+  turns only while no candidate is in force. The turns without trials give a trimmed mean with its interval, as in
+  `run --compare`. `neither` is the same with no model tuned: what the method finds where there is nothing.
+- Trials, switches and meetings, by tuning's own account of that job.
+- What comes before the first step and after the last (`--starts`): short jobs with and without `makeway run --tune` in
+  turns.
+
+Goal: with both, a job of 2,000 steps takes at most 1.02 times its time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from timing import interleaved
+
+from makeway.decide.analysis.alternation import log_time, paired_difference
+from makeway.decide.analysis.difference import LEVEL, percent
+
+HERE = Path(__file__).parent
+TWINS = HERE / "tune_cost_twins.py"
+SHORT_JOB = HERE.parent / "tests" / "ranks" / "programs" / "ddp_train.py"
+RANKS = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+GOAL = 1.02
+
+
+def started(command: list[str]) -> None:
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}  # empty: modules are compiled only once
+    subprocess.run(
+        command, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True
+    )
+
+
+def twins(*, tuned: bool, seed: int, batch: int, steps: int) -> dict[str, Any]:
+    """The turns of one job in seconds, and what tuning reports."""
+    with tempfile.TemporaryDirectory() as place:
+        document = Path(place) / "turns.json"
+        asked = ["--steps", str(steps), "--batch", str(batch), "--seed", str(seed), "--out", str(document)]
+        started([*RANKS, str(TWINS), *asked, *(["--tuned"] if tuned else [])])
+        result: dict[str, Any] = json.loads(document.read_text())
+        return result
+
+
+def watching(turns: list[dict[str, Any]]) -> list[float]:
+    """Logarithms of a step of the first model over one of the second, of each turn without trials."""
+    return [log_time(turn["first_ns"]) - log_time(turn["second_ns"]) for turn in turns if not turn["tried"]]
+
+
+def start_up(rounds: int) -> tuple[float, float]:
+    """Seconds that `run --tune` adds before the first step and after the last, and the seconds of the short job."""
+    job = [*RANKS, str(SHORT_JOB), "--steps", "3"]
+    tune = [sys.executable, "-m", "makeway", "run", "--tune", "--out", os.devnull, "--"]
+    seconds = interleaved({"plain": lambda: started(job), "tuned": lambda: started([*tune, *job])}, rounds=rounds)
+    added = [tuned - plain for tuned, plain in zip(seconds["tuned"], seconds["plain"], strict=True)]
+    return statistics.median(added), statistics.median(seconds["plain"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=5, help="of each size, and as many with neither tuned (default: 5)")
+    parser.add_argument("--batch", type=int, nargs="+", default=[512, 4096], help="rows of a batch: the size of a step")
+    parser.add_argument("--steps", type=int, default=2000, help="of each model (default: 2000)")
+    parser.add_argument("--starts", type=int, default=10, help="pairs of short jobs; 0: leave out (default: 10)")
+    options = parser.parse_args()
+    added_s, start_s = start_up(options.starts) if options.starts else (math.nan, math.nan)
+    if options.starts:
+        print(f"start and end: {added_s:+.2f} s with `run --tune`, of a short job's {start_s:.1f} s (measured)")
+    for batch in options.batch:
+        for tuned in (True, False):
+            ratios: list[float] = []
+            step_s: list[float] = []
+            lost: list[float] = []
+            for seed in range(options.jobs):
+                done = twins(tuned=tuned, seed=seed, batch=batch, steps=options.steps)
+                ratios += watching(done["turns"])
+                step_s.append(sum(sum(turn["second_ns"]) for turn in done["turns"]) / 1e9)
+                if tuned:
+                    lost.append(done["lost_share"])
+                    print(
+                        f"batch {batch}, job {seed}: {step_s[-1]:.1f} s of steps, explored {done['explored_share']:.1%}"
+                        f", trials, switches and meetings lost {lost[-1]:.2%}, plan {done['plan'] or 'as it is'}",
+                        flush=True,
+                    )
+            shown = paired_difference(ratios, level=LEVEL)
+            low, high = ("?" if end is None else f"{percent(end):+.2f}" for end in (shown.low, shown.high))
+            print(
+                f"batch {batch}, {'tuned' if tuned else 'neither'}: while watching a step takes "
+                f"{percent(shown.estimate):+.2f} % ({low} to {high}, {len(ratios)} turns of {options.jobs} jobs)",
+                flush=True,
+            )
+            if tuned:
+                job_s = statistics.median(step_s)
+                worst = max(lost) + max(0.0, math.expm1(shown.estimate))
+                total = 1 + (worst * job_s + added_s) / (job_s + start_s)
+                print(
+                    f"batch {batch}: {total:.4f} times the job of {job_s + start_s:.0f} s, in the costliest", flush=True
+                )
+    print(f"goal: at most {GOAL} of the whole job")
+
+
+if __name__ == "__main__":
+    main()
