@@ -455,7 +455,7 @@ def check_priority_makes_compute_nicer_and_is_undone(group: DirectGroup) -> None
     with backend.applied([CommPriority()]) as (receipt,):
         assert receipt.status == "applied", receipt
         if "niceness" in receipt.detail.split("(")[0]:
-            assert niceness_of(0) == before + NICER_BY
+            assert niceness_of(0) == min(before + NICER_BY, 19)  # the suite itself may run under `nice`
             assert {niceness_of(thread) for thread in backend.comm_threads()} == {before}
     assert niceness_of(0) == before
 
