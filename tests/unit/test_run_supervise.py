@@ -347,3 +347,23 @@ print(module.supervise(["sh", "-c", "exit 3"], os.environ).code)
         [sys.executable, "-c", beside_a_thread], capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert ended.stdout == "3\n", ended.stderr
+
+
+def test_what_is_done_meanwhile_comes_after_the_start_and_its_error_costs_nothing(tmp_path: Path) -> None:
+    meanwhile = """
+import os, sys
+from pathlib import Path
+from makeway.act.launch.supervise import supervise
+place = Path(sys.argv[1])
+def begin():
+    while not (place / "runs").exists():
+        pass
+    (place / "go").touch()
+    raise RuntimeError
+waits = f'touch {place}/runs; until [ -e {place}/go ]; do sleep 0.01; done; exit 3'
+print(supervise(["sh", "-c", waits], os.environ, meanwhile=begin).code)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", meanwhile, str(tmp_path)], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert ended.stdout == "3\n", ended.stderr

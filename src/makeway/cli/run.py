@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from makeway.act.launch.run import dry_run
@@ -140,8 +141,9 @@ def _tune(command: list[str], options: argparse.Namespace) -> int:
         receipts=options.receipts,
         stdout=sys.stderr.fileno() if options.json and options.out is None else None,
         warn=warn_as("run"),
+        meanwhile=_load_report,
     )
-    from makeway.show.run_tuning import log_lines  # what shows results is loaded when the program has run
+    from makeway.show.run_tuning import log_lines
 
     for path, content in ((options.plan_out, dump_plan(tuned.as_plan)), (options.log, log_lines(tuned))):
         if path is not None:
@@ -151,3 +153,9 @@ def _tune(command: list[str], options: argparse.Namespace) -> int:
                 warn_as("run")(str(error))
     show_after(tuned, options, "run")
     return ended(tuned.exit_code, tuned.killed_by)
+
+
+def _load_report() -> None:
+    """Load what shows a tuned job while the program starts: a job that ends would wait for it."""
+    for name in ("report", "run_tuning", "json", "text"):
+        import_module(f"makeway.show.{name}")

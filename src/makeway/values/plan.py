@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from makeway.values.control import (
     Control,
@@ -16,12 +17,14 @@ from makeway.values.control import (
     describe_on_host,
     parse_control,
 )
-from makeway.values.device import Device
 from makeway.values.errors import InputError
-from makeway.values.support import Support
-from makeway.values.timeline import Timeline
 from makeway.values.units import check_whole
-from makeway.values.workload import Workload
+
+if TYPE_CHECKING:  # a program under a plan waits for what is loaded here
+    from makeway.values.device import Device
+    from makeway.values.support import Support
+    from makeway.values.timeline import Timeline
+    from makeway.values.workload import Workload
 
 HOSTS = ("CPU-host", "this-host", "cpu")  # as plans name CPU hosts: the known one, a calibrated one, that of a bench
 

@@ -85,13 +85,15 @@ def run(
     platform: Platform | None = None,
     warn: Warn = lambda message: None,
     at_steps: AtSteps | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Run:
     """Run the command under the plan and wait for its end.
 
     `force` replaces variables that the user has set to something else. Receipts are kept in the directory `receipts`,
     by default only as long as the program runs. `stdout` is a descriptor in place of the program's standard output.
     `platform` is that of the GPUs, by default of those that this machine has. `at_steps`: what processes do at the
-    program's steps. Call it from the main thread of a process without other children.
+    program's steps. `meanwhile` is called while the program starts. Call it from the main thread of a process without
+    other children.
     """
     plan = plan_of(plan)
     _check_program(command, environ)
@@ -115,7 +117,7 @@ def run(
         launched = with_exports(command, settings, environ, _version)
         for note in filter(None, (launched.note, _pads_all(plan), _changes_results(plan))):
             warn(note)
-        ended = supervise(launched.arguments, {**environ, **settings}, stdout=stdout)
+        ended = supervise(launched.arguments, {**environ, **settings}, stdout=stdout, meanwhile=meanwhile)
         if at_steps is not None:
             at_steps.read(directory)
         launches = read_receipts(directory)

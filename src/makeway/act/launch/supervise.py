@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
@@ -35,10 +35,16 @@ class Ended:
 
 
 def supervise(
-    command: Sequence[str], environ: Mapping[str, str], *, stdout: int | None = None, patience: Patience | None = None
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    stdout: int | None = None,
+    patience: Patience | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Ended:
     """Run the command to its end; `stdout` is a descriptor in place of its standard output.
 
+    `meanwhile` is called once it runs; signals wait until that returns, and its errors are its own business.
     Descendants that outlive it are adopted, terminated and then killed. Call it from the main thread of a process
     without other children.
     """
@@ -52,6 +58,9 @@ def supervise(
     try:
         guard = start_guarded(command, environ, stdout=stdout, mask=mask, ignores_children=reaping is signal.SIG_IGN)
         try:
+            if meanwhile is not None:
+                with suppress(Exception):
+                    meanwhile()
             ended = _until_ended(guard, waited, terminal)
             terminal.take_back()
             leftovers = end_leftovers(patience or Patience(), spared=Spared(guard.pid, earlier))

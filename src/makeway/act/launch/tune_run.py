@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -108,12 +108,14 @@ def tune_run(
     stdout: int | None = None,
     platform: Platform | None = None,
     warn: Warn = lambda message: None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> RunTuning:
     """Run the command once, and try candidates in it; `plan`, if any, is one of them.
 
     At most `share` of the job's steps go to candidates: of `job_steps`, or else of the steps so far. Results stay the
     same unless `allow_lossy`, which also tries controls that change them. `platform` is that of the GPUs, by default of
-    those that this machine has. Call it from the main thread of a process without other children.
+    those that this machine has. `meanwhile` is called while the program starts. Call it from the main thread of a
+    process without other children.
     """
     platform = platform or gpu_platform()
     settings = tune_settings(
@@ -139,6 +141,7 @@ def tune_run(
         platform=platform,
         warn=warn,
         at_steps=at_steps,
+        meanwhile=meanwhile,
     )
     leaders = [log for log in at_steps.logs if log.rank == 0]
     log = next((log for log in reversed(leaders) if log.blocks), leaders[-1] if leaders else None)
