@@ -12,7 +12,7 @@ from makeway.act.launch.candidates import candidate_sets, default_channels, gpu_
 from makeway.act.launch.directors import director_of
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Warn, run
-from makeway.act.launch.step_files import AtSteps, Block, StepLog, StepSettings, control_words, no_steps
+from makeway.act.launch.step_files import WARM_UP, AtSteps, Block, StepLog, StepSettings, control_words, no_steps
 from makeway.act.launch.tuning import TRIAL, Event, Tuning, What
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.tuner.carry import gpu_platform
@@ -24,7 +24,6 @@ from makeway.values.support import Platform
 
 SHARE = 0.05  # of the job's steps for exploration
 MOST_SHARE = 0.5
-WARM_UP = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
