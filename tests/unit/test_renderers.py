@@ -73,6 +73,7 @@ from makeway.decide.scale.sweep import SweepRequest
 from makeway.decide.scale.validate import ScaleValidation, validate_rows
 from makeway.model.validate.conccl import conccl_rows
 from makeway.model.validate.rows import published_csv
+from makeway.read.plan_file import dump_plan
 from makeway.show.blocks import (
     Bar,
     Bars,
@@ -93,7 +94,7 @@ from makeway.show.page import page
 from makeway.show.report import _SHOWN_BY
 from makeway.show.text import text
 from makeway.values.collective import Collective
-from makeway.values.control import CommPriority, Compress, CopyEngine, SmPartition
+from makeway.values.control import CommBlocks, CommPriority, Compress, CopyEngine, SmPartition
 from makeway.values.receipt import Receipt
 
 H100 = load_device("H100-SXM5-80GB")
@@ -241,6 +242,21 @@ def tuned_run() -> RunTuning:
         killed_by=None,
         notes=("small",),
     )
+
+
+def test_the_plan_of_a_tuned_job_speaks_of_the_hardware_it_ran_on() -> None:
+    kept = (SmPartition(1), CommBlocks(2), CopyEngine())
+    on_cpu, on_gpu = (
+        [
+            line
+            for line in dump_plan(replace(tuned_run(), plan=kept, platform=platform).as_plan).splitlines()
+            if "# " in line
+        ]
+        for platform in (None, "cuda")
+    )
+    assert "# 1 processor set apart for communication" in on_cpu
+    assert [line for line in on_cpu if re.search(r"\bSMs?\b|\bblocks?\b|launch|engine", line)] == []
+    assert "# 1 SM set apart for communication" in on_gpu
 
 
 def test_a_job_too_short_for_a_whole_round_says_so_and_names_both_limits() -> None:

@@ -318,6 +318,20 @@ def test_tooltips_of_cpu_ranks_speak_of_no_launch() -> None:
     assert (on_gpu["launched"], on_cpu["launched"]) == ("launched", "due")
 
 
+@pytest.mark.parametrize(("device", "shown"), [(CPU_HOST, "late-operator"), ("A100-SXM4-80GB", "launch-bound")])
+def test_legend_rows_and_tooltips_name_a_cause_for_the_hardware(device: str, shown: str) -> None:
+    late = Cause(
+        kind="launch-bound", of="exposed", collective="all_reduce", rank=0, at_ns=CLOCK, time_ns=10, evidence="late",
+        confidence="high",
+    )  # fmt: skip
+    recorded = replace(timeline(span("comm", 0, 10)), ranks=(Rank(rank=0, device=device),))
+    view = timeline_view(rank_tracks([recorded], (late,)))
+    data = drawn(view.html)
+    assert f"</span>{shown}</li>" in view.html
+    assert shown in data["names"]
+    assert dict(zip(data["kinds"], data["shown"], strict=True))["launch-bound"] == shown
+
+
 def test_ranks_with_no_time_in_common_are_each_drawn_from_their_own_start_and_the_page_says_so() -> None:
     apart = timeline(span("comm", 0, 10), span("comm", 5_000, 5_010, rank=1))
     view = timeline_view(rank_tracks([apart], ()))

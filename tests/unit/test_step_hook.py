@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -11,10 +12,12 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from makeway.act.launch.step_files import AtSteps, Block, StepLogFile, StepSettings, read_logs, read_settings
+from makeway.act.launch.step_files import WARM_UP, AtSteps, Block, StepLogFile, StepSettings, read_logs, read_settings
 from makeway.act.torch.agreement import Agreement
 from makeway.act.torch.steps import Steps
 from makeway.values.errors import InputError
+
+SOURCE = Path(__file__).parents[2] / "src" / "makeway"
 
 
 def optimizer() -> torch.optim.Optimizer:
@@ -142,3 +145,10 @@ def test_settings_and_logs_are_read_back(tmp_path: Path) -> None:
     assert read_back == log.log
     assert read_back.blocks[0].measured_ns == (4, 5)
     assert read_logs(tmp_path / "nowhere") == ()
+
+
+def test_record_compare_and_tune_share_one_default_warm_up() -> None:
+    lines = [line for path in SOURCE.rglob("*.py") for line in path.read_text().splitlines()]
+    assert [line for line in lines if re.match(r"WARM_UP\b.*=|\s+warm_up: int = (?!WARM_UP)", line)] == [
+        f"WARM_UP = {WARM_UP}  # steps before anything is recorded or measured, unless the user says otherwise"
+    ]

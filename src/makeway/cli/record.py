@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from makeway.act.launch.record import RECORDED, WARM_UP, record
+from makeway.act.launch.record import RECORDED, record
+from makeway.act.launch.step_files import WARM_UP
 from makeway.cli.program import add_program, ended, program_of, show_after, warn_as
 
 EXAMPLES = """\

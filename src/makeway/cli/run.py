@@ -9,6 +9,7 @@ from pathlib import Path
 
 from makeway.act.launch.run import dry_run
 from makeway.act.launch.run import run as run_program
+from makeway.act.launch.step_files import WARM_UP
 from makeway.cli.output import show, write_file
 from makeway.cli.program import add_program, ended, program_of, show_after, warn_as
 from makeway.cli.streams import say
@@ -46,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     comparing.add_argument(
         "--compare-runs", type=int, metavar="N", help="alternate whole runs, N of each: for controls set at the start"
     )
-    comparing.add_argument("--warm-up", type=int, metavar="N", help="steps to leave alone first (default: 5)")
+    comparing.add_argument("--warm-up", type=int, metavar="N", help=f"steps to leave alone first (default: {WARM_UP})")
     comparing.add_argument("--seed", type=int, help="of the order of blocks or runs (default: 0)")
     comparing.add_argument("--fail-if", metavar="LIMIT", help="exit 1 if it holds: slower, faster, 'difference>5%%'")
     tuning = parser.add_argument_group("the plan found in the job itself")
@@ -83,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     stdout = sys.stderr.fileno() if options.json and options.out is None else None
     if comparing:
-        from makeway.act.launch.compare_run import STEPS, WARM_UP, compare_run
+        from makeway.act.launch.compare_run import STEPS, compare_run
 
         compared = compare_run(
             command,
@@ -123,7 +124,7 @@ def _option(name: str) -> str:
 
 
 def _tune(command: list[str], options: argparse.Namespace) -> int:
-    from makeway.act.launch.tune_run import SHARE, WARM_UP, tune_run
+    from makeway.act.launch.tune_run import SHARE, tune_run
 
     if wrong := [name for name in _NOT_WITH_TUNE if getattr(options, name) not in (None, False)]:
         raise InputError(f"{_option(wrong[0])} does not go with --tune; tune first, then use the plan of --plan-out")

@@ -161,7 +161,7 @@ def timeline_sections(analysis: Analysis, name: str) -> tuple[Section, ...]:
     """The spans of every rank, where they were kept, with the replay below the rank it was recorded on."""
     if not analysis.timelines:
         return ()
-    ranks = rank_tracks(analysis.timelines, analysis.causes, analysis.wording)
+    ranks = rank_tracks(analysis.timelines, analysis.causes)
     intro = Paragraph(text="Recorded spans:", origin=analysis.origin)
     answers = analysis.what_if
     if answers is not None and answers.replay.timeline is not None:

@@ -144,7 +144,7 @@ def _tried_data(item: Tried) -> dict[str, Any]:
 
 
 def _data(result: RunTuning) -> dict[str, Any]:
-    return record(result, without=("controls", "tried", "notes", "plan")) | {
+    return record(result, without=("controls", "tried", "notes", "plan", "platform")) | {
         "verdict": result.verdict,
         "plan": plain(result.plan),
         "tried": [_tried_data(item) for item in result.tried],

@@ -62,11 +62,20 @@ def timeline_view(ranks: Sequence[RankTracks], *, name: str = "timeline", most_s
     evidence_from_ns, evidence_notes = _evidence_from(ranks)
     rows = [_rows(rank, origin_ns, tables, evidence_from_ns) for rank, origin_ns in zip(ranks, origins, strict=True)]
     rows, join_notes = _thinned(rows, tables, most_spans)
+    causes: dict[str, str] = {
+        span.colour: span.name
+        for rank in ranks
+        for track in rank.added
+        if track.name == "cause"
+        for span in track.spans
+    }
+    kinds = [(causes.get(str(kind), str(kind)), str(kind)) for kind in tables.kinds.numbers]
     data = {
         "whole": max((spans[-1][1] for own in rows for _, spans in own if spans), default=0),
         "labels": [short_name(str(name)) for name in tables.names.numbers],
         "names": list(tables.names.numbers),
         "kinds": list(tables.kinds.numbers),
+        "shown": [name for name, _ in kinds],  # of each kind
         "details": list(tables.details.numbers),
         "whats": list(tables.whats.numbers),
         "ranks": [
@@ -78,16 +87,9 @@ def timeline_view(ranks: Sequence[RankTracks], *, name: str = "timeline", most_s
             for rank, own in zip(ranks, rows, strict=True)
         ],
     }
-    causes: dict[str, str] = {
-        span.colour: span.name
-        for rank in ranks
-        for track in rank.added
-        if track.name == "cause"
-        for span in track.spans
-    }
     body = joined(
         _tools(),
-        legend([(causes.get(str(kind), str(kind)), str(kind)) for kind in tables.kinds.numbers]),
+        legend(kinds),
         *(_rank_box(rank, opened=index < _OPEN_RANKS) for index, rank in enumerate(ranks)),
         notes([*clock_notes, *join_notes, *evidence_notes]),
         embedded(f"{name}-data", json.dumps(data, separators=(",", ":"), ensure_ascii=False)),

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from makeway.decide.analysis.findings import Cause, CauseKind
 from makeway.decide.analysis.intervals import Interval, split
-from makeway.decide.analysis.wording import ON_GPU, Wording
+from makeway.decide.analysis.wording import ON_GPU, Wording, wording_for
 from makeway.read.traces.read import natural
 from makeway.values.timeline import Origin, Rank, Span, SpanKind, Timeline, union_ns
 
@@ -60,13 +60,13 @@ class RankTracks:
         return name + (f" - {self.rank.device}" if self.rank.device else "")
 
 
-def rank_tracks(
-    timelines: Sequence[Timeline], causes: Iterable[Cause], wording: Wording = ON_GPU
-) -> tuple[RankTracks, ...]:
-    """The rows of every rank, in order of rank."""
+def rank_tracks(timelines: Sequence[Timeline], causes: Iterable[Cause]) -> tuple[RankTracks, ...]:
+    """The rows of every rank, in order of rank; causes are named for the hardware that the ranks ran on."""
     by_rank: dict[int, list[Cause]] = {}
     for cause in causes:
         by_rank.setdefault(cause.rank, []).append(cause)
+    recorded = [(timeline, rank, spans) for timeline in timelines for rank, spans in _spans_by_rank(timeline)]
+    wording = wording_for(rank.device for _, rank, _ in recorded)
     tracks = [
         RankTracks(
             rank=rank,
@@ -74,8 +74,7 @@ def rank_tracks(
             added=added_tracks(spans, by_rank.get(rank.rank, ()), wording),
             streams=streams(spans),
         )
-        for timeline in timelines
-        for rank, spans in _spans_by_rank(timeline)
+        for timeline, rank, spans in recorded
     ]
     return tuple(sorted(tracks, key=lambda item: item.rank.rank))
 

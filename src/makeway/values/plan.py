@@ -26,7 +26,8 @@ if TYPE_CHECKING:  # a program under a plan waits for what is loaded here
     from makeway.values.timeline import Timeline
     from makeway.values.workload import Workload
 
-HOSTS = ("CPU-host", "this-host", "cpu")  # as plans name CPU hosts: the known one, a calibrated one, that of a bench
+CPU_RANKS = "cpu"  # where a bench or a tuned job ran, as its plan says
+HOSTS = ("CPU-host", "this-host", CPU_RANKS)  # as plans name CPU hosts: the known one, a calibrated one, measured ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ import msgspec
 from makeway.act.launch.directors import PAIRED, WITH, WITHOUT, Comparing, director_of, of_blocks
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Run, Warn, run
-from makeway.act.launch.step_files import SLEEP, AtSteps, StepLog, StepSettings, control_words, no_steps
+from makeway.act.launch.step_files import SLEEP, WARM_UP, AtSteps, StepLog, StepSettings, control_words, no_steps
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.switching import nothing_to_switch
 from makeway.act.tuner.carry import gpu_platform
@@ -33,7 +33,6 @@ from makeway.values.plan import Plan
 from makeway.values.support import Platform
 
 STEPS = 2000  # at most to spend on a comparison: what 10 % takes where steps of 8 ms spread by a third
-WARM_UP = 5
 BUSY_PCT = 5.0  # blocks without the plan that differ by more hide small gains
 OF_RANK_0 = "the comparison is with rank 0: the makeway that started it reports it"
 Side = Literal["without", "with"]

@@ -11,11 +11,10 @@ from statistics import median
 from typing import ClassVar
 
 from makeway.act.launch.run import Run, Warn, run
-from makeway.act.launch.step_files import STACKS, AtSteps, StepLog, StepSettings, no_steps
+from makeway.act.launch.step_files import STACKS, WARM_UP, AtSteps, StepLog, StepSettings, no_steps
 from makeway.values.errors import InputError
 from makeway.values.plan import Plan
 
-WARM_UP = 5
 RECORDED = 5
 LEAST_STEPS = 4  # that a recording of one step takes: one of warm-up, one timed, one to warm the profiler up
 

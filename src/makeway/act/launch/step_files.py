@@ -20,6 +20,7 @@ from makeway.values.errors import InputError
 STEPS = "MAKEWAY_STEPS"
 QUIET = "KINETO_LOG_LEVEL"  # torch.profiler reports its start and end on stderr below this
 SLEEP = "MAKEWAY_TEST_SLEEP"  # a share of the step by which setting 1 sleeps; in tests only
+WARM_UP = 5  # steps before anything is recorded or measured, unless the user says otherwise
 STACKS = "stacks"  # option of a recording: Python calls, too
 Kind = Literal["record", "measure", "compare", "tune"]
 
@@ -33,7 +34,7 @@ class StepSettings(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     directory: str = ""  # of the logs; the run fills it in, and a program that tunes itself keeps none
     steps: int  # to record, or at most to spend on a trial
-    warm_up: int = 5  # steps before anything is recorded or measured
+    warm_up: int = WARM_UP
     settings: tuple[tuple[str, ...], ...] = ((),)
     seed: int = 0
     marker: str | None = None  # MODULE:FUNCTION whose return ends a step; None: the optimizer's step

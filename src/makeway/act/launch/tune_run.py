@@ -12,19 +12,18 @@ from makeway.act.launch.candidates import candidate_sets, default_channels, gpu_
 from makeway.act.launch.directors import director_of
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Warn, run
-from makeway.act.launch.step_files import AtSteps, Block, StepLog, StepSettings, control_words, no_steps
+from makeway.act.launch.step_files import WARM_UP, AtSteps, Block, StepLog, StepSettings, control_words, no_steps
 from makeway.act.launch.tuning import TRIAL, Event, Tuning, What
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.tuner.carry import gpu_platform
 from makeway.decide.analysis.difference import Verdict, percent
 from makeway.values.control import Control, lossy, refuse_lossy
 from makeway.values.errors import InputError
-from makeway.values.plan import Plan
+from makeway.values.plan import CPU_RANKS, MadeFor, Plan
 from makeway.values.support import Platform
 
 SHARE = 0.05  # of the job's steps for exploration
 MOST_SHARE = 0.5
-WARM_UP = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +78,7 @@ class RunTuning:
     killed_by: int | None
     problem: str | None = None  # why tuning ended early
     notes: tuple[str, ...] = ()
+    platform: Platform | None = None  # of the GPUs; None: CPU ranks
 
     @property
     def verdict(self) -> Verdict:
@@ -89,7 +89,8 @@ class RunTuning:
     def as_plan(self) -> Plan:
         """The plan to write: `makeway run --plan` applies it from the start."""
         reason = "" if self.difference_pct is None else f"measured in the job: {self.difference_pct:+.1f} % per step"
-        return Plan(controls=self.plan, reasons=(reason,) * len(self.plan))
+        made_for = MadeFor(device=CPU_RANKS) if self.platform in (None, "cpu") else None
+        return Plan(controls=self.plan, reasons=(reason,) * len(self.plan), made_for=made_for)
 
 
 def tune_run(
@@ -158,6 +159,7 @@ def tune_run(
         exit_code=ran.exit_code,
         killed_by=ran.killed_by,
         notes=notes,
+        platform=platform,
     )
 
 
@@ -212,8 +214,9 @@ def tuning_of(
     killed_by: int | None,
     problem: str | None = None,
     notes: Sequence[str] = (),
+    platform: Platform | None = None,
 ) -> RunTuning:
-    """What the log of rank 0 says about a tuned job; `problem`: why there was no tuning."""
+    """What the log of rank 0 says about a tuned job; `problem`: why there was no tuning; `platform`: of the GPUs."""
     director = director_of(settings)
     assert isinstance(director, Tuning)
     _replay(log, director)
@@ -244,6 +247,7 @@ def tuning_of(
             f"nothing was tried: {no_steps(exit_code, settings.marker)}" if log is None or log.steps == 0 else log.error
         ),
         notes=tuple(dict.fromkeys(notes)),
+        platform=platform,
     )
 
 

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from makeway.act.launch.outcome import Outcome
-from makeway.act.launch.step_files import StepSettings
-from makeway.act.launch.tune_run import SHARE, WARM_UP, RunTuning, every_control, tune_settings, tuning_of
+from makeway.act.launch.step_files import WARM_UP, StepSettings
+from makeway.act.launch.tune_run import SHARE, RunTuning, every_control, tune_settings, tuning_of
 from makeway.act.plans import PlanLike
 from makeway.act.torch.groups import where_runs
 from makeway.act.torch.process import Process

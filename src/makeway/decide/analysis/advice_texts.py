@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from makeway.decide.analysis.exposure import RECORD_STACKS
 from makeway.decide.analysis.findings import CauseKind, Loss, RankFindings
 from makeway.decide.analysis.ledger import LineKind
-from makeway.decide.analysis.wording import ON_CPU as WORDS_ON_CPU
-from makeway.decide.analysis.wording import wording_for
+from makeway.decide.analysis.wording import on_cpu
 from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, SmPartition
 
 
@@ -107,4 +106,4 @@ ON_CPU = Texts(
 
 def texts_for(ranks: Sequence[RankFindings]) -> Texts:
     """The words for the hardware that these ranks ran on."""
-    return ON_CPU if wording_for(rank.device for rank in ranks) is WORDS_ON_CPU else ON_GPU
+    return ON_CPU if on_cpu(rank.device for rank in ranks) else ON_GPU

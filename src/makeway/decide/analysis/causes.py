@@ -12,7 +12,7 @@ from makeway.decide.analysis.findings import Cause, CauseGroup, Confidence, Matc
 from makeway.decide.analysis.lateness import late_causes
 from makeway.decide.analysis.names import short_name
 from makeway.decide.analysis.streams import StreamView, milliseconds
-from makeway.read.traces.cpu_ranks import CPU_HOST
+from makeway.decide.analysis.wording import on_cpu
 from makeway.values.device import Device
 from makeway.values.timeline import Timeline
 
@@ -25,7 +25,7 @@ _Arrival = tuple[int, int, int, Matched]  # of a rank in a collective: start, en
 def rank_causes(timeline: Timeline, rank: int, device: Device | None) -> tuple[Cause, ...]:
     """Causes of late and exposed communication, as far as one rank's own record shows them."""
     view = StreamView(timeline, rank)
-    if timeline.device == CPU_HOST:  # a thread starts a collective when it is free; there is no room to look for
+    if on_cpu([timeline.device]):  # a thread starts a collective when it is free; there is no room to look for
         return tuple(exposed_causes(view, ON_CPU))
     late = [cause for span in view.spans if span.kind in ("comm", "copy") for cause in late_causes(view, span, device)]
     return (*late, *exposed_causes(view))

@@ -115,6 +115,11 @@ ON_CPU = replace(
 )
 
 
+def on_cpu(devices: Iterable[str | None]) -> bool:
+    """Whether reports on these devices of a recording's ranks speak of CPUs; every table of words asks here."""
+    return set(devices) == {CPU_HOST}
+
+
 def wording_for(devices: Iterable[str | None]) -> Wording:
     """The words for the devices of a recording's ranks."""
-    return ON_CPU if set(devices) == {CPU_HOST} else ON_GPU
+    return ON_CPU if on_cpu(devices) else ON_GPU

@@ -335,7 +335,7 @@ class Timeline {
   show(rank, row, at, x, y) {
     const [name, kind, detail] = this.data.whats[row.whats[at]];
     const facts = [
-      ["kind", this.data.kinds[kind]],
+      ["kind", this.data.shown[kind]],
       ["time", `${timeText(row.ends[at] - row.starts[at])}, from ${timeText(row.starts[at])} to ${timeText(row.ends[at])}`],
       ...this.data.details[detail],
     ];
