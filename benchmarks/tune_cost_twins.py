@@ -62,7 +62,8 @@ def main() -> None:
         first.step()
         second.step()
     clock = Clock()
-    step_clock.time = trial.time = clock  # type: ignore[assignment]
+    for module in (step_clock, trial):
+        setattr(module, "time", clock)  # noqa: B010  # the name is not exported
     tuned = None
     if options.tuned:
         tuned = makeway.torch.tune(first.module, first.optimizer, job_steps=options.steps, seed=options.seed)
