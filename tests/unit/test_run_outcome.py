@@ -222,7 +222,8 @@ def test_a_job_that_alternates_sets_no_variable_and_says_so_where_it_never_came_
 ) -> None:
     plan = Plan(controls=tuple(sorted(controls, key=control_word)))
     needs = needs_of_trial(needs_of(plan, {}, platform=platform), ((), plan.controls))
-    assert needs.settings == needs.read_by_nccl == {}
+    assert needs.settings == {}
+    assert needs.read_by_nccl == {}
     for outcome in outcomes(plan, receipts_at_start(plan, needs), (), ()):
         (receipt,) = outcome.receipts
         assert receipt.status != "applied"
