@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from makeway.act.launch.environment import needs_of, receipts_at_start
+from makeway.act.launch.compare_run import compare_run
+from makeway.act.launch.environment import NEVER_ON, needs_of, needs_of_trial, receipts_at_start
 from makeway.act.launch.outcome import Outcome, outcomes
 from makeway.act.launch.receipt_file import ProcessReceipts, read_receipt_files
 from makeway.act.preload.receipts import KernelCounts, LaunchReceipts
-from makeway.values.control import CommPriority, Control, CopyEngine, SmemPad
+from makeway.values.control import CommBlocks, CommPriority, CommThreads, Control, CopyEngine, SmemPad, control_word
 from makeway.values.plan import Plan
 from makeway.values.receipt import Receipt, Status
+from makeway.values.support import Platform
 
 PAD, GEMM_PAD, PRIORITY, COPY = SmemPad(1024), SmemPad(2048, "gemm*"), CommPriority(), CopyEngine()
 statuses: st.SearchStrategy[Status] = st.sampled_from(("applied", "refused", "no effect"))
@@ -210,3 +213,26 @@ def test_unknown_controls_and_statuses_are_an_error_of_the_process(control: str,
     [read] = read_receipt_files(tmp_path)
     assert read.receipts == ()
     assert read.error is not None
+
+
+@pytest.mark.parametrize("platform", [None, "cuda", "rocm"])
+@given(st.sets(st.sampled_from([COPY, PRIORITY, PAD, CommBlocks(4), CommThreads(256)]), min_size=1))
+def test_a_job_that_alternates_sets_no_variable_and_says_so_where_it_never_came_to_the_plan(
+    platform: Platform | None, controls: set[Control]
+) -> None:
+    plan = Plan(controls=tuple(sorted(controls, key=control_word)))
+    needs = needs_of_trial(needs_of(plan, {}, platform=platform), ((), plan.controls))
+    assert needs.settings == {}
+    assert needs.read_by_nccl == {}
+    for outcome in outcomes(plan, receipts_at_start(plan, needs), (), ()):
+        (receipt,) = outcome.receipts
+        assert receipt.status != "applied"
+        assert "was set" not in receipt.detail
+
+
+def test_a_comparison_on_cpu_ranks_that_ends_before_its_first_block_claims_nothing_for_the_plan(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", f"import os; open({str(tmp_path / 'seen')!r}, 'w').write(repr(dict(os.environ)))"]
+    compared = compare_run(program, Plan(controls=(COPY,)))
+    [receipt] = compared.controls[0].receipts
+    assert (receipt.status, receipt.detail) == ("not seen", f"no process applied it: {NEVER_ON}")
+    assert "NCCL_CTA_POLICY" not in (tmp_path / "seen").read_text()

@@ -21,6 +21,7 @@ from makeway.values.support import Platform
 CARRIER = "launcher"
 RULES, RECEIPTS, PLAN = "MAKEWAY_RULES", "MAKEWAY_RECEIPTS", "MAKEWAY_PLAN"
 PRELOAD, PYTHON_PATH = "LD_PRELOAD", "PYTHONPATH"
+NEVER_ON = "the job ended before it was switched on, or nothing here can switch it"
 START_HOOK = Path(__file__).parent / "start"
 
 
@@ -132,11 +133,12 @@ def needs_of(plan: Plan, environ: Mapping[str, str], *, force: bool = False, pla
 
 
 def needs_of_trial(needs: Needs, sets: Sequence[Sequence[Control]]) -> Needs:
-    """What a job needs that alternates between sets of controls on a machine with GPUs.
+    """What a job needs that alternates between sets of controls.
 
-    Variables hold from start to end, so none is set: launch shim and tuner plugin change what they carry as the job
-    runs.
+    Variables hold from start to end, so none is set: Python processes, launch shim and tuner plugin change what they
+    carry as the job runs.
     """
+    without = {remark.control for remark in needs.no_variable}
     every = tuple(dict.fromkeys(control for controls in sets for control in controls))
     return replace(
         needs,
@@ -146,6 +148,10 @@ def needs_of_trial(needs: Needs, sets: Sequence[Sequence[Control]]) -> Needs:
         tuner_plugin=tuple(control for control in every if isinstance(control, CommBlocks))
         if needs.tuner_plugin
         else (),
+        no_variable=(
+            *needs.no_variable,
+            *(Remark(control, NEVER_ON) for control in every if control not in without),
+        ),
     )
 
 

@@ -99,7 +99,7 @@ def run(
     needs = needs_of(plan, environ, force=force, platform=platform)
     trial = at_steps.trial if at_steps is not None else ()
     live = bool(trial) and platform is not None
-    if live:
+    if trial:
         needs = needs_of_trial(needs, trial)
     rank = rank_of(environ)
     with _receipt_directory(receipts, rank) as directory:
