@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import get_args
 
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 from makeway.decide.scale.memory import RUNTIME_BYTES, alive_chunks, check_fits, memory
 from makeway.read.presets import load_model
-from makeway.values.device import load_device
+from makeway.values.device import Device, load_device
 from makeway.values.errors import UnsupportedError
 from makeway.values.layout import Layout, Recompute, Sharding
+from makeway.values.layout_word import parse_layout
 from makeway.values.model import Model
 from makeway.values.units import GIB
 
@@ -116,8 +118,8 @@ layouts = st.builds(
 )  # fmt: skip
 
 
-def fullest_bytes(layout: Layout) -> int:
-    return max(stage.total for stage in memory(SMALL, layout))
+def fullest_bytes(layout: Layout, model: Model = SMALL) -> int:
+    return max(stage.total for stage in memory(model, layout))
 
 
 @settings(deadline=None)
@@ -155,14 +157,57 @@ def test_micro_batches_alive_do_not_grow_with_their_number(stages: int, more: in
 @pytest.mark.parametrize(
     ("layout", "part", "cure"),
     [
-        (Layout(tp=8, global_batch=1), "optimizer", "tp or pp"),
-        (Layout(tp=8, dp=8, global_batch=8), "optimizer", "sharding zero1"),
-        (Layout(tp=8, dp=64, sharding="fsdp", micro_batch=8, global_batch=512), "activations", "recompute selective"),
+        (Layout(tp=8, global_batch=1), "optimizer", "pp=4,dp=1 on 32 GPUs"),
+        (Layout(tp=8, dp=64, global_batch=64), "optimizer", "sharding=fsdp"),
+        (Layout(tp=8, dp=64, sharding="fsdp", micro_batch=8, global_batch=512), "activations", "mbs=1"),
     ],
 )
 def test_a_layout_that_does_not_fit_names_what_binds_and_what_would_work(layout: Layout, part: str, cure: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"does not fit(.|\n)*{part}(.|\n)*{cure}"):
         check_fits(load_model("llama-3-70b"), layout, load_device("H100-SXM5-80GB"))
+
+
+def advice(model: Model, layout: Layout, device: Device) -> str:
+    try:
+        check_fits(model, layout, device)
+    except UnsupportedError as error:
+        return str(error).partition("\n")[2]
+    return ""
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.builds(
+        Layout,
+        tp=st.sampled_from((1, 4, 8)),
+        pp=st.sampled_from((1, 2, 8)),
+        dp=st.sampled_from((1, 3, 8)),
+        micro_batch=st.sampled_from((1, 2, 6)),
+        recompute=st.sampled_from(get_args(Recompute)),
+        sharding=st.sampled_from(("none", "zero1", "zero2", "fsdp")),
+        global_batch=st.just(144),
+    ),
+    st.sampled_from((8, 24, 80)),
+)
+def test_every_change_that_advice_names_makes_the_layout_fit(layout: Layout, room: int) -> None:
+    model, device = load_model("llama-3-70b"), replace(load_device("H100-SXM5-80GB"), memory_bytes=room * GIB)
+    said = advice(model, layout, device)
+    named = re.search(r"^(?:This|Any of these) makes room: (.*)\.$", said)
+    if named is None:
+        assert not said or said.startswith("Nothing tried makes room")
+        return
+    for way in named[1].split("; "):
+        words, _, gpus = way.removesuffix(" GPUs").partition(" on ")
+        given = parse_layout(f"{words},gbs=144")
+        asked = {word.partition("=")[0].replace("mbs", "micro_batch") for word in words.split(",")}
+        changed = replace(layout, **{key: getattr(given, key) for key in asked})
+        assert changed.gpus == (int(gpus.replace(",", "")) if gpus else layout.gpus)
+        assert fullest_bytes(changed, model) <= room * GIB
+
+
+def test_advice_says_plainly_that_nothing_makes_room() -> None:
+    tiny = replace(load_device("H100-SXM5-80GB"), memory_bytes=RUNTIME_BYTES)
+    assert advice(load_model("llama-3-70b"), Layout(tp=8, global_batch=1), tiny).startswith("Nothing tried makes room")
 
 
 def test_a_layout_that_fits_returns_its_memory() -> None:

@@ -8,12 +8,15 @@ latent attention and experts; how many micro batches are alive follows from the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import combinations, islice, product
+from typing import Any, NamedTuple
 
 from makeway.decide.scale.schedules import Order, repeating_schedule, routes, shortened
 from makeway.values.device import Device
-from makeway.values.errors import UnsupportedError
+from makeway.values.errors import InputError, UnsupportedError
 from makeway.values.layout import Layout, Schedule
 from makeway.values.model import Model
 from makeway.values.step import StageMemory
@@ -26,6 +29,9 @@ GATHERED_LAYERS = 2  # one in use, one on its way
 LOGIT_BYTES = 6  # the 16-bit result of the GEMM, and 4 bytes for the loss
 RUNTIME_BYTES = 3 * GIB  # CUDA context, communication library, allocator: 2 to 4 GiB are seen
 FULLY_SHARDED = ("zero3", "fsdp", "hsdp")
+MOST_TOGETHER = 3  # changes of a layout that advice combines
+MOST_NAMED = 4  # ways that advice names
+_FACTORS = (2, 4, 8)  # by which it raises tp, cp and pp
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
 
 
@@ -57,30 +63,78 @@ def check_fits(
     raise UnsupportedError(
         f"{model.name} does not fit: stage {fullest.stage} needs {fullest.total / GIB:,.1f} GiB, {device.name} has "
         f"{device.memory_bytes / GIB:,.1f}; most of it is {part}, {held / GIB:,.1f} GiB.\n"
-        f"{_advice(part, layout)}"
+        f"{_advice(model, layout, device.memory_bytes, fused_attention=fused_attention)}"
     )
 
 
-def _advice(part: str, layout: Layout) -> str:
-    """What makes the part that binds smaller."""
-    ways: list[str] = []
-    if part == "activations":
-        if layout.recompute != "full":
-            ways.append(f"recompute {'selective or full' if layout.recompute == 'none' else 'full'}")
-        if layout.micro_batch > 1:
-            ways.append(f"a micro batch below {layout.micro_batch}")
-        if layout.tp > 1 and not layout.sp:
-            ways.append("sequence parallelism")
-        ways.append("a higher cp")
-    elif part in ("weights", "gradients", "optimizer"):
-        if layout.dp > 1 and layout.sharding not in FULLY_SHARDED:
-            ways.append("sharding zero1" if part == "optimizer" and layout.sharding == "none" else "sharding fsdp")
-        ways.append("a higher tp or pp")
-    elif part == "logits":
-        ways += ["a higher tp", "a smaller micro batch"] if layout.micro_batch > 1 else ["a higher tp or cp"]
-    else:
-        ways.append("a higher tp or a smaller micro batch")
-    return f"These make room: {', '.join(ways)}."
+def _advice(model: Model, layout: Layout, room: int, *, fused_attention: bool) -> str:
+    """The fewest changes with which the layout fits, by the same computation of memory."""
+
+    def fits(changed: Layout) -> bool:
+        return max(stage.total for stage in memory(model, changed, fused_attention=fused_attention)) <= room
+
+    for together in range(1, MOST_TOGETHER + 1):
+        ways = (way for kinds in combinations(_changes(layout), together) if (way := _first(layout, kinds, fits)))
+        if named := list(islice(ways, MOST_NAMED)):
+            return f"{'Any of these makes' if len(named) > 1 else 'This makes'} room: {'; '.join(named)}."
+    return (
+        f"Nothing tried makes room: up to {MOST_TOGETHER} changes together of sp, recompute, mbs, sharding, tp, cp and "
+        f"pp, the last three up to {_FACTORS[-1]} times as high. Take GPUs with more memory, or a smaller model."
+    )
+
+
+_Change = dict[str, Any]  # fields of a layout
+
+
+def _changes(layout: Layout) -> list[list[_Change]]:
+    """What may make a layout smaller, by kind; of each kind the mildest change first."""
+    modes = ("none", "selective", "ops", "full")
+    smaller = range(layout.micro_batch - 1, 0, -1)
+    kinds: list[list[_Change]] = [
+        [{"sp": True}] if layout.tp > 1 and not layout.sp else [],
+        [{"recompute": mode} for mode in modes[modes.index(layout.recompute) + 1 :]],
+        [{"micro_batch": size} for size in smaller if layout.micro_batch % size == 0],
+        [{"sharding": sharding} for sharding in _more_sharding(layout)],
+        *([{degree: factor * getattr(layout, degree)} for factor in _FACTORS] for degree in ("tp", "cp", "pp")),
+    ]
+    return [changes for changes in kinds if changes]
+
+
+def _more_sharding(layout: Layout) -> tuple[str, ...]:
+    if layout.dp * layout.cp == 1 or layout.sharding in FULLY_SHARDED:
+        return ()
+    return ("zero1", "fsdp") if layout.sharding == "none" else ("fsdp",)
+
+
+def _first(layout: Layout, kinds: tuple[list[_Change], ...], fits: Callable[[Layout], bool]) -> str | None:
+    """The mildest changes, one of each kind, with which a layout fits; None where none do."""
+    for chosen in product(*kinds):
+        changes = {field: value for change in chosen for field, value in change.items()}
+        try:
+            changed = _with(layout, changes)
+            if fits(changed):
+                return ",".join(_words(layout, changed, changes))
+        except InputError:  # the model or the batch does not divide so
+            continue
+    return None
+
+
+def _with(layout: Layout, changes: _Change) -> Layout:
+    """The changed layout on as many GPUs, with fewer replicas; on more where these do not divide."""
+    times = 1
+    for degree in ("tp", "cp", "pp"):
+        times *= changes.get(degree, getattr(layout, degree)) // getattr(layout, degree)
+    return replace(layout, **changes, dp=layout.dp // times if layout.dp % times == 0 else layout.dp)
+
+
+def _words(layout: Layout, changed: Layout, changes: _Change) -> Iterator[str]:
+    """The changes as a layout is written."""
+    for field, value in changes.items():
+        yield field if value is True else f"{'mbs' if field == 'micro_batch' else field}={value}"
+    if changed.dp != layout.dp:
+        yield f"dp={changed.dp}"
+    if changed.gpus != layout.gpus:
+        yield f"dp={changed.dp} on {changed.gpus:,} GPUs"
 
 
 class _Pair(NamedTuple):
