@@ -31,6 +31,7 @@ RUNTIME_BYTES = 3 * GIB  # CUDA context, communication library, allocator: 2 to 
 FULLY_SHARDED = ("zero3", "fsdp", "hsdp")
 MOST_TOGETHER = 3  # changes of a layout that advice combines
 MOST_NAMED = 4  # ways that advice names
+MOST_TP = 8  # that advice names: the GPUs of most nodes; beyond, tp needs fast links between nodes
 _FACTORS = (2, 4, 8)  # by which it raises tp, cp and pp
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
 
@@ -79,7 +80,8 @@ def _advice(model: Model, layout: Layout, room: int, *, fused_attention: bool) -
             return f"{'Any of these makes' if len(named) > 1 else 'This makes'} room: {'; '.join(named)}."
     return (
         f"Nothing tried makes room: up to {MOST_TOGETHER} changes together of sp, recompute, mbs, sharding, tp, cp and "
-        f"pp, the last three up to {_FACTORS[-1]} times as high. Take GPUs with more memory, or a smaller model."
+        f"pp, the last three up to {_FACTORS[-1]} times as high, and tp up to {MOST_TP}. Take GPUs with more memory "
+        "or a smaller model."
     )
 
 
@@ -95,7 +97,8 @@ def _changes(layout: Layout) -> list[list[_Change]]:
         [{"recompute": mode} for mode in modes[modes.index(layout.recompute) + 1 :]],
         [{"micro_batch": size} for size in smaller if layout.micro_batch % size == 0],
         [{"sharding": sharding} for sharding in _more_sharding(layout)],
-        *([{degree: factor * getattr(layout, degree)} for factor in _FACTORS] for degree in ("tp", "cp", "pp")),
+        [{"tp": factor * layout.tp} for factor in _FACTORS if factor * layout.tp <= MOST_TP],
+        *([{degree: factor * getattr(layout, degree)} for factor in _FACTORS] for degree in ("cp", "pp")),
     ]
     return [changes for changes in kinds if changes]
 
