@@ -79,9 +79,9 @@ def _advice(model: Model, layout: Layout, room: int, *, fused_attention: bool) -
         if named := list(islice(ways, MOST_NAMED)):
             return f"{'Any of these makes' if len(named) > 1 else 'This makes'} room: {'; '.join(named)}."
     return (
-        f"Nothing tried makes room: up to {MOST_TOGETHER} changes together of sp, recompute, mbs, sharding, tp, cp and "
-        f"pp, the last three up to {_FACTORS[-1]} times as high, and tp up to {MOST_TP}. Take GPUs with more memory "
-        "or a smaller model."
+        f"Nothing tried makes room: up to {MOST_TOGETHER} changes together of sp, recompute, mbs, sharding, tp (up to "
+        f"{MOST_TP}), cp and pp, the last three up to {_FACTORS[-1]} times as high. It takes more GPUs than that, or "
+        "more memory on each."
     )
 
 
