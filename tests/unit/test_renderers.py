@@ -268,6 +268,12 @@ def test_a_job_too_short_for_a_whole_round_says_so_and_names_both_limits() -> No
     assert "0.6 % of the time (trials end beyond 0.8 %)" in " ".join(short.split())
 
 
+def test_trials_that_were_faster_saved_time_and_cost_none() -> None:
+    said = " ".join(text(report_of(replace(tuned_run(), lost_share=-0.017))).split())
+    assert "and saved 1.7 % of the time." in said
+    assert "cost" not in said
+
+
 def compared_run() -> RunComparison:
     """Blocks of both sides, and the receipts of a run."""
     block = StepBlock(

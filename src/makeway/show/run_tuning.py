@@ -70,14 +70,19 @@ def _lead(result: RunTuning) -> Paragraph:
         parts.append(
             f"Candidates got {count(result.explored_steps, 'step')} of {result.steps:,}, "
             f"{percent(100 * result.explored_share, '.1f')} (limit {percent(100 * result.share_limit, '.1f')})"
-            + (
-                f", and cost {percent(100 * result.lost_share, '.1f')} of the time (trials end beyond "
-                f"{percent(100 * LOST * result.share_limit, '.1f')})."
-                if result.lost_share is not None
-                else "."
-            )
+            f"{_cost(result)}."
         )
     return Paragraph(text=" ".join(parts) or "Nothing was measured.", origin="measured")
+
+
+def _cost(result: RunTuning) -> str:
+    """What trials took beyond the controls in force; candidates that are faster make up for it."""
+    if result.lost_share is None:
+        return ""
+    if result.lost_share < 0:
+        return f", and saved {percent(-100 * result.lost_share, '.1f')} of the time"
+    limit = percent(100 * LOST * result.share_limit, ".1f")
+    return f", and cost {percent(100 * result.lost_share, '.1f')} of the time (trials end beyond {limit})"
 
 
 def decisions(result: RunTuning) -> Table:
