@@ -14,7 +14,7 @@ helps.
 - What comes before the first step and after the last (`--starts`): short jobs with and without `makeway run --tune` in
   turns.
 
-Goal: with both, a job of 2,000 steps takes at most 1.02 times its time.
+Goal: with all three, a job of 2,000 steps takes at most 1.02 times its time.
 """
 
 from __future__ import annotations
