@@ -116,7 +116,7 @@ def _first(layout: Layout, kinds: tuple[list[_Change], ...], fits: Callable[[Lay
         try:
             changed = _with(layout, changes)
             if fits(changed):
-                return ",".join(_words(layout, changed, changes))
+                return ",".join(_as_written(layout, changed, changes))
         except InputError:  # the model or the batch does not divide so
             continue
     return None
@@ -130,7 +130,7 @@ def _with(layout: Layout, changes: _Change) -> Layout:
     return replace(layout, **changes, dp=layout.dp // times if layout.dp % times == 0 else layout.dp)
 
 
-def _words(layout: Layout, changed: Layout, changes: _Change) -> Iterator[str]:
+def _as_written(layout: Layout, changed: Layout, changes: _Change) -> Iterator[str]:
     """The changes as a layout is written."""
     for field, value in changes.items():
         yield field if value is True else f"{'mbs' if field == 'micro_batch' else field}={value}"
