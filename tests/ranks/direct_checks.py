@@ -19,12 +19,14 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch._dynamo  # DistributedDataParallel would load it in every rank
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from makeway.act.cpu import direct
 from makeway.act.cpu.calls import FRACTIONS, SUMMED, Op
 from makeway.act.cpu.controls import NICER_BY, CpuBackend
 from makeway.act.cpu.direct import DirectGroup
@@ -188,35 +190,28 @@ def check_shared_tensors_are_read_in_place_with_the_same_results(group: DirectGr
                 assert same_bits(given, ordered(inputs, "avg"))
 
 
-def check_what_is_left_open_may_be_written_once_no_peer_reads_it(group: DirectGroup) -> None:
+def check_a_shared_tensor_may_be_written_once_its_sum_is_there(group: DirectGroup) -> None:
     is_late = RANK == RANKS - 1
     shared = group.shared_tensor(MANY_PIECES * RANKS)
     inputs = [drawn(shared.numel(), torch.float32, rank, 5) for rank in range(RANKS)]
-    copiers = group._pieces.copiers
-    copy = copiers.copy
+    add_up = direct.add_up
 
-    def copy_late(to: int, source: int, count: int) -> None:
+    def add_up_late(*arguments: Any) -> None:
         time.sleep(0.2)
-        copy(to, source, count)
+        add_up(*arguments)
 
-    def small_sum() -> None:
-        group.all_reduce(torch.zeros(MANY_PIECES))
-
-    others: tuple[Callable[[], None], ...] = (lambda: None, group.barrier, small_sum)
-    for other_call in others:
+    for _ in range(3):
         shared.copy_(inputs[RANK])
-        copiers.copy = copy_late if is_late else copy  # type: ignore[method-assign]
-        group.all_reduce(shared, leave_open=True)
-        copiers.copy = copy  # type: ignore[method-assign]
-        summed = shared.clone()
+        direct.add_up = add_up_late if is_late else add_up
         begun = time.monotonic()
-        group.await_readers()
-        if RANKS > 1 and not is_late:
-            assert time.monotonic() - begun > 0.1, "the late rank still read this rank's part"
+        group.all_reduce(shared)
+        direct.add_up = add_up
+        if RANKS > 1:
+            assert time.monotonic() - begun > 0.1, "the late rank had not yet added up its part"
+        summed = shared.clone()
         shared.fill_(float("nan"))
-        other_call()
-        group.await_readers()
         assert same_bits(summed, ordered(inputs, "sum"))
+    group.barrier()
 
 
 def check_an_adopted_tensor_keeps_its_numbers_and_views_and_is_read_in_place(group: DirectGroup) -> None:

@@ -1,7 +1,8 @@
 """Direct collectives: the ranks of one host read each other's shared memory, without sockets or a ring.
 
 The one-step algorithms of ConCCL (arXiv 2412.14335), with a thread in place of a copy engine: every rank pulls its part
-straight from the segment of each peer. Reductions add in rank order, so that all ranks get the same bits.
+straight from the segment of each peer. Reductions add in rank order, so that all ranks get the same bits; in shared
+tensors each rank hands its sum to all while it is in cache.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -74,7 +76,6 @@ class DirectGroup:
         self._pieces.copiers.resize(copiers)
         self._thread = CommThread()
         self._sequence = 0
-        self._open: Call | None = None  # the last one that was left open
         self._unusable: str | None = None
         self._group, self._directory = group, directory
         self._shared: dict[int, SharedTensor] = {}  # by number, the same on every rank
@@ -202,7 +203,7 @@ class DirectGroup:
                 if parts[self.rank].data_ptr() != source.data_ptr():
                     pieces.copiers.copy(parts[self.rank].data_ptr(), source.data_ptr(), source.nbytes)
 
-            return self._run_shared("all_gather", [gather], source, source.nbytes, shared, result, async_op, keep)
+            return self._run_shared("all_gather", gather, source, source.nbytes, shared, result, async_op, keep)
         steps = [pieces.give_all(source, keep=parts[self.rank])]
         steps += [pieces.pull(parts[peer], peer, COMMON) for peer in pieces.peers]
         return self._run("all_gather", steps, source.dtype, self._each(source.nbytes), result, async_op)
@@ -238,7 +239,7 @@ class DirectGroup:
             def keep() -> None:
                 pieces.copiers.copy(parts[self.rank].data_ptr(), sources[self.rank].data_ptr(), each)
 
-            return self._run_shared("all_to_all", [exchange], given, each, shared, output, async_op, keep)
+            return self._run_shared("all_to_all", exchange, given, each, shared, output, async_op, keep)
         steps = [pieces.give(sources[peer], peer) for peer in pieces.peers]
         steps += [pieces.pull(parts[peer], peer, PAIR) for peer in pieces.peers]
         steps += [pieces.keep(parts[self.rank], sources[self.rank])]
@@ -265,61 +266,25 @@ class DirectGroup:
 
     # --- reductions ----------------------------------------------------------------------------
 
-    def all_reduce(
-        self, tensor: torch.Tensor, op: Op = "sum", *, async_op: bool = False, leave_open: bool = False
-    ) -> Work | None:
-        """The sum of every rank's tensor, in place; "avg" divides each part first, as DistributedDataParallel does.
-
-        `leave_open`: does not wait until peers have read a shared tensor; write it only after `await_readers`.
-        """
+    def all_reduce(self, tensor: torch.Tensor, op: Op = "sum", *, async_op: bool = False) -> Work | None:
+        """The sum of every rank's tensor, in place; "avg" divides each part first, as DistributedDataParallel does."""
         part, pieces = flat("tensor", tensor), self._pieces
         check_summed(part.dtype, op)
+        each = ceil_to(-(-part.numel() // self.ranks), ALIGNMENT // part.itemsize)
+        slices = [part[rank * each : (rank + 1) * each] for rank in range(self.ranks)]
         if self.ranks > 1 and part.nbytes > ONE_STEP_BYTES and (shared := shared_part(self._shared, part)):
-            return self._all_reduce_shared(part, shared, op, tensor, async_op, leave_open)
+            start, count = self.rank * each * part.itemsize, slices[self.rank].nbytes
+            reduce = partial(add_up, shared, self.ranks, start, count, part.dtype, op)
+            return self._run_shared("all_reduce", reduce, part, part.nbytes, shared, tensor, async_op, op=op)
         if self.ranks == 1:
             steps = []
         elif part.nbytes <= min(ONE_STEP_BYTES, self._engine.window.piece_bytes):  # in one piece
             steps = [pieces.give_all(part, op), pieces.reduce(part, part, op, channel=COMMON)]
         else:
-            each = ceil_to(-(-part.numel() // self.ranks), ALIGNMENT // part.itemsize)
-            slices = [part[rank * each : (rank + 1) * each] for rank in range(self.ranks)]
             steps = [pieces.give(slices[peer], peer, op) for peer in pieces.peers]
             steps += [pieces.reduce_for_all(slices[self.rank], op)]
             steps += [pieces.pull(slices[peer], peer, COMMON) for peer in pieces.peers]
         return self._run("all_reduce", steps, part.dtype, self._each(part.nbytes), tensor, async_op, op=op)
-
-    def _all_reduce_shared(
-        self, part: torch.Tensor, shared: Shared, op: Op, result: torch.Tensor, async_op: bool, leave_open: bool
-    ) -> Work | None:
-        """Each rank adds up its slice in place; then each pulls the other slices."""
-        each = ceil_to(-(-part.numel() // self.ranks), ALIGNMENT // part.itemsize)
-        slices = [part[rank * each : (rank + 1) * each] for rank in range(self.ranks)]
-        starts = [rank * each * part.itemsize for rank in range(self.ranks)]
-
-        def reduce() -> None:
-            add_up(shared, self.ranks, starts[self.rank], slices[self.rank], op, self._engine.window.piece_bytes)
-
-        def gather() -> None:
-            for peer in self._pieces.peers:
-                if slices[peer].numel():
-                    pull(self._pieces.copiers, slices[peer], shared, peer, starts[peer])
-
-        steps = [reduce, gather]
-        return self._run_shared(
-            "all_reduce", steps, part, part.nbytes, shared, result, async_op, op=op, leave_open=leave_open
-        )
-
-    def await_readers(self) -> None:
-        """Wait until no peer reads a shared tensor that a collective of this group left open."""
-        if self._open is None:
-            return
-        call, self._open = self._open, None
-
-        def settle() -> None:
-            with self._guarded(call, {}):
-                self._engine.await_readers(str(call))
-
-        self._queue(settle, torch.empty(0), async_op=False)
 
     def reduce_scatter_tensor(
         self, output: torch.Tensor, given: torch.Tensor, op: Op = "sum", *, async_op: bool = False
@@ -359,7 +324,7 @@ class DirectGroup:
     def _run_shared(
         self,
         kind: Kind,
-        phases: Sequence[Callable[[], None]],
+        move: Callable[[], None],
         given: torch.Tensor,
         size: int,
         shared: Shared,
@@ -368,22 +333,16 @@ class DirectGroup:
         meanwhile: Callable[[], None] = lambda: None,
         *,
         op: Op = "sum",
-        leave_open: bool = False,
     ) -> Work | None:
-        """Phases that read the peers' memory in place; all ranks meet after each, unless the last is left open."""
+        """`move` works on every rank's memory in place: all ranks meet before it and after it."""
         call = self._next_call(kind=kind, dtype=given.dtype, op=op, place=shared.place)
-        self._open = call if leave_open else self._open
 
         def collect() -> None:
             header = call.header(size)
             with self._guarded(call, dict.fromkeys(self._pieces.peers, size)):
                 self._engine.meet(dict.fromkeys(self._pieces.peers, (header, header)), str(call), meanwhile)
-                for number, phase in enumerate(phases, 1):
-                    phase()
-                    if leave_open and number == len(phases):
-                        self._engine.leave()
-                    else:
-                        self._engine.agree(str(call))
+                move()
+                self._engine.agree(str(call))
 
         return self._queue(collect, result, async_op)
 

@@ -98,7 +98,6 @@ class Engine:
         self.links = links
         self.window = window
         self._segments = segments
-        self._owed = 0  # words of every peer, that it has left our memory, which nobody has waited for yet
 
     def run(self, steps: Sequence[Step], headers: Mapping[int, tuple[bytes | None, bytes | None]], what: str) -> None:
         """Run one collective. `headers`: by peer, what to send and what to expect; None for nothing.
@@ -106,7 +105,6 @@ class Engine:
         Ranks that call different collectives notice it this way instead of mixing their bytes.
         """
         links = self.links
-        self.await_readers(what)
         while late := [peer for peer in links.peers if any(links.untaken[peer])]:
             links.wait(late, what)  # pieces of the last collective must be taken before their slots are reused
         for peer, (ours, _) in headers.items():
@@ -149,28 +147,17 @@ class Engine:
             self._check_headers(unheard)
             if unheard:
                 links.wait(unheard, what)
-        self.await_readers(what)  # what they said before they called this has arrived
 
     def agree(self, what: str) -> None:
-        """Tell every peer that this rank is done with its memory for now, and wait until all have said so."""
-        self.leave()
-        self.await_readers(what)
-
-    def leave(self) -> None:
-        """Tell every peer that this rank is done with its memory; `await_readers` waits for their word."""
-        for peer in self.links.peers:
-            self.links.say(peer, READY[COMMON])
-        self.links.flush()
-        self._owed += 1
-
-    def await_readers(self, what: str) -> None:
-        """Wait until every peer has left this rank's memory as often as this rank has left theirs."""
+        """Tell every peer that this rank is done with its memory, and wait until all have said so."""
         links = self.links
-        while late := [peer for peer in links.peers if links.ready[peer][COMMON] < self._owed]:
+        for peer in links.peers:
+            links.say(peer, READY[COMMON])
+        links.flush()
+        while late := [peer for peer in links.peers if not links.ready[peer][COMMON]]:
             links.wait(late, what)
         for peer in links.peers:
-            links.ready[peer][COMMON] -= self._owed
-        self._owed = 0
+            links.ready[peer][COMMON] -= 1
 
     def _check_headers(self, unheard: dict[int, bytes]) -> None:
         for peer in [peer for peer in unheard if self.links.headers[peer]]:

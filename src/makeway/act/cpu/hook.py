@@ -18,18 +18,14 @@ def direct_hook(state: DirectGroup, bucket: GradBucket) -> torch.futures.Future[
     Each gradient is divided by the number of ranks before it is added, as DistributedDataParallel itself does; with two
     ranks the result is the same to the bit.
     """
-    return _averaged(state, bucket, leave_open=False)
+    return _averaged(state, bucket)
 
 
 class SharedBuckets:
-    """The state of `shared_hook` for one model.
+    """The state of `shared_hook` for one model."""
 
-    `left_open`: peers may read a bucket after its average is there, and who made this calls the group's `await_readers`
-    before the model's next forward pass. A reducer writes its buckets only between that pass and their average.
-    """
-
-    def __init__(self, group: DirectGroup, *, left_open: bool = False) -> None:
-        self.group, self.left_open = group, left_open
+    def __init__(self, group: DirectGroup) -> None:
+        self.group = group
         self.why_not: str | None = None  # why buckets stay where they are
         self._calls: dict[int, int] = {}  # by bucket
         self._adopted: list[int] = []
@@ -53,10 +49,10 @@ class SharedBuckets:
 def shared_hook(state: SharedBuckets, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """As `direct_hook`, with buckets that the ranks read in place: `register_comm_hook(SharedBuckets(group), ...)`."""
     state.notice(bucket)
-    return _averaged(state.group, bucket, leave_open=state.left_open)
+    return _averaged(state.group, bucket)
 
 
-def _averaged(group: DirectGroup, bucket: GradBucket, *, leave_open: bool) -> torch.futures.Future[torch.Tensor]:
-    work = group.all_reduce(bucket.buffer(), "avg", async_op=True, leave_open=leave_open)
+def _averaged(group: DirectGroup, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    work = group.all_reduce(bucket.buffer(), "avg", async_op=True)
     assert work is not None
     return work.get_future()

@@ -14,7 +14,9 @@ import torch
 from makeway.act.cpu.calls import Op
 from makeway.act.cpu.copiers import Copiers
 from makeway.act.cpu.segments import Segment
+from makeway.values.units import KIB
 
+PIECE_BYTES = 512 * KIB  # of a sum, which stays in cache; measured with benchmarks/bench_direct.py
 _PLACE_BITS = 48  # of a place: the offset; above it the number of the shared tensor
 
 
@@ -68,25 +70,22 @@ def shared_part(tensors: Mapping[int, SharedTensor], part: torch.Tensor) -> Shar
     return None
 
 
-def add_up(shared: Shared, ranks: int, start: int, into: torch.Tensor, op: Op, piece_bytes: int) -> None:
-    """Sum all ranks' memory from `start` into `into`, in rank order; pieces stay in cache."""
-    step = max(piece_bytes // into.itemsize, 1)
-    scratch = torch.empty(min(step, into.numel()), dtype=into.dtype) if op == "avg" and ranks == 2 else None
-    for at in range(0, into.numel(), step):
-        target = into[at : at + step]
-        count = target.nbytes
-        parts = [shared.of(rank, start + at * into.itemsize, count, into.dtype) for rank in range(ranks)]
-        if scratch is not None:  # allocating for every piece would cost more than the sum; halves are exact
-            first = torch.mul(parts[0], 0.5, out=scratch[: target.numel()])
-            torch.add(first, torch.mul(parts[1], 0.5, out=target), out=target)
-            continue
+def add_up(shared: Shared, ranks: int, start: int, count: int, dtype: torch.dtype, op: Op) -> None:
+    """Sum `count` bytes of all ranks' memory from `start` on, in rank order, and hand the sum to all of them.
+
+    All of it in place, piece by piece while a piece is in cache; an average divides each part first.
+    """
+    for at in range(start, start + count, PIECE_BYTES):
+        size = min(PIECE_BYTES, start + count - at)
+        parts = [shared.of(rank, at, size, dtype) for rank in range(ranks)]
         if op == "avg":
-            parts = [part / ranks for part in parts]
-        total = parts[0] + parts[1] if ranks > 2 else torch.add(parts[0], parts[1], out=target)
-        for part in parts[2:]:
-            total += part
-        if ranks > 2:
-            target.copy_(total)
+            for part in parts:
+                part.mul_(0.5) if ranks == 2 else part.div_(ranks)  # halves are exact, and faster to make
+        total, *others = parts
+        for part in others:
+            total.add_(part)
+        for part in others:
+            part.copy_(total)
 
 
 def pull(copiers: Copiers, into: torch.Tensor, shared: Shared, rank: int, start: int) -> None:

@@ -56,11 +56,10 @@ class Gradients:
         *,
         on_change: Callable[[], None] = lambda: None,
         ranks_left: Callable[[], int] | None = None,
-        left_open: bool = False,
     ) -> None:
         self.group: dist.ProcessGroup = module.process_group
         self.direct = direct
-        self.buckets = buckets = SharedBuckets(direct, left_open=left_open)
+        self.buckets = buckets = SharedBuckets(direct)
         self.in_place = not module.gradient_as_bucket_view  # the program itself never sees a bucket
         self.module = weakref.ref(module, lambda _: buckets.release())
         self.copies = Copies(on_change)

@@ -137,11 +137,9 @@ class Modules:
     # --- when it first runs --------------------------------------------------------------------
 
     def _before_forward(self, original: Original) -> Any:
-        """Register the hook, unless the program has registered its own by now; gradients may be written after this."""
+        """Register the hook, unless the program has registered its own by now."""
         module = original.given["self"]
         _NOTIFIED.pop(module, None)
-        if isinstance(ours := self._state_of(module), Gradients) and ours.direct.usable:
-            ours.direct.await_readers()
         direct = _WAITING.pop(module, None)
         if isinstance(direct, Compress):
             self._start_compressing(module, direct)
@@ -150,7 +148,7 @@ class Modules:
                 self.copies.refuse(MakewayError(reason))
             else:
                 left = functools.partial(_ranks_left, weakref.ref(module))
-                state = Gradients(module, direct, on_change=self.record_copies, ranks_left=left, left_open=True)
+                state = Gradients(module, direct, on_change=self.record_copies, ranks_left=left)
                 state.copies = self._past.pop(module, state.copies)
                 add_hook(module, state)
                 self.gradients.append(state)
@@ -230,7 +228,6 @@ class Modules:
     def _displaced(self, ours: Gradients | Compressed) -> None:
         """Note that a hook of the program took over from ours."""
         if isinstance(ours, Gradients):
-            ours.direct.await_readers()
             self.copies.refuse(MakewayError(OWN_HOOK))
         else:
             self._uncompressed.append(OWN_HOOK)
