@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch._dynamo  # DistributedDataParallel would load it in every rank
@@ -32,9 +33,9 @@ from makeway.act.cpu.controls import NICER_BY, CpuBackend
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.hook import direct_hook
 from makeway.act.cpu.links import LostRankError
-from makeway.act.cpu.shared import shared_part
+from makeway.act.cpu.shared import add_up, shared_part
 from makeway.act.cpu.threads import cores_of, niceness_of, slice_ns, thread_ids
-from makeway.act.torch.ddp import Gradients, add_hook
+from makeway.act.torch.gradients import Gradients, add_hook
 from makeway.values.control import (
     Chunks,
     CommBlocks,
@@ -194,7 +195,6 @@ def check_a_shared_tensor_may_be_written_once_its_sum_is_there(group: DirectGrou
     is_late = RANK == RANKS - 1
     shared = group.shared_tensor(MANY_PIECES * RANKS)
     inputs = [drawn(shared.numel(), torch.float32, rank, 5) for rank in range(RANKS)]
-    add_up = direct.add_up
 
     def add_up_late(*arguments: Any) -> None:
         time.sleep(0.2)
@@ -202,10 +202,9 @@ def check_a_shared_tensor_may_be_written_once_its_sum_is_there(group: DirectGrou
 
     for _ in range(3):
         shared.copy_(inputs[RANK])
-        direct.add_up = add_up_late if is_late else add_up
         begun = time.monotonic()
-        group.all_reduce(shared)
-        direct.add_up = add_up
+        with patch.object(direct, "add_up", add_up_late if is_late else add_up):
+            group.all_reduce(shared)
         if RANKS > 1:
             assert time.monotonic() - begun > 0.1, "the late rank had not yet added up its part"
         summed = shared.clone()

@@ -19,9 +19,10 @@ from tests.ranks.test_run_ddp import ENDED_WITHIN_S
 from makeway.act.launch.step_files import StepSettings, write_settings
 from makeway.act.preload.build import library
 from makeway.act.preload.rules import encode_rules, rules_of
-from makeway.act.tuner.agreed import NOT_SEEN, SEVERAL
+from makeway.act.tuner.agreed import SEVERAL
 from makeway.act.tuner.build import plugin
 from makeway.act.tuner.carry import write_rules
+from makeway.act.tuner.channel_orders import NOT_SEEN
 from makeway.act.tuner.live import published
 from makeway.act.tuner.tally import read_tallies
 from makeway.values.control import CommBlocks

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from tests.tuner.programs import ALL_REDUCE, MIB, Bench
 
+from makeway.act.doctor.gpus import gpu_platform
 from makeway.act.launch.environment import needs_of
 from makeway.act.launch.outcome import outcomes
 from makeway.act.launch.partition import partition_refusal
 from makeway.act.launch.receipt_file import ProcessReceipts
 from makeway.act.launch.run import Run, run
 from makeway.act.preload.receipts import KernelCounts, LaunchReceipts
-from makeway.act.tuner.carry import gpu_platform, tuner_refusal, write_rules
+from makeway.act.tuner.carry import tuner_refusal, write_rules
 from makeway.act.tuner.tally import CallCounts, Tally, tuner_receipts
 from makeway.values.control import CommBlocks, SmPartition
 from makeway.values.plan import MadeFor, Plan

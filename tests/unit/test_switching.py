@@ -16,7 +16,7 @@ from makeway.act.launch.step_files import AtSteps, StepSettings
 from makeway.act.switching import not_switchable
 from makeway.act.torch.carried import Carried
 from makeway.act.torch.step_clock import GpuClock, HostClock, clock_for
-from makeway.act.tuner.agreed import ChannelState, channel_order
+from makeway.act.tuner.channel_orders import ChannelState, channel_order
 from makeway.values.control import Chunks, CommBlocks, CommPriority, CopyEngine, SmemPad, SmPartition, parse_control
 from makeway.values.errors import UnsupportedError
 from makeway.values.plan import Plan

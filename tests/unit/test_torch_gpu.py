@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,11 @@ from tests.standin import green_contexts
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch import groups as torch_groups
 from makeway.act.torch import process as torch_process
+from makeway.act.torch import where as torch_where
 from makeway.act.torch.ddp import module_group
 from makeway.act.torch.fsdp import _symmetric
-from makeway.act.torch.groups import where_runs
 from makeway.act.torch.kernels import tile_sides
+from makeway.act.torch.where import where_runs
 from makeway.read.plan_file import dump_plan
 from makeway.torch import (
     comm_stream,
@@ -300,17 +302,22 @@ def test_options_without_nccl_are_an_error_that_names_the_alternative() -> None:
 
 
 @pytest.fixture
-def under_plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
+def under_plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Any]:
     """A process of a program, and its torch, under a plan of all controls."""
+    made = []
 
     def make(torch: FakeTorch) -> torch_process.Process:
         monkeypatch.setattr(torch_process, "torch", torch)
         monkeypatch.setattr(torch_process, "dist", torch.distributed)
-        monkeypatch.setattr(torch_groups, "load_torch", lambda: torch)
+        for module in (torch_groups, torch_where):
+            monkeypatch.setattr(module, "load_torch", lambda: torch)
         (tmp_path / "plan.toml").write_text(dump_plan(Plan(controls=EVERY)))
-        return torch_process.Process(tmp_path / "plan.toml", tmp_path)
+        made.append(torch_process.Process(tmp_path / "plan.toml", tmp_path))
+        return made[-1]
 
-    return make
+    yield make
+    for process in made:  # what stands in for torch's own functions would stay
+        process.group_goes(None)
 
 
 def test_an_unmodified_program_gets_options_and_receipts_for_what_python_can_read_back(under_plan: Any) -> None:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from makeway.show.tracks import RankTracks
-from makeway.values.device import SmLimits
 from makeway.values.errors import InputError
-from makeway.values.kernel import KernelResources
-from makeway.values.timeline import Origin
+
+if TYPE_CHECKING:  # a job that was tuned ends when its report is shown: it should wait for little
+    from makeway.show.tracks import RankTracks
+    from makeway.values.device import SmLimits
+    from makeway.values.kernel import KernelResources
+    from makeway.values.timeline import Origin
 
 ColumnStyle = Literal["", "number", "wide", "name"]
 

@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from makeway.values.support import Platform
+
 _UNNAMED = "NVIDIA GPU, name not readable here"
 _DEFAULT_PIPES = "tmp/nvidia-mps"  # Multi-Process Service, CUDA_MPS_PIPE_DIRECTORY
 
@@ -23,6 +25,13 @@ class Gpus:
     names: tuple[str, ...] = ()
     driver: str | None = None  # None: no driver, or its version is not readable
     mig_instances: int = 0  # NVIDIA only
+
+
+def gpu_platform(root: Path = Path("/")) -> Platform | None:
+    """The platform of this machine's GPUs, as the kernel lists them; None without one."""
+    if nvidia_gpus(root).names:
+        return "cuda"
+    return "rocm" if amd_gpus(root).names else None
 
 
 def nvidia_gpus(root: Path = Path("/")) -> Gpus:

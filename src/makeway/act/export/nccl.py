@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 
 from makeway.act.export.values import Entry, Library, Request, Target, thread_choices
+from makeway.act.tuner.channels import BYTES_PER_CHANNEL
 from makeway.values.control import CommBlocks, CommPriority, CommThreads, Control, CopyEngine, LaunchOrder
 
 MAX_CTAS = 64
@@ -114,9 +115,6 @@ COLUMNS = ("collective_type", "min_bytes", "max_bytes", "algorithm", "protocol",
 TUNED = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
 LARGEST = 2**64 - 1  # the plugin reads sizes with strtoull
 _ANY = -1
-# NCCL itself gives a channel of the simple protocol at least 512 threads x 64 bytes (src/graph/tuning.cc), so
-# smaller calls never use all the channels of a plan.
-BYTES_PER_CHANNEL = 512 * 64
 NO_TUNED_CLUSTERS = "a tuner has no say in it"
 _ALGORITHMS = ("ring", "tree", "nvls", "pat")
 

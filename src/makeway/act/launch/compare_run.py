@@ -18,13 +18,13 @@ from typing import Literal
 
 import msgspec
 
+from makeway.act.doctor.gpus import gpu_platform
 from makeway.act.launch.directors import PAIRED, WITH, WITHOUT, Comparing, director_of, of_blocks
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Run, Warn, run
 from makeway.act.launch.step_files import SLEEP, WARM_UP, AtSteps, StepLog, StepSettings, control_words, no_steps
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.switching import nothing_to_switch
-from makeway.act.tuner.carry import gpu_platform
 from makeway.decide.analysis.alternation import FIRST_LOOK, log_time
 from makeway.decide.analysis.compare import ComparisonLimit, limit_holds, parse_limit
 from makeway.decide.analysis.difference import LEVEL, RUN_SPREAD, Difference, Verdict, difference, percent, verdict_of

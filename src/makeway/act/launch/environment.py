@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from makeway.act.export.targets import environment
-from makeway.act.export.values import SettingValue, library_of
 from makeway.act.launch.partition import partition_refusal
+from makeway.act.launch.start.sitecustomize import PLAN, RECEIPTS, RULES
 from makeway.act.launch.start.sitecustomize import rank_of as rank_of
 from makeway.act.tuner.carry import Tuner, tuner_refusal
 from makeway.values.control import CommBlocks, CommPriority, Control, SmemPad, SmPartition
@@ -18,8 +17,10 @@ from makeway.values.plan import Plan
 from makeway.values.receipt import Receipt, Status
 from makeway.values.support import Platform
 
+if TYPE_CHECKING:
+    from makeway.act.export.values import SettingValue
+
 CARRIER = "launcher"
-RULES, RECEIPTS, PLAN = "MAKEWAY_RULES", "MAKEWAY_RECEIPTS", "MAKEWAY_PLAN"
 PRELOAD, PYTHON_PATH = "LD_PRELOAD", "PYTHONPATH"
 NEVER_ON = "the job ended before it was switched on, or nothing here can switch it"
 START_HOOK = Path(__file__).parent / "start"
@@ -101,6 +102,9 @@ def needs_of(plan: Plan, environ: Mapping[str, str], *, force: bool = False, pla
 
     `platform` is that of this machine's GPUs, None without one.
     """
+    from makeway.act.export.targets import environment  # some time to load, and a trial needs none of it
+    from makeway.act.export.values import library_of
+
     library = library_of(plan)
     exported = environment(plan, library)
     variables = tuple(
@@ -132,8 +136,21 @@ def needs_of(plan: Plan, environ: Mapping[str, str], *, force: bool = False, pla
     )
 
 
+def needs_on_cpu(sets: Sequence[Sequence[Control]]) -> Needs:
+    """What a job on CPU ranks needs that alternates between sets of controls: its processes switch all of them."""
+    every = dict.fromkeys(control for controls in sets for control in controls)
+    return Needs(
+        variables=(),
+        launch_shim=(),
+        tuner_plugin=(),
+        conditions=(),
+        no_variable=tuple(Remark(control, NEVER_ON) for control in every),
+        refused=(),
+    )
+
+
 def needs_of_trial(needs: Needs, sets: Sequence[Sequence[Control]]) -> Needs:
-    """What a job needs that alternates between sets of controls.
+    """What a job on GPUs needs that alternates between sets of controls.
 
     Variables hold from start to end, so none is set: Python processes, launch shim and tuner plugin change what they
     carry as the job runs.

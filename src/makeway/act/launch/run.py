@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from makeway.act.doctor.gpus import gpu_platform
 from makeway.act.launch.environment import (
     Needs,
     Route,
     Variable,
     needs_of,
     needs_of_trial,
+    needs_on_cpu,
     rank_of,
     receipts_at_start,
     unloadable,
@@ -28,7 +30,7 @@ from makeway.act.launch.supervise import supervise
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.preload.receipts import read_receipts
 from makeway.act.private import TemporaryPlace
-from makeway.act.tuner.carry import Tuner, gpu_platform, write_rules
+from makeway.act.tuner.carry import Tuner, write_rules
 from makeway.act.tuner.nccl_log import log_variables, read_nccl_logs
 from makeway.act.tuner.tally import read_tallies
 from makeway.read.plan_file import dump_plan
@@ -98,11 +100,13 @@ def run(
     plan = plan_of(plan)
     _check_program(command, environ)
     platform = platform or gpu_platform()
-    needs = needs_of(plan, environ, force=force, platform=platform)
     trial = at_steps.trial if at_steps is not None else ()
     live = bool(trial) and platform is not None
-    if trial:
-        needs = needs_of_trial(needs, trial)
+    if trial and not live:
+        needs = needs_on_cpu(trial)
+    else:
+        needs = needs_of(plan, environ, force=force, platform=platform)
+        needs = needs_of_trial(needs, trial) if live else needs
     rank = rank_of(environ)
     with _receipt_directory(receipts, rank) as directory:
         # A trial on GPUs always has the shim: it sees graphs, whose kernels no trial can change.

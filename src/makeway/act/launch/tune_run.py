@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+from makeway.act.doctor.gpus import gpu_platform
 from makeway.act.launch.candidates import candidate_sets, default_channels, gpu_candidate_sets
 from makeway.act.launch.directors import director_of
 from makeway.act.launch.outcome import Outcome
@@ -15,7 +16,6 @@ from makeway.act.launch.run import Warn, run
 from makeway.act.launch.step_files import WARM_UP, AtSteps, Block, StepLog, StepSettings, control_words, no_steps
 from makeway.act.launch.tuning import TRIAL, Event, Tuning, What
 from makeway.act.plans import PlanLike, plan_of
-from makeway.act.tuner.carry import gpu_platform
 from makeway.decide.analysis.difference import Verdict, percent
 from makeway.values.control import Control, lossy, refuse_lossy
 from makeway.values.errors import InputError

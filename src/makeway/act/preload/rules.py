@@ -16,6 +16,7 @@ import struct
 from dataclasses import dataclass, replace
 from functools import cache
 
+from makeway.act.checksum import fnv1a
 from makeway.act.preload.patterns import comm_globs
 from makeway.read.traces.classify import load_comm_names
 from makeway.values.control import CommPriority, SmemPad
@@ -142,14 +143,6 @@ def _elf_bytes(image: bytes) -> int:
     if max(ends) > len(image):
         raise BinaryError(f"the code object is cut short: {len(image):,} of {max(ends):,} bytes")
     return max(ends)
-
-
-def fnv1a(data: bytes) -> int:
-    """The checksum (64 bits) of files that C reads."""
-    value = 0xCBF29CE484222325
-    for byte in data:
-        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-    return value
 
 
 # --- the file ----------------------------------------------------------------------------------

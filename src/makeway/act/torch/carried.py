@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from makeway.act.launch.environment import RECEIPTS, RULES
+from makeway.act.launch.start.sitecustomize import RECEIPTS, RULES
 from makeway.act.preload.rule_sets import LoadedShim
 from makeway.act.switching import WHOLE_RUNS, not_switchable
 from makeway.act.tuner.agreed import AgreedChannels

@@ -20,8 +20,8 @@ from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cuda.options import group_receipt
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.torch.collectives import carried
-from makeway.act.torch.groups import where_runs
 from makeway.act.torch.meeting import shared_memory
+from makeway.act.torch.where import where_runs
 from makeway.act.torch.windows import NOT_SEEN, zero_cta
 from makeway.values.control import CommBlocks, CommPriority, Control, CopyEngine, LaunchOrder
 from makeway.values.errors import InputError, MakewayError

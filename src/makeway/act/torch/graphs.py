@@ -10,7 +10,7 @@ from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cuda.graph import GraphChanges, control_receipts, shape_torch_graph
 from makeway.act.cuda.machine import load_torch
 from makeway.act.plans import PlanLike, plan_of
-from makeway.act.torch.groups import Where, where_runs
+from makeway.act.torch.where import Where, where_runs
 from makeway.values.control import CommPriority, SmemPad
 from makeway.values.plan import Plan
 from makeway.values.receipt import Receipt

@@ -1,4 +1,4 @@
-"""Which hardware a process group runs on, and NCCL's options for a plan. On GPUs not yet run on hardware.
+"""NCCL's options of a process group for a plan. Not yet run on hardware.
 
 Nothing here starts CUDA: a program may make its group before it chooses its device, and may fork after that.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cuda.machine import load_torch
@@ -16,31 +16,13 @@ from makeway.act.cuda.options import GroupOptions, group_receipt, option_setting
 from makeway.act.cuda.options import process_group_options as nccl_options
 from makeway.act.export.values import Library
 from makeway.act.plans import PlanLike, plan_of
+from makeway.act.torch.where import may_be_nccl, where_runs
 from makeway.values.control import Control, CopyEngine
 from makeway.values.errors import UnsupportedError
 from makeway.values.receipt import Receipt, Status
 
-Where = Literal["cpu", "cuda", "rocm"]
 NO_WINDOWS = "the program's buffers are not such windows unless it registers them itself"
 OWN_OPTIONS = "the program passes its own pg_options to its process group, and they stay as they are"
-
-
-def where_runs(group: Any | None = None, *, torch: Any | None = None) -> Where:
-    """The hardware of a group's collectives; without a process group, that of the process."""
-    torch = torch or load_torch()
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        names = str(distributed.get_backend_config(group))
-        if "nccl" not in names and "undefined" not in names:
-            return "cpu"
-    if not _has_gpu(torch):
-        return "cpu"
-    return "rocm" if getattr(torch.version, "hip", None) else "cuda"
-
-
-def _has_gpu(torch: Any) -> bool:
-    """Whether torch sees a GPU. The count asks NVML first; `is_available` calls cuInit, which breaks later forks."""
-    return bool(torch.cuda.device_count())
 
 
 def process_group_options(plan: PlanLike, *, cluster: int | None = None, torch: Any | None = None) -> GroupOptions:
@@ -84,13 +66,6 @@ def init_process_group(
 def group_controls(controls: Sequence[Control]) -> tuple[Control, ...]:
     """The controls that are options of an NCCL process group."""
     return tuple(control for control in controls if option_settings(control))
-
-
-def may_be_nccl(backend: str | None, torch: Any) -> bool:
-    """True when a group with this backend will use NCCL (or RCCL)."""
-    if backend is not None and "nccl" not in backend:
-        return False
-    return getattr(torch.distributed, "ProcessGroupNCCL", None) is not None and _has_gpu(torch)
 
 
 def options_in_force(

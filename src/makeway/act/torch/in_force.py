@@ -12,7 +12,7 @@ from typing import Any
 from makeway.act.backend import Backend
 from makeway.act.cuda.machine import load_torch
 from makeway.act.plans import PlanLike, plan_of
-from makeway.act.torch.groups import Where, where_runs
+from makeway.act.torch.where import Where, where_runs
 from makeway.values.control import (
     CommBlocks,
     CommPriority,

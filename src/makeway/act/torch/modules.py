@@ -27,7 +27,7 @@ from makeway.act.torch.compression import (
     cannot_compress,
     compression_receipt,
 )
-from makeway.act.torch.ddp import (
+from makeway.act.torch.gradients import (
     OWN_HOOK,
     Gradients,
     add_hook,

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,33 +17,24 @@ from torch.optim.optimizer import Optimizer
 
 from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cpu.direct import DirectGroup
-from makeway.act.cuda.options import GroupOptions, environment_receipt
-from makeway.act.export.values import Library
 from makeway.act.launch.receipt_file import ReceiptFile
+from makeway.act.launch.start.sitecustomize import RULES
 from makeway.act.launch.step_files import StepSettings
-from makeway.act.torch.carried import Carried, carried
 from makeway.act.torch.follow import Followed, followed
-from makeway.act.torch.groups import (
-    OWN_OPTIONS,
-    group_controls,
-    may_be_nccl,
-    options_in_force,
-    process_group_options,
-    where_runs,
-)
 from makeway.act.torch.meeting import met
 from makeway.act.torch.modules import Modules
 from makeway.act.torch.on_cpu import OnCpu
 from makeway.act.torch.reducers import Switched
+from makeway.act.torch.where import may_be_nccl, where_runs
 from makeway.read.plan_file import load_plan
-from makeway.values.control import Chunks, CommThreads, Compress, Control, LaunchOrder, SmPartition, TileChoice
-from makeway.values.receipt import Receipt
+from makeway.values.control import Chunks, Compress, Control
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded where they act: a program on CPU ranks waits for what is loaded here
+    from makeway.act.torch.carried import Carried
+    from makeway.act.torch.on_gpu import OnGpu
     from makeway.act.torch.trial import LiveTrial
 
 WORLD = "the default group"
-FOR_THE_PROGRAM = "only code that launches the operations can do it: makeway.torch has the calls"
 
 
 class Process:
@@ -65,9 +55,9 @@ class Process:
         self._on_cpu: OnCpu | None = None
         self._modules: Modules | None = None
         self._direct: dict[str, DirectGroup] = {}  # by name of the group
-        self._options: GroupOptions | None = None
+        self._on_gpu: OnGpu | None = None  # once a group may be NCCL's
         self._meetings = 0
-        self.carried: Carried | None = None  # in a trial: launch shim and tuner plugin
+        self.carried: Carried | None = None  # in a trial: launch shim and tuner plugin, where they may act
         self._followed: Followed | None = None  # what happens at steps, where a file of settings says so
         with self._guarded():
             self.controls = load_plan(plan).controls if isinstance(plan, Path) else tuple(plan)
@@ -94,23 +84,9 @@ class Process:
         """What to change in a call of `init_process_group` or `new_group`: NCCL's options under the plan."""
         options = None
         with self._guarded():
-            options = self._nccl_options(given)
+            if may_be_nccl(given.get("backend"), torch):
+                options = self._gpu().group_options(given, self._at_first)
         return {} if options is None else {"pg_options": options}
-
-    def _nccl_options(self, given: Mapping[str, Any]) -> Any | None:
-        controls = group_controls(self._at_first)
-        if not controls or not may_be_nccl(given.get("backend"), torch):
-            return None
-        if given.get("pg_options") is not None:
-            carrier = TORCH_CARRIERS[where_runs()]
-            for control in controls:
-                self.file.set(Receipt(control=control, status="refused", detail=OWN_OPTIONS, carrier=carrier))
-            return None
-        made = process_group_options(controls)
-        if (timeout := given.get("timeout")) is not None:
-            made.options._timeout = timeout  # torch warns when the two differ
-        self._options = self._options or made
-        return made.options
 
     @property
     def _at_first(self) -> tuple[Control, ...]:
@@ -130,15 +106,14 @@ class Process:
             self.file.rank = dist.get_rank()
             self.file.backend = where_runs()
             if self._followed is not None and self._followed.switches:
-                self.carried = carried(self._followed.settings.controls, backend=self.file.backend)
-                self._life.callback(self.carried.use, 0)
+                self._carry(self._followed.settings.controls)
             if self.file.backend == "cpu":
                 self._apply_on_cpu()
                 assert self._modules is not None
                 for module in modules:
                     self._modules.add(module, chosen=not module.bucket_bytes_cap_default)
             else:
-                self.file.set(*self._gpu_receipts())
+                self.file.set(*self._gpu().receipts(self.controls))
                 self._watch_modules()
             if self._followed is not None:
                 self._followed.group_made(self)
@@ -172,9 +147,9 @@ class Process:
 
     def cannot_switch(self, steps: int) -> str | None:
         """Why controls stay as they are, after so many steps since the last question; None when `switch` works."""
-        if self.carried is None or (self.file.backend == "cpu" and self._on_cpu is None):
+        if (self._on_cpu if self.file.backend == "cpu" else self.carried) is None:
             return f"the plan could not be applied to this process: {self.file.error}"
-        return self.carried.refusal(steps)
+        return self.carried.refusal(steps) if self.carried is not None else None
 
     def end_trial(self) -> None:
         """Change no more controls between steps; what is in force stays."""
@@ -218,7 +193,7 @@ class Process:
             self._record_copies()
             self._life.__exit__(*sys.exc_info())  # after an error peers may never finish what is under way
             self._direct.clear()
-            self._on_cpu = self._modules = self._options = self.carried = None
+            self._on_cpu = self._modules = self._on_gpu = self.carried = None
 
     def _record_copies(self) -> None:
         if self._modules is not None:
@@ -236,14 +211,17 @@ class Process:
                 self._modules.switched = Switched(copies=False)
             self._life.enter_context(self._modules.watched(copy=None))
 
-    def _gpu_receipts(self) -> list[Receipt]:
-        """Options as the group has them, variables as they were at the start; the launch shim reports pads."""
-        made = self._options.receipts if self._options is not None else ()
-        receipts = list(options_in_force(made, environ=os.environ))
-        library = Library(name="rccl" if self.file.backend == "rocm" else "nccl")
-        for control in self.controls:
-            if isinstance(control, CommThreads):
-                receipts.append(environment_receipt(control, os.environ, library))
-            elif isinstance(control, SmPartition | TileChoice | LaunchOrder):
-                receipts.append(Receipt(control=control, status="no effect", detail=FOR_THE_PROGRAM))
-        return [replace(receipt, carrier=TORCH_CARRIERS[self.file.backend]) for receipt in receipts]
+    def _gpu(self) -> OnGpu:
+        if self._on_gpu is None:
+            from makeway.act.torch.on_gpu import OnGpu
+
+            self._on_gpu = OnGpu(self.file)
+        return self._on_gpu
+
+    def _carry(self, sets: Sequence[Sequence[Control]]) -> None:
+        """Find launch shim and tuner plugin; without GPUs there is a shim only where the launcher was told of one."""
+        if self.file.backend != "cpu" or RULES in os.environ:
+            from makeway.act.torch.carried import carried
+
+            self.carried = carried(sets, backend=self.file.backend)
+            self._life.callback(self.carried.use, 0)

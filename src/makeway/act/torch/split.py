@@ -17,7 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from makeway.act.backend import TORCH_CARRIERS
-from makeway.act.torch.groups import where_runs
+from makeway.act.torch.where import where_runs
 from makeway.act.torch.windows import NOT_SEEN, ON_CPU, first_window, window, zero_cta
 from makeway.values.control import CopyEngine
 from makeway.values.receipt import Receipt

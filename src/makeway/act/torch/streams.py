@@ -14,7 +14,7 @@ from makeway.act.cuda.machine import load_torch
 from makeway.act.cuda.streams import ConfinedStream, prioritised_stream
 from makeway.act.cuda.streams import green_stream as _green_stream
 from makeway.act.plans import PlanLike, plan_of
-from makeway.act.torch.groups import where_runs
+from makeway.act.torch.where import where_runs
 from makeway.values.control import CommPriority, SmPartition
 
 

@@ -24,7 +24,7 @@ from makeway.act.torch.agreement import Agreement
 from makeway.act.torch.losses import Losses
 from makeway.act.torch.step_clock import StepClock, clock_for
 from makeway.act.torch.steps import Steps
-from makeway.act.tuner.agreed import NOT_SEEN, ChannelOrder, ChannelState, channel_order
+from makeway.act.tuner.channel_orders import NOT_SEEN, ChannelOrder, ChannelState, channel_order
 from makeway.values.control import lossy
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.step_files import WARM_UP, StepSettings
 from makeway.act.launch.tune_run import SHARE, RunTuning, every_control, tune_settings, tuning_of
 from makeway.act.plans import PlanLike
-from makeway.act.torch.groups import where_runs
 from makeway.act.torch.process import Process
 from makeway.act.torch.replacing import Original, replaced, stand_in
+from makeway.act.torch.where import where_runs
 from makeway.values.errors import InputError
 from makeway.values.plan import Plan
 

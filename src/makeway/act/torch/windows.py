@@ -18,7 +18,7 @@ from makeway.act.backend import TORCH_CARRIERS
 from makeway.act.cuda.machine import load_torch, symmetric_memory
 from makeway.act.cuda.options import group_receipt, overriding
 from makeway.act.export.values import Library
-from makeway.act.torch.groups import where_runs
+from makeway.act.torch.where import where_runs
 from makeway.values.control import CopyEngine
 from makeway.values.receipt import Receipt
 from makeway.values.support import support

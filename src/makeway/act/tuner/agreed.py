@@ -11,10 +11,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from makeway.act.booted import boot_id
 from makeway.act.switching import WHOLE_RUNS
+from makeway.act.tuner.channel_orders import ChannelOrder, ChannelState
 from makeway.act.tuner.channels import MOST_GENERATIONS, rules_of
 from makeway.act.tuner.live import published, replace_rules, take_back
 from makeway.act.tuner.nccl_log import read_nccl_logs
@@ -30,33 +29,6 @@ SEVERAL = (
 LATE = "a change of channels came after the call from which it should hold, so the trial ended"
 FULL = f"the channel rules of this job changed {MOST_GENERATIONS - 1:,} times, which is the most, so the trial ended"
 UNKNOWN = f"NCCL's log does not say how many channels its communicators have, so comm-blocks stay; {WHOLE_RUNS}"
-NOT_SEEN = "a rank did not see a change of the channel rules, which was taken back, so the trial ended"
-
-
-class ChannelState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank says about its channels at the end of a block of steps."""
-
-    file: str  # the rules of this rank; ranks of one host share a file
-    calls: int  # of the busiest communicator so far
-    calls_per_step: int  # in the block, rounded up
-    earliest: int = 0  # call that comes after the change before
-
-
-class ChannelOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """When the next channels hold, and which ranks write them."""
-
-    from_call: int
-    writers: tuple[int, ...]
-
-
-def channel_order(ranks: Sequence[ChannelState]) -> ChannelOrder:
-    """From one step after the furthest rank's last call: room for calls that a program makes beside its steps."""
-    from_call = max(rank.calls for rank in ranks) + max(rank.calls_per_step for rank in ranks)
-    from_call = max(from_call, *(rank.earliest for rank in ranks))
-    first: dict[str, int] = {}
-    for number, rank in enumerate(ranks):
-        first.setdefault(rank.file, number)
-    return ChannelOrder(from_call=from_call, writers=tuple(first.values()))
 
 
 class AgreedChannels:

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from makeway.act.doctor.gpus import amd_gpus, nvidia_gpus, text
+from makeway.act.doctor.gpus import text
 from makeway.act.tuner.channels import MOST_CHANNELS, encode_file, rules_of
 from makeway.act.tuner.tally import CARRIER
 from makeway.values.control import CommBlocks, Control
 from makeway.values.errors import InputError
 from makeway.values.plan import Plan
-from makeway.values.support import Platform, support
+from makeway.values.support import support
 
 PLUGIN, RULES = "NCCL_TUNER_PLUGIN", "MAKEWAY_TUNER_RULES"
 RULES_FILE = "channels"
@@ -32,13 +32,6 @@ class Tuner:
     @property
     def variables(self) -> dict[str, str]:
         return {PLUGIN: str(self.plugin), RULES: str(self.rules)}
-
-
-def gpu_platform(root: Path = Path("/")) -> Platform | None:
-    """The platform of this machine's GPUs, as the kernel lists them; None without one."""
-    if nvidia_gpus(root).names:
-        return "cuda"
-    return "rocm" if amd_gpus(root).names else None
 
 
 def tuner_refusal(

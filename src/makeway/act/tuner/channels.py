@@ -11,8 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from makeway.act.export.nccl import BYTES_PER_CHANNEL
-from makeway.act.preload.rules import fnv1a
+from makeway.act.checksum import fnv1a
 from makeway.values.control import CommBlocks
 from makeway.values.errors import DataFileError, InputError
 from makeway.values.plan import Plan
@@ -23,6 +22,9 @@ MOST_GENERATIONS = 1024
 MOST_RULES = 32
 MOST_CHANNELS = 64
 LARGEST_BYTES = 2**64 - 1
+# NCCL itself gives a channel of the simple protocol at least 512 threads x 64 bytes (src/graph/tuning.cc), so
+# smaller calls never use all the channels of a plan.
+BYTES_PER_CHANNEL = 512 * 64
 
 Collective = Literal["broadcast", "reduce", "all-gather", "reduce-scatter", "all-reduce"]
 Algorithm = Literal["tree", "ring", "collnet-direct", "collnet-chain", "nvls", "nvls-tree", "pat"]

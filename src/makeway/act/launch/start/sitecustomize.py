@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # SLURM_PROCID of the batch script or of mpirun's own daemon; the batch script itself has one, and no step.
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 SLURM_STEP = "SLURM_STEP_ID"
+RULES, RECEIPTS, PLAN = "MAKEWAY_RULES", "MAKEWAY_RECEIPTS", "MAKEWAY_PLAN"  # by which a plan reaches a process
 
 
 def rank_of(environ: Mapping[str, str]) -> int | None:
@@ -106,8 +107,8 @@ def write_error(receipts: str | None, message: str) -> None:
 def _install() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if not entry or os.path.abspath(entry) != here]
-    if os.environ.get("MAKEWAY_PLAN"):
-        watch: Any = _Watch(os.environ["MAKEWAY_PLAN"], os.environ.get("MAKEWAY_RECEIPTS"))
+    if os.environ.get(PLAN):
+        watch: Any = _Watch(os.environ[PLAN], os.environ.get(RECEIPTS))
         sys.meta_path.insert(0, watch)
 
 
