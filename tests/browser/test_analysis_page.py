@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.browser.driving import OpenPage, cpu_ms, eventually, view
+from tests.browser.driving import OpenPage, cpu_ms, drawn, eventually, view
 
 from makeway.decide.analysis.analyze import Analysis
 from makeway.decide.analysis.causes import cause_groups
@@ -323,10 +323,21 @@ def test_the_keyboard_alone_reaches_every_span(open_page: OpenPage) -> None:
 def test_keys_work_before_a_rank_was_drawn(open_page: OpenPage) -> None:
     page = open_page(height=100)
     canvas = page.locator("details.rank canvas").last
-    assert not canvas.evaluate("canvas => canvas.style.height")  # drawing sets it
+    assert canvas.evaluate("canvas => canvas.width") == 300  # of every canvas, until it is drawn
     canvas.evaluate(
         "canvas => ['ArrowDown', 'ArrowUp'].forEach(key => canvas.dispatchEvent(new KeyboardEvent('keydown', {key})))"
     )
+
+
+def test_nothing_moves_when_a_rank_is_drawn(open_page: OpenPage) -> None:
+    page = open_page(height=100)
+    canvas = page.locator("details.rank canvas").last
+    height = "canvas => canvas.getBoundingClientRect().height"
+    before = canvas.evaluate(height)
+    canvas.scroll_into_view_if_needed()
+    drawn(page)
+    assert canvas.evaluate("canvas => canvas.width") != 300, "it was not drawn"
+    assert canvas.evaluate(height) == before
 
 
 def test_a_cause_leads_to_its_place_in_the_timeline(open_page: OpenPage) -> None:

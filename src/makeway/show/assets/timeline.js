@@ -57,6 +57,7 @@ class Timeline {
       packed: data.ranks[place].rows, rows: null, row: 0, chosen: null,
     }));
     for (const rank of this.ranks) this.listen(rank);
+    for (const rank of this.ranks) this.reserve(rank); // nothing moves under the pointer when a rank is drawn later
     for (const button of section.querySelectorAll("[data-do]")) {
       button.addEventListener("click", () => this.command(button.dataset.do));
     }
@@ -83,6 +84,12 @@ class Timeline {
     });
     this.hide();
     if (whole) this.command("whole"); else this.look(this.view.start, Math.min(this.view.time, this.whole));
+  }
+
+  reserve(rank) {
+    const height = AXIS + rank.packed.length * (ROW + GAP) + GAP;
+    rank.canvas.style.height = `${height}px`;
+    return height;
   }
 
   rows(rank) { return (rank.rows ??= rank.packed.map(decodeRow)); } // decoded when first drawn or asked for
@@ -117,9 +124,8 @@ class Timeline {
 
   draw(rank) {
     const { canvas } = rank, ink = this.colour("ink");
-    const rows = this.rows(rank), width = canvas.clientWidth, height = AXIS + rows.length * (ROW + GAP) + GAP;
+    const rows = this.rows(rank), width = canvas.clientWidth, height = this.reserve(rank);
     const dots = devicePixelRatio || 1;
-    canvas.style.height = `${height}px`;
     if (canvas.width !== Math.round(width * dots) || canvas.height !== Math.round(height * dots)) {
       canvas.width = Math.round(width * dots);
       canvas.height = Math.round(height * dots);
