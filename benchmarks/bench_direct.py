@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
+from makeway.act.cpu import shared
 from makeway.act.cpu.direct import PIECE_BYTES, SLOTS, DirectGroup
 from makeway.values.units import KIB, MIB, format_bytes
 
@@ -164,6 +165,24 @@ def print_windows(rank: int, rounds: int) -> None:
                 )
 
 
+def print_sums(rank: int, rounds: int) -> None:
+    """All-reduces of shared tensors by the bytes that are summed at a time; the sizes take turns."""
+    pieces = (128 * KIB, 256 * KIB, 512 * KIB, 1 * MIB, 2 * MIB)
+    with DirectGroup() as group:
+        for size in (4 * MIB, 16 * MIB, 64 * MIB):
+            direct, _, _ = cases(group, size)["all-reduce, shared"]
+            seconds: dict[int, list[float]] = {piece: [] for piece in pieces}
+            for _ in range(5 * rounds):
+                for piece, times in seconds.items():
+                    shared.SUMMED_BYTES = piece
+                    times.append(timed(direct)[0])
+            if rank == 0:
+                medians = (
+                    f"{format_bytes(at)} {1e3 * statistics.median(times):.2f} ms" for at, times in seconds.items()
+                )
+                print(f"sums of {format_bytes(size)}: " + ", ".join(medians), flush=True)
+
+
 def run_rank(rank: int, ranks: int, port: int, sizes: list[int], rounds: int, windows: bool, pin: bool) -> None:
     if pin:
         os.sched_setaffinity(0, {rank % (os.cpu_count() or 1)})
@@ -171,6 +190,7 @@ def run_rank(rank: int, ranks: int, port: int, sizes: list[int], rounds: int, wi
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
     if windows:
+        print_sums(rank, rounds)
         print_windows(rank, rounds)
     else:
         print_sizes(rank, sizes, rounds)

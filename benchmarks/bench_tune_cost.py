@@ -1,10 +1,12 @@
 """What `--tune` costs in a job that no control helps: a tuned model beside an untuned twin, on real ranks.
 
-    python benchmarks/bench_tune_cost.py [--jobs 5] [--batch 512 4096] [--steps 2000] [--starts 10]
+    python benchmarks/bench_tune_cost.py [--pairs 12] [--jobs 5] [--batch 2048] [--steps 2000] [--starts 10]
 
-Whole jobs differ by a fifth from one to the next on a shared machine, which hides a cost of one or two per cent. So the
-cost is measured in three parts, on two Gloo ranks under torchrun. Compute is long and gradients are small: no control
-helps.
+On two Gloo ranks under torchrun. Compute is long and gradients are small: no control helps.
+
+Whole jobs come first (`--pairs`): the same job with and without `makeway run --tune`, in turns, from the first line to
+the prompt. On a shared machine equal jobs may differ by a fifth, which hides a cost of one or two per cent. So the cost
+is measured in three parts, too:
 
 - Steps while tuning only watches. Two equal models train in turns inside each job, some 50 steps at a time. One of them
   is tuned (`makeway.torch.tune`, as `run --tune` does it); its clock stands still while the other trains. They take
@@ -40,6 +42,7 @@ TWINS = HERE / "tune_cost_twins.py"
 SHORT_JOB = HERE.parent / "tests" / "ranks" / "programs" / "ddp_train.py"
 RANKS = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 GOAL = 1.02
+WIDTH = 256  # as in the twins
 
 
 def started(command: list[str]) -> None:
@@ -64,6 +67,21 @@ def watching(turns: list[dict[str, Any]]) -> list[float]:
     return [log_time(turn["first_ns"]) - log_time(turn["second_ns"]) for turn in turns if not turn["tried"]]
 
 
+def whole_jobs(pairs: int, *, batch: int, steps: int) -> None:
+    """Print the time of tuned jobs over that of the same jobs without tuning."""
+    job = [*RANKS, str(SHORT_JOB), "--steps", str(steps), "--batch", str(batch), "--width", str(WIDTH)]
+    tune = [sys.executable, "-m", "makeway", "run", "--tune", "--out", os.devnull, "--"]
+    seconds = interleaved({"plain": lambda: started(job), "tuned": lambda: started([*tune, *job])}, rounds=pairs)
+    ratios = [tuned / plain for tuned, plain in zip(seconds["tuned"], seconds["plain"], strict=True)]
+    shown = paired_difference([math.log(ratio) for ratio in ratios], level=LEVEL)
+    low, high = ("?" if end is None else f"{math.exp(end):.3f}" for end in (shown.low, shown.high))
+    print(
+        f"batch {batch}, whole jobs of {statistics.median(seconds['plain']):.1f} s: {math.exp(shown.estimate):.3f} "
+        f"times with `run --tune` ({low} to {high}): {', '.join(f'{ratio:.3f}' for ratio in sorted(ratios))}",
+        flush=True,
+    )
+
+
 def start_up(rounds: int) -> tuple[float, float]:
     """Seconds that `run --tune` adds before the first step and after the last, and the seconds of the short job."""
     job = [*RANKS, str(SHORT_JOB), "--steps", "3"]
@@ -75,8 +93,9 @@ def start_up(rounds: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=12, help="of whole jobs; 0: leave out (default: 12)")
     parser.add_argument("--jobs", type=int, default=5, help="of each size, and as many with neither tuned (default: 5)")
-    parser.add_argument("--batch", type=int, nargs="+", default=[512, 4096], help="rows of a batch: the size of a step")
+    parser.add_argument("--batch", type=int, nargs="+", default=[2048], help="rows of a batch: the size of a step")
     parser.add_argument("--steps", type=int, default=2000, help="of each model (default: 2000)")
     parser.add_argument("--starts", type=int, default=10, help="pairs of short jobs; 0: leave out (default: 10)")
     options = parser.parse_args()
@@ -84,7 +103,9 @@ def main() -> None:
     if options.starts:
         print(f"start and end: {added_s:+.2f} s with `run --tune`, of a short job's {start_s:.1f} s (measured)")
     for batch in options.batch:
-        for tuned in (True, False):
+        if options.pairs:
+            whole_jobs(options.pairs, batch=batch, steps=options.steps)
+        for tuned in (True, False) if options.jobs else ():
             ratios: list[float] = []
             step_s: list[float] = []
             lost: list[float] = []

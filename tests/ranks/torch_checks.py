@@ -7,6 +7,7 @@ A check is called once in every rank of a world; what it returns is None, and wh
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -384,6 +385,7 @@ def api_a_plan_holds_inside_the_block_and_nothing_is_left_after_it() -> None:
         return readings(threads, niceness_of), readings(threads, cores_of), torch.get_num_threads(), dist.all_reduce
 
     torch.ones(300, 300) @ torch.ones(300, 300)  # starts OpenMP's threads
+    gc.collect()  # groups of earlier checks, whose threads would end meanwhile
     before = settings()
     controls: list[Control] = [CommPriority(), SmPartition(1), CopyEngine()]
     for _ in range(2):

@@ -16,7 +16,7 @@ from makeway.act.cpu.copiers import Copiers
 from makeway.act.cpu.segments import Segment
 from makeway.values.units import KIB
 
-PIECE_BYTES = 512 * KIB  # of a sum, which stays in cache; measured with benchmarks/bench_direct.py
+SUMMED_BYTES = 512 * KIB  # at a time: benchmarks/bench_direct.py --windows, on cores with 2 MiB of cache
 _PLACE_BITS = 48  # of a place: the offset; above it the number of the shared tensor
 
 
@@ -75,8 +75,8 @@ def add_up(shared: Shared, ranks: int, start: int, count: int, dtype: torch.dtyp
 
     All of it in place, piece by piece while a piece is in cache; an average divides each part first.
     """
-    for at in range(start, start + count, PIECE_BYTES):
-        size = min(PIECE_BYTES, start + count - at)
+    for at in range(start, start + count, SUMMED_BYTES):
+        size = min(SUMMED_BYTES, start + count - at)
         parts = [shared.of(rank, at, size, dtype) for rank in range(ranks)]
         if op == "avg":
             for part in parts:

@@ -159,9 +159,13 @@ def rerouted(direct: DirectGroup, copies: Copies) -> Iterator[None]:
     with ExitStack() as stack:
         for name in ("all_gather_single", "reduce_scatter_single", "all_reduce", "all_to_all_single"):
             original = getattr(dist, name)
-            other = stand_in(original, getattr(routes, name), copies.refuse, unless=torch.compiler.is_compiling)
+            other = stand_in(original, getattr(routes, name), copies.refuse, unless=_compiling)
             stack.enter_context(replaced(original, other))
         yield
+
+
+def _compiling(*_: Any, **__: Any) -> bool:
+    return torch.compiler.is_compiling()
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may redefine collectives

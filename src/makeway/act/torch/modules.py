@@ -83,19 +83,17 @@ class Modules:
         self.record_compression()
         if self.chunks is not None:
             self._file.set(Receipt(control=self.chunks, status="no effect", detail=NO_MODULE, carrier=self._carrier))
-        wrappers: list[tuple[type, str, Callable[[Original], Any]]] = [
-            (DistributedDataParallel, "__init__", self._make),
-            (DistributedDataParallel, "_pre_forward", self._before_forward),
-            (DistributedDataParallel, "register_comm_hook", self._hook),
-            (DistributedDataParallel, "_register_builtin_comm_hook", self._hook_builtin),
-            (Join, "notify_join_context", self._notify),
+        wrappers: list[tuple[type, str, Callable[[Original], Any], dict[str, Any]]] = [
+            (DistributedDataParallel, "__init__", self._make, {}),
+            (DistributedDataParallel, "_pre_forward", self._before_forward, _FORWARD),
+            (DistributedDataParallel, "register_comm_hook", self._hook, {}),
+            (DistributedDataParallel, "_register_builtin_comm_hook", self._hook_builtin, {}),
+            (Join, "notify_join_context", self._notify, {"unless": _not_joining}),
         ]
         with ExitStack() as stack:
-            for owner, name, around in wrappers:
+            for owner, name, around, options in wrappers:
                 original = getattr(owner, name)
-                other = stand_in(original, around, self._failed)
-                if name == "_pre_forward":
-                    other = _disable_dynamo(other)
+                other = stand_in(original, around, self._failed, **options)
                 stack.enter_context(replaced(original, other, owner))
             yield
 
@@ -300,6 +298,18 @@ _SAME_IN_PYTHON: dict[Any, Callable[..., Any]] = {
     BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook,
 }
 _BUILTIN: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+
+
+def _nothing_to_do(*_: Any, **__: Any) -> bool:
+    """Whether forward passes are as without a plan."""
+    return not _WAITING and not _NOTIFIED
+
+
+def _not_joining(joinable: Any) -> bool:
+    return not getattr(getattr(joinable, "_join_config", None), "enable", False)
+
+
+_FORWARD = {"unless": _nothing_to_do, "wrap": _disable_dynamo}  # the compiler does not look at what is ours
 
 
 def _may_be_hooked(module: DistributedDataParallel) -> bool:

@@ -59,18 +59,18 @@ def stand_in(
     function: Function,
     around: Callable[[Original], Any],
     on_error: Callable[[Exception], None],
-    unless: Callable[[], bool] | None = None,
+    *,
+    unless: Callable[..., bool] | None = None,
+    wrap: Callable[[Function], Function] = lambda acting: acting,
 ) -> Function:
-    """A function that calls `around` in place of the original, which `around` may run; `unless`: leave it alone now.
+    """A function that calls `around` in place of the original, which `around` may run.
 
-    When `around` fails, `on_error` gets the error, and the program what the original returns.
+    When `around` fails, `on_error` gets the error, and the program what the original returns. `unless` gets what the
+    program passes, and leaves a call alone: cheaply, since programs make many. `wrap` goes around all that is ours.
     """
     signature = inspect.signature(function)
 
-    @functools.wraps(function)
-    def standing_in(*args: Any, **kwargs: Any) -> Any:
-        if unless is not None and unless():
-            return function(*args, **kwargs)
+    def acting(*args: Any, **kwargs: Any) -> Any:
         try:
             arguments = signature.bind(*args, **kwargs)
         except TypeError:  # the original says what is wrong with the call
@@ -85,6 +85,14 @@ def stand_in(
                 raise
             _record(on_error, error)
         return original.result()
+
+    acting = wrap(acting)
+
+    @functools.wraps(function)
+    def standing_in(*args: Any, **kwargs: Any) -> Any:
+        if unless is not None and unless(*args, **kwargs):
+            return function(*args, **kwargs)
+        return acting(*args, **kwargs)
 
     standing_in.__signature__ = signature  # type: ignore[attr-defined]
     return standing_in
