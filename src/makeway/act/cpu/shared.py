@@ -80,12 +80,19 @@ def add_up(shared: Shared, ranks: int, start: int, count: int, dtype: torch.dtyp
         parts = [shared.of(rank, at, size, dtype) for rank in range(ranks)]
         if op == "avg":
             for part in parts:
-                part.mul_(0.5) if ranks == 2 else part.div_(ranks)  # halves are exact, and faster to make
+                _divide(part, ranks)
         total, *others = parts
         for part in others:
             total.add_(part)
         for part in others:
             part.copy_(total)
+
+
+def _divide(part: torch.Tensor, ranks: int) -> None:
+    if ranks == 2:
+        part.mul_(0.5)  # exact, and faster than a division
+    else:
+        part.div_(ranks)
 
 
 def pull(copiers: Copiers, into: torch.Tensor, shared: Shared, rank: int, start: int) -> None:

@@ -305,7 +305,7 @@ def _nothing_to_do(*_: Any, **__: Any) -> bool:
     return not _WAITING and not _NOTIFIED
 
 
-def _not_joining(joinable: Any) -> bool:
+def _not_joining(joinable: Any = None, *_: Any) -> bool:
     return not getattr(getattr(joinable, "_join_config", None), "enable", False)
 
 
