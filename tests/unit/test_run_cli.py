@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from makeway.act.doctor.gpus import gpu_platform
 from makeway.cli.main import main
 
 BLOCKS = 'version = 2\n[[control]]\nkind = "comm-blocks"\nblocks = 16\n'
@@ -166,6 +167,33 @@ def test_a_plan_with_a_pad_preloads_the_shim_behind_what_is_there(tmp_path: Path
     assert Path(second).is_relative_to(tmp_path)
     assert seen["MAKEWAY_RULES"]
     assert "no process launched a kernel" in unwrapped(done.stderr)
+
+
+# --- trials on CPU ranks -------------------------------------------------------------------------
+
+FOR_GPUS = ("makeway.act.export", "makeway.act.cuda.options", "makeway.act.preload.rules", "makeway.act.tuner.agreed")
+LARGE = ("makeway.read.traces", "makeway.model", "makeway.decide.planning", "makeway.show", "rich")
+
+
+@pytest.mark.parametrize(
+    "loaded",
+    ["makeway.act.torch.process, makeway.act.torch.trial", "makeway.act.launch.tune_run, makeway.act.launch.run"],
+    ids=["ranks", "launcher"],
+)
+def test_a_job_does_not_wait_for_what_only_gpus_and_reports_need(loaded: str) -> None:
+    code = f"import sys, {loaded}; print([name for name in sys.modules if name.startswith({FOR_GPUS + LARGE})])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.skipif(gpu_platform() is not None, reason="this machine has GPUs, where a trial has the launch shim")
+def test_a_job_that_is_tuned_without_gpus_has_no_launch_shim(tmp_path: Path) -> None:
+    done = makeway("--tune", "--", *SHOWS, XDG_CACHE_HOME=str(tmp_path), LD_PRELOAD="libc.so.6")
+    seen = json.loads(done.stdout)
+    assert seen["LD_PRELOAD"] == "libc.so.6"
+    assert seen["MAKEWAY_PLAN"]
+    assert "MAKEWAY_RULES" not in seen
+    assert not list(tmp_path.iterdir()), "something was built"
 
 
 # --- launchers of ranks --------------------------------------------------------------------------
