@@ -10,7 +10,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from makeway.act.cuda.graph import GraphChanges, NodeChange, shape_graph, undo
@@ -509,6 +509,10 @@ def test_an_instantiated_graph_gets_the_pads_and_keeps_its_priorities(sketch: li
             assert "before it is instantiated" in node.detail
 
 
+@example(  # the larger of two is refused, since its clusters would not fit
+    [Sketch(NAMES[0], False, 0, 0, False, 1), Sketch(NAMES[0], False, 34_078, 0, False, 8)],
+    Plan(controls=(SmemPad(81_635),)),
+)
 @given(graphs, plans)
 def test_a_limit_stays_raised_only_for_nodes_that_need_it(sketch: list[Sketch], plan: Plan) -> None:
     driver, graph = built(sketch)

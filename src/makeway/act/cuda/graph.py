@@ -89,7 +89,7 @@ def shape_graph(graph: int, plan: Plan, *, executable: int | None = None, driver
     nodes = tuple(_node_change(calls, request) for request in requests)
     return GraphChanges(
         nodes=nodes,
-        limits=functions.settle({node.after.function for node in nodes if node.status == "applied"}),
+        limits=functions.settle([node.after for node in nodes if node.status == "applied"]),
         notes=(*functions.notes(), *_notes(listed, nodes, plan)),
         graph=graph,
         executable=executable,

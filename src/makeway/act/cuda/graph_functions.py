@@ -5,7 +5,7 @@ Thousands of nodes share few functions: names are matched and limits raised once
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -167,9 +167,12 @@ class Functions:
             return ""
         return f"; the device allows this kernel {allowed:,}"
 
-    def settle(self, in_use: Collection[tuple[int, int]]) -> tuple[LimitChange, ...]:
-        """The limits that were raised; those raised for nothing are lowered again."""
-        used = {self._loaded[key] for key in in_use if key in self._loaded}
+    def settle(self, applied: Iterable[NodeState]) -> tuple[LimitChange, ...]:
+        """The limits that were raised; what a node raised that was then refused is lowered again."""
+        needed: dict[int, int] = {}
+        for node in applied:
+            if (func := self._loaded.get(node.function)) is not None:
+                needed[func] = max(needed.get(func, 0), node.smem_bytes)
         raised = [
             LimitChange(
                 kernel=limit.kernel, before_bytes=limit.before_bytes, after_bytes=limit.now_bytes, function=func
@@ -177,15 +180,16 @@ class Functions:
             for func, limit in self._limits.items()
             if limit.now_bytes != limit.before_bytes
         ]
-        settled = [limit if limit.function in used else lowered(self._calls, limit) for limit in raised]
-        return tuple(limit for limit in settled if limit.after_bytes != limit.before_bytes or limit.function in used)
+        settled = [lowered(self._calls, limit, needed.get(limit.function, 0)) for limit in raised]
+        return tuple(limit for limit in settled if limit.after_bytes != limit.before_bytes)
 
 
-def lowered(calls: GraphDriver, limit: LimitChange) -> LimitChange:
-    """Lower a limit again unless somebody has set it since, and read it back."""
-    if calls.limit_bytes(limit.function) == limit.after_bytes:
+def lowered(calls: GraphDriver, limit: LimitChange, needed_bytes: int = 0) -> LimitChange:
+    """Lower a limit again, no further than is needed, unless somebody has set it since, and read it back."""
+    least_bytes = max(limit.before_bytes, needed_bytes)
+    if calls.limit_bytes(limit.function) == limit.after_bytes > least_bytes:
         with suppress(UnsupportedError):  # the value read back shows it
-            calls.set_limit(limit.function, limit.before_bytes)
+            calls.set_limit(limit.function, least_bytes)
     return LimitChange(
         kernel=limit.kernel,
         before_bytes=limit.before_bytes,

@@ -219,7 +219,7 @@ class Process:
         return self._on_gpu
 
     def _carry(self, sets: Sequence[Sequence[Control]]) -> None:
-        """Find launch shim and tuner plugin; without GPUs there is a shim only where the launcher was told of one."""
+        """Find launch shim and tuner plugin; on CPU ranks there is a shim only where a launcher has set its rules."""
         if self.file.backend != "cpu" or RULES in os.environ:
             from makeway.act.torch.carried import carried
 
