@@ -154,6 +154,7 @@ def print_windows(rank: int, rounds: int) -> None:
     for piece in (128 * KIB, 256 * KIB, 512 * KIB, 1 * MIB, 2 * MIB, 4 * MIB):
         for slots in (2, 4, 8):
             with DirectGroup(piece_bytes=piece, slots=slots) as group:
+                _SHARED.clear()  # those of the group before
                 found = []
                 for size in (16 * MIB, 64 * MIB):
                     for name in ("all-gather", "all-to-all", "all-reduce"):
