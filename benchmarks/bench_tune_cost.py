@@ -39,7 +39,7 @@ from makeway.decide.analysis.difference import LEVEL, percent
 
 HERE = Path(__file__).parent
 TWINS = HERE / "tune_cost_twins.py"
-SHORT_JOB = HERE.parent / "tests" / "ranks" / "programs" / "ddp_train.py"
+JOB = HERE.parent / "tests" / "ranks" / "programs" / "ddp_train.py"
 RANKS = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 GOAL = 1.02
 WIDTH = 256  # as in the twins
@@ -67,16 +67,23 @@ def watching(turns: list[dict[str, Any]]) -> list[float]:
     return [log_time(turn["first_ns"]) - log_time(turn["second_ns"]) for turn in turns if not turn["tried"]]
 
 
-def whole_jobs(pairs: int, *, batch: int, steps: int) -> None:
-    """Print the time of tuned jobs over that of the same jobs without tuning."""
-    job = [*RANKS, str(SHORT_JOB), "--steps", str(steps), "--batch", str(batch), "--width", str(WIDTH)]
+def in_turns(pairs: int, *options: str) -> tuple[list[float], list[float]]:
+    """Seconds of a job as it is, and of the same job under `run --tune`."""
+    job = [*RANKS, str(JOB), *options]
     tune = [sys.executable, "-m", "makeway", "run", "--tune", "--out", os.devnull, "--"]
     seconds = interleaved({"plain": lambda: started(job), "tuned": lambda: started([*tune, *job])}, rounds=pairs)
-    ratios = [tuned / plain for tuned, plain in zip(seconds["tuned"], seconds["plain"], strict=True)]
+    return seconds["plain"], seconds["tuned"]
+
+
+def whole_jobs(pairs: int, *, batch: int, steps: int) -> None:
+    """Print the time of tuned jobs over that of the same jobs without tuning."""
+    options = ("--steps", str(steps), "--batch", str(batch), "--width", str(WIDTH))
+    plain_s, tuned_s = in_turns(pairs, *options)
+    ratios = [tuned / plain for plain, tuned in zip(plain_s, tuned_s, strict=True)]
     shown = paired_difference([math.log(ratio) for ratio in ratios], level=LEVEL)
     low, high = ("?" if end is None else f"{math.exp(end):.3f}" for end in (shown.low, shown.high))
     print(
-        f"batch {batch}, whole jobs of {statistics.median(seconds['plain']):.1f} s: {math.exp(shown.estimate):.3f} "
+        f"batch {batch}, whole jobs of {statistics.median(plain_s):.1f} s: {math.exp(shown.estimate):.3f} "
         f"times with `run --tune` ({low} to {high}): {', '.join(f'{ratio:.3f}' for ratio in sorted(ratios))}",
         flush=True,
     )
@@ -84,11 +91,9 @@ def whole_jobs(pairs: int, *, batch: int, steps: int) -> None:
 
 def start_up(rounds: int) -> tuple[float, float]:
     """Seconds that `run --tune` adds before the first step and after the last, and the seconds of the short job."""
-    job = [*RANKS, str(SHORT_JOB), "--steps", "3"]
-    tune = [sys.executable, "-m", "makeway", "run", "--tune", "--out", os.devnull, "--"]
-    seconds = interleaved({"plain": lambda: started(job), "tuned": lambda: started([*tune, *job])}, rounds=rounds)
-    added = [tuned - plain for tuned, plain in zip(seconds["tuned"], seconds["plain"], strict=True)]
-    return statistics.median(added), statistics.median(seconds["plain"])
+    plain_s, tuned_s = in_turns(rounds, "--steps", "3")
+    added = [tuned - plain for plain, tuned in zip(plain_s, tuned_s, strict=True)]
+    return statistics.median(added), statistics.median(plain_s)
 
 
 def main() -> None:

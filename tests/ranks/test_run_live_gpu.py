@@ -163,7 +163,12 @@ def test_tuning_tries_the_plan_each_of_its_controls_and_its_own(tmp_path: Path) 
     expected = [({0}, {0}), ({PAD_BYTES}, {-5}), ({PAD_BYTES}, {0}), ({0}, {-5}), ({0}, {0})]
     for rank in job.steps_of_ranks():
         asked = rank[0][0].smem_bytes
-        assert [seen(step, asked) for step in rank][: len(in_force)] == [expected[setting] for setting in in_force]
+        changed = [seen(step, asked) for step in rank]
+        assert len(changed) == steps
+        assert changed[: len(in_force)] == [expected[setting] for setting in in_force]
+        cut = changed[len(in_force) :]  # one block, under one setting
+        assert cut == cut[:1] * len(cut)
+        assert all(step in expected for step in cut[:1])
 
 
 @pytest.mark.long

@@ -270,17 +270,17 @@ class DirectGroup:
         """The sum of every rank's tensor, in place; "avg" divides each part first, as DistributedDataParallel does."""
         part, pieces = flat("tensor", tensor), self._pieces
         check_summed(part.dtype, op)
-        each = ceil_to(-(-part.numel() // self.ranks), ALIGNMENT // part.itemsize)
-        slices = [part[rank * each : (rank + 1) * each] for rank in range(self.ranks)]
         if self.ranks > 1 and part.nbytes > ONE_STEP_BYTES and (shared := shared_part(self._shared, part)):
-            start, count = self.rank * each * part.itemsize, slices[self.rank].nbytes
-            reduce = partial(add_up, shared, self.ranks, start, count, part.dtype, op)
+            own = _slices(part, self.ranks)[self.rank]
+            start = own.data_ptr() - part.data_ptr()
+            reduce = partial(add_up, shared, self.ranks, start, own.nbytes, part.dtype, op)
             return self._run_shared("all_reduce", reduce, part, part.nbytes, shared, tensor, async_op, op=op)
         if self.ranks == 1:
             steps = []
         elif part.nbytes <= min(ONE_STEP_BYTES, self._engine.window.piece_bytes):  # in one piece
             steps = [pieces.give_all(part, op), pieces.reduce(part, part, op, channel=COMMON)]
         else:
+            slices = _slices(part, self.ranks)
             steps = [pieces.give(slices[peer], peer, op) for peer in pieces.peers]
             steps += [pieces.reduce_for_all(slices[self.rank], op)]
             steps += [pieces.pull(slices[peer], peer, COMMON) for peer in pieces.peers]
@@ -401,6 +401,12 @@ class DirectGroup:
 def _parts(tensor: torch.Tensor, ranks: int) -> list[torch.Tensor]:
     """Equal parts, one per rank."""
     return list(torch.split(tensor, tensor.numel() // ranks)) if tensor.numel() else [tensor] * ranks
+
+
+def _slices(tensor: torch.Tensor, ranks: int) -> list[torch.Tensor]:
+    """Parts for one rank each that begin at cache lines; the last ones may be shorter, or empty."""
+    each = ceil_to(-(-tensor.numel() // ranks), ALIGNMENT // tensor.itemsize)
+    return [tensor[rank * each : (rank + 1) * each] for rank in range(ranks)]
 
 
 def _abandon(links: Links, thread: CommThread) -> None:

@@ -47,7 +47,7 @@ class SharedBuckets:
 
 
 def shared_hook(state: SharedBuckets, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """As `direct_hook`, with buckets that the ranks read in place: `register_comm_hook(SharedBuckets(group), ...)`."""
+    """As `direct_hook`, with buckets that ranks add up in place: `register_comm_hook(SharedBuckets(group), ...)`."""
     state.notice(bucket)
     return _averaged(state.group, bucket)
 

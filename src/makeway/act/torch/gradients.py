@@ -85,7 +85,7 @@ def gradient_hook(state: Gradients, bucket: GradBucket) -> torch.futures.Future[
 
 
 def _averaged(state: Gradients, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Peers read buckets in place, unless the program's gradients are views of them: those it may hand to a child."""
+    """Buckets are added up in place, unless the program's gradients are views of them: it may hand those to a child."""
     return shared_hook(state.buckets, bucket) if state.in_place else direct_hook(state.direct, bucket)
 
 
