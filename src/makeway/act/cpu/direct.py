@@ -1,8 +1,8 @@
 """Direct collectives: the ranks of one host read each other's shared memory, without sockets or a ring.
 
 The one-step algorithms of ConCCL (arXiv 2412.14335), with a thread in place of a copy engine: every rank pulls its part
-straight from the segment of each peer. Reductions add in rank order, so that all ranks get the same bits; in shared
-tensors each rank hands its sum to all while it is in cache.
+straight from the segment of each peer. Reductions add in the order of Gloo's ring, so that all ranks get the bits that
+Gloo gives them; in shared tensors each rank hands its sum to all while it is in cache.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from makeway.act.cpu.flows import ALIGNMENT, Engine, MismatchedCallError, Step, 
 from makeway.act.cpu.links import COMMON, PAIR, Links, LostRankError
 from makeway.act.cpu.pieces import Pieces
 from makeway.act.cpu.rendezvous import adopt, meet, share
+from makeway.act.cpu.ring import ring_over
 from makeway.act.cpu.segments import SHM
 from makeway.act.cpu.shared import Shared, SharedTensor, add_up, pull, shared_part
 from makeway.values.errors import InputError, MakewayError
@@ -267,22 +268,25 @@ class DirectGroup:
     # --- reductions ----------------------------------------------------------------------------
 
     def all_reduce(self, tensor: torch.Tensor, op: Op = "sum", *, async_op: bool = False) -> Work | None:
-        """The sum of every rank's tensor, in place; "avg" divides each part first, as DistributedDataParallel does."""
+        """The sum of every rank's tensor, in place; "avg" scales each part first, as DistributedDataParallel does."""
         part, pieces = flat("tensor", tensor), self._pieces
         check_summed(part.dtype, op)
+        part = _real(part)
+        ring = ring_over(part.nbytes, part.itemsize, self.ranks)
         if self.ranks > 1 and part.nbytes > ONE_STEP_BYTES and (shared := shared_part(self._shared, part)):
             own = _slices(part, self.ranks)[self.rank]
             start = own.data_ptr() - part.data_ptr()
-            reduce = partial(add_up, shared, self.ranks, start, own.nbytes, part.dtype, op)
+            reduce = partial(add_up, shared, ring, start, own.nbytes, part.dtype, op)
             return self._run_shared("all_reduce", reduce, part, part.nbytes, shared, tensor, async_op, op=op)
         if self.ranks == 1:
             steps = []
         elif part.nbytes <= min(ONE_STEP_BYTES, self._engine.window.piece_bytes):  # in one piece
-            steps = [pieces.give_all(part, op), pieces.reduce(part, part, op, channel=COMMON)]
+            steps = [pieces.give_all(part, op), pieces.reduce(part, part, op, ring, start=0, channel=COMMON)]
         else:
             slices = _slices(part, self.ranks)
             steps = [pieces.give(slices[peer], peer, op) for peer in pieces.peers]
-            steps += [pieces.reduce_for_all(slices[self.rank], op)]
+            own = slices[self.rank]
+            steps += [pieces.reduce_for_all(own, op, ring, start=own.data_ptr() - part.data_ptr())]
             steps += [pieces.pull(slices[peer], peer, COMMON) for peer in pieces.peers]
         return self._run("all_reduce", steps, part.dtype, self._each(part.nbytes), tensor, async_op, op=op)
 
@@ -293,12 +297,14 @@ class DirectGroup:
         source, into, pieces = flat("input", given), flat("output", output), self._pieces
         check_summed(into.dtype, op)
         check_same("input", source, into, into.numel() * self.ranks)
+        source, into = _real(source), _real(into)
         parts = _parts(source, self.ranks)
         own = parts[self.rank]
         if overlap(source, into) and into.data_ptr() != own.data_ptr():
             raise InputError("output overlaps input elsewhere than in this rank's part")
         steps = [pieces.give(parts[peer], peer, op) for peer in pieces.peers]
-        steps += [pieces.reduce(own, into, op, channel=PAIR)]
+        ring = ring_over(source.nbytes, source.itemsize, self.ranks)
+        steps += [pieces.reduce(own, into, op, ring, start=self.rank * own.nbytes, channel=PAIR)]
         return self._run("reduce_scatter", steps, into.dtype, self._each(into.nbytes), output, async_op, op=op)
 
     # --- running -------------------------------------------------------------------------------
@@ -401,6 +407,11 @@ class DirectGroup:
 def _parts(tensor: torch.Tensor, ranks: int) -> list[torch.Tensor]:
     """Equal parts, one per rank."""
     return list(torch.split(tensor, tensor.numel() // ranks)) if tensor.numel() else [tensor] * ranks
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs of real ones, as Gloo adds them."""
+    return torch.view_as_real(tensor).view(-1) if tensor.is_complex() else tensor
 
 
 def _slices(tensor: torch.Tensor, ranks: int) -> list[torch.Tensor]:

@@ -15,8 +15,8 @@ _SETTLED = 2  # calls: DistributedDataParallel rebuilds its buckets after the fi
 def direct_hook(state: DirectGroup, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket while the backward pass goes on: `model.register_comm_hook(direct_group, direct_hook)`.
 
-    Each gradient is divided by the number of ranks before it is added, as DistributedDataParallel itself does; with two
-    ranks the result is the same to the bit.
+    Each gradient is multiplied by one over the number of ranks before it is added, as DistributedDataParallel itself
+    does, and sums are added as Gloo adds them: the result is the same to the bit.
     """
     return _averaged(state, bucket)
 

@@ -1,4 +1,4 @@
-"""The work on one piece: into this rank's segment, out of a peer's, or summed in rank order."""
+"""The work on one piece: into this rank's segment, out of a peer's, or summed in the order of Gloo's ring."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from makeway.act.cpu.calls import Op
 from makeway.act.cpu.copiers import Copiers
 from makeway.act.cpu.flows import Piece, Place, Step
 from makeway.act.cpu.links import COMMON, PAIR
+from makeway.act.cpu.ring import Ring
 
 
 def piece_of(part: torch.Tensor, piece: Piece) -> torch.Tensor:
@@ -56,21 +57,22 @@ class Pieces:
 
         return Step(size=part.nbytes, work=work)
 
-    def reduce(self, part: torch.Tensor, into: torch.Tensor, op: Op, *, channel: int) -> Step:
-        """`into`: the sum of this rank's `part` and the peers' pieces."""
+    def reduce(self, part: torch.Tensor, into: torch.Tensor, op: Op, ring: Ring, *, start: int, channel: int) -> Step:
+        """`into`: the sum of this rank's `part`, which begins at `start` of the ring, and the peers' pieces."""
 
         def work(piece: Piece) -> None:
-            self._combine(piece_of(part, piece), piece.sources, piece_of(into, piece), op)
+            self._combine(piece_of(part, piece), piece.sources, piece_of(into, piece), op, ring, start + piece.offset)
 
         return Step(size=part.nbytes, work=work, sources=self.peers, source_channel=channel)
 
-    def reduce_for_all(self, part: torch.Tensor, op: Op) -> Step:
+    def reduce_for_all(self, part: torch.Tensor, op: Op, ring: Ring, *, start: int) -> Step:
         """The sum of this rank's slice, in place, and to all peers."""
 
         def work(piece: Piece) -> None:
             assert piece.into is not None
             mine = piece_of(part, piece)
-            self._combine(mine, piece.sources, piece.into.view(piece.count, part.dtype), op)
+            into = piece.into.view(piece.count, part.dtype)
+            self._combine(mine, piece.sources, into, op, ring, start + piece.offset)
             self.copiers.copy(mine.data_ptr(), piece.into.address, piece.count)
 
         return Step(size=part.nbytes, work=work, sources=self.peers, receivers=self.peers, channel=COMMON)
@@ -80,20 +82,25 @@ class Pieces:
         if piece.into is None:
             return
         if op == "avg":
-            torch.div(piece_of(part, piece), self.ranks, out=piece.into.view(piece.count, part.dtype))
+            torch.mul(piece_of(part, piece), 1.0 / self.ranks, out=piece.into.view(piece.count, part.dtype))
         else:
             self.copiers.copy(piece.into.address, part.data_ptr() + piece.offset, piece.count)
 
-    def _combine(self, own: torch.Tensor, sources: Mapping[int, Place], into: torch.Tensor, op: Op) -> None:
+    def _combine(
+        self, own: torch.Tensor, sources: Mapping[int, Place], into: torch.Tensor, op: Op, ring: Ring, start: int
+    ) -> None:
         scratch = self._scratch[: own.nbytes].view(own.dtype)
         if op == "avg":
-            own = torch.div(own, self.ranks, out=scratch)
-        elif self.rank > 1 and own.data_ptr() == into.data_ptr():
-            own = scratch.copy_(own)  # the sum of the lower ranks would overwrite it
+            own = torch.mul(own, 1.0 / self.ranks, out=scratch)
+        elif self.ranks > 2 and own.data_ptr() == into.data_ptr():
+            own = scratch.copy_(own)  # the sum of the ranks before this one would overwrite it
         parts = [own if rank == self.rank else sources[rank].view(own.nbytes, own.dtype) for rank in range(self.ranks)]
         if len(parts) == 1:
             into.copy_(own)
             return
-        torch.add(parts[0], parts[1], out=into)
-        for part in parts[2:]:
-            into.add_(part)
+        for at, size, order in ring.runs(start, own.nbytes):
+            run = slice((at - start) // own.itemsize, (at - start + size) // own.itemsize)
+            first, second, *others = (parts[rank][run] for rank in order)
+            torch.add(first, second, out=into[run])
+            for part in others:
+                into[run].add_(part)

@@ -13,6 +13,7 @@ import torch
 
 from makeway.act.cpu.calls import Op
 from makeway.act.cpu.copiers import Copiers
+from makeway.act.cpu.ring import Ring
 from makeway.act.cpu.segments import Segment
 from makeway.values.units import KIB
 
@@ -70,29 +71,22 @@ def shared_part(tensors: Mapping[int, SharedTensor], part: torch.Tensor) -> Shar
     return None
 
 
-def add_up(shared: Shared, ranks: int, start: int, count: int, dtype: torch.dtype, op: Op) -> None:
-    """Sum `count` bytes of all ranks' memory from `start` on, in rank order, and hand the sum to all of them.
+def add_up(shared: Shared, ring: Ring, start: int, count: int, dtype: torch.dtype, op: Op) -> None:
+    """Sum `count` bytes of all ranks' memory from `start` on, in the ring's order, and hand the sum to all of them.
 
-    All of it in place, piece by piece while a piece is in cache; an average divides each part first.
+    All of it in place, piece by piece while a piece is in cache; an average scales each part first.
     """
-    for at in range(start, start + count, SUMMED_BYTES):
-        size = min(SUMMED_BYTES, start + count - at)
-        parts = [shared.of(rank, at, size, dtype) for rank in range(ranks)]
-        if op == "avg":
-            for part in parts:
-                _divide(part, ranks)
-        total, *others = parts
-        for part in others:
-            total.add_(part)
-        for part in others:
-            part.copy_(total)
-
-
-def _divide(part: torch.Tensor, ranks: int) -> None:
-    if ranks == 2:
-        part.mul_(0.5)  # exact, and faster than a division
-    else:
-        part.div_(ranks)
+    for begin, size, order in ring.runs(start, count):
+        for at in range(begin, begin + size, SUMMED_BYTES):
+            parts = [shared.of(rank, at, min(SUMMED_BYTES, begin + size - at), dtype) for rank in order]
+            if op == "avg":
+                for part in parts:
+                    part.mul_(1.0 / ring.ranks)  # multiplied, as DistributedDataParallel's reducer does it
+            total, *others = parts
+            for part in others:
+                total.add_(part)
+            for part in others:
+                part.copy_(total)
 
 
 def pull(copiers: Copiers, into: torch.Tensor, shared: Shared, rank: int, start: int) -> None:

@@ -1,8 +1,7 @@
 """torch.distributed's own collectives of CPU tensors, through shared memory.
 
 Whether a call is rerouted depends only on what all ranks must agree on anyway: its kind, group, number type and
-reduction. Gather and all-to-all give the same bits as Gloo; sums are added in rank order, which for more than two ranks
-may round differently from Gloo's ring.
+reduction. All of them give the bits that Gloo gives, sums too.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Gradients:
 def gradient_hook(state: Gradients, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket through shared memory; what direct collectives cannot add goes through the process group.
 
-    Each gradient is divided by the number of ranks before it is added, as DistributedDataParallel does by itself; with
-    two ranks the result is the same to the bit, with more it differs by the order of additions.
+    Each gradient is multiplied by one over the number of ranks before it is added, as DistributedDataParallel does by
+    itself, and sums are added as Gloo adds them: the result is the same to the bit.
     """
     if state.theirs is not None:
         theirs, hook = state.theirs
