@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from makeway.act.launch.directors import SETTLE, settling_steps
 from makeway.decide.analysis.racing import MOST_ROUNDS, standings, still_racing
-from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, SmPartition
+from makeway.values.control import Chunks, CommBlocks, CommPriority, Control, CopyEngine, SmPartition
 
 logs = st.floats(-1, 1, allow_nan=False)
 rounds = st.lists(st.fixed_dictionaries(dict.fromkeys(range(4), logs)), min_size=2, max_size=30)
@@ -58,18 +58,20 @@ def test_looks_after_every_round_seldom_take_chance_for_a_gain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "steps"),
+    ("before", "after", "there", "back"),
     [
-        ((), (), 0),
-        ((CopyEngine(), CommPriority()), (CommPriority(), CopyEngine()), 0),
-        ((), (CommPriority(),), SETTLE - 1),
-        ((CopyEngine(),), (CopyEngine(), SmPartition(1)), SETTLE - 1),
-        ((), (CopyEngine(),), SETTLE + 1),
-        ((CopyEngine(),), (CopyEngine(), Chunks(2)), SETTLE),
-        ((Chunks(2),), (Chunks(4),), SETTLE),
+        ((), (), 0, 0),
+        ((CopyEngine(), CommPriority()), (CommPriority(), CopyEngine()), 0, 0),
+        ((), (CommPriority(),), SETTLE - 1, SETTLE - 1),
+        ((CopyEngine(),), (CopyEngine(), SmPartition(1)), SETTLE - 1, SETTLE - 1),
+        ((), (CopyEngine(),), SETTLE, SETTLE - 1),
+        ((CopyEngine(),), (CopyEngine(), Chunks(2)), SETTLE, SETTLE),
+        ((Chunks(2),), (Chunks(4),), SETTLE, SETTLE),
+        ((), (CommBlocks(8),), SETTLE, SETTLE),
     ],
 )
-def test_only_switches_that_replace_reducers_need_all_steps_to_settle(
-    before: tuple[Control, ...], after: tuple[Control, ...], steps: int
+def test_only_new_buckets_and_channels_need_all_steps_to_settle(
+    before: tuple[Control, ...], after: tuple[Control, ...], there: int, back: int
 ) -> None:
-    assert settling_steps(before, after) == settling_steps(after, before) == steps
+    assert settling_steps(before, after) == there
+    assert settling_steps(after, before) == back

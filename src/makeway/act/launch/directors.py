@@ -7,7 +7,7 @@ same answer.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -17,9 +17,8 @@ from makeway.decide.analysis.alternation import Alternation, alternation, looks
 from makeway.values.control import Chunks, CommBlocks, Compress, Control, CopyEngine
 from makeway.values.errors import InputError
 
-SETTLE = 2  # steps after a switch that do not count
-# A new reducer lays out its buckets in the second step; channels change one step after ranks have agreed on them.
-SETTLES_LATE = (CopyEngine, Chunks, Compress, CommBlocks)
+SETTLE = 2  # steps after a switch that do not count, at most
+NEW_BUCKETS = (CopyEngine, Chunks, Compress)  # a reducer takes new memory for its buckets in its second step
 MEASURED = 3  # steps of a block that count: of neighbouring short blocks less of the noise remains
 NOISE_PAIRS = 3
 NOISE, PAIRED = "noise", "pair"
@@ -43,6 +42,9 @@ class Next(msgspec.Struct, frozen=True, kw_only=True):
 class Director(Protocol):
     def next(self, blocks: Sequence[Block]) -> Next:
         """What follows these blocks."""
+
+    def leave_out(self, settings: Collection[int]) -> None:
+        """Try none of these; said before the first block."""
 
 
 def director_of(settings: StepSettings) -> Director:
@@ -73,10 +75,12 @@ def settling_steps(before: Sequence[Control], after: Sequence[Control]) -> int:
     """Steps after a switch that do not count: none where nothing changes, fewer where it takes effect at once."""
     if set(before) == set(after):
         return 0
-    kept, new = ({each for each in controls if isinstance(each, SETTLES_LATE)} for controls in (before, after))
-    if any(isinstance(each, CopyEngine) for each in kept ^ new):
-        return SETTLE + 1  # buckets move to shared memory once they are laid out; measured: the third step is slow, too
-    return SETTLE if kept != new else SETTLE - 1
+    changed = {*before} ^ {*after}
+    new_buckets = any(isinstance(control, NEW_BUCKETS) for control in changed)
+    if new_buckets and any(isinstance(control, NEW_BUCKETS) for control in after):
+        return SETTLE
+    # Channels change one step after ranks have agreed on them.
+    return SETTLE if any(isinstance(control, CommBlocks) for control in changed) else SETTLE - 1
 
 
 class Comparing:
@@ -109,6 +113,9 @@ class Comparing:
         return Next(
             setting=setting, steps=dropped + MEASURED, dropped=dropped, tag=PAIRED, switches=setting != in_force
         )
+
+    def leave_out(self, settings: Collection[int]) -> None:
+        """Nothing: what the plan cannot do here, its receipts say."""
 
     def _order(self, pair: int) -> tuple[int, int]:
         with_first = random.Random(f"{self._seed}/{pair}").random() < 0.5

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch.distributed as dist
+from torch._C._distributed_c10d import _compute_bucket_assignment_by_size  # torch.distributed only re-exports it
 from torch.nn.parallel import DistributedDataParallel
 
 from makeway.act.cpu.direct import DirectGroup
 from makeway.values.units import MIB
 
+Buckets = list[list[int]]  # parameters by number, in the order in which their gradients come
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Known:
     """A module as the program made it, and the shared memory that its ranks took for it."""
 
     direct: DirectGroup | None
     caps: dict[str, Any]  # its attributes that hold bucket sizes
     chosen: bool  # the program chose the bucket size
+    buckets: Buckets | None = None  # of the program's own reducer, once it has laid them out
 
     def refusal(self, module: DistributedDataParallel) -> str | None:
         """Why this module keeps its reducer; every rank gives the same answer."""
@@ -34,13 +40,50 @@ class Known:
         return None
 
     def rebuild(self, module: DistributedDataParallel, cap_mib: float | None) -> None:
-        """A new reducer without a hook, as after unpickling; `cap_mib`: the bucket size, None for the program's."""
+        """A new reducer without a hook, as after unpickling; `cap_mib`: the bucket size, None for the program's.
+
+        A reducer lays out its buckets after its first step, in which it has a single one: nothing overlaps, and more
+        than two ranks add up in another order. A new one begins with what the program's own has found.
+        """
         untyped: Any = module
+        if self.buckets is None:
+            self.buckets = _laid_out(module)
         module.reducer._remove_autograd_hooks()
         vars(module).update(self.caps if cap_mib is None else _caps(self.caps, int(cap_mib * MIB)))
         parameters, sparse = untyped._build_params_for_reducer()
         names = untyped._build_debug_param_to_name_mapping(parameters)
-        untyped._ddp_init_helper(parameters, sparse, names, module.static_graph)
+        buckets = self.buckets
+        if buckets is not None and cap_mib is not None:
+            order = [number for bucket in buckets for number in bucket]
+            tensors, flags = ([values[number] for number in order] for values in (parameters, sparse))
+            buckets = _compute_bucket_assignment_by_size(tensors, [module.bucket_bytes_cap], flags, order)[0]
+        with _beginning_with(buckets, module.bucket_bytes_cap):
+            untyped._ddp_init_helper(parameters, sparse, names, module.static_graph)
+
+
+def _laid_out(module: DistributedDataParallel) -> Buckets | None:
+    """The buckets that a reducer has laid out after its first step; None where it has not, or torch does not say."""
+    untyped: Any = module
+    text = untyped._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices")
+    return [list(map(int, bucket.split())) for bucket in text.split(",")] if text else None
+
+
+@contextmanager
+def _beginning_with(buckets: Buckets | None, cap: int) -> Iterator[None]:
+    """Inside the block a reducer is made with these buckets; None: as torch makes it."""
+    if buckets is None:
+        yield
+        return
+
+    def assigned(*_: Any, **__: Any) -> tuple[Sequence[Sequence[int]], Sequence[int]]:
+        return buckets[::-1], [cap] * len(buckets)  # torch turns them round
+
+    name = _compute_bucket_assignment_by_size.__name__
+    setattr(dist, name, assigned)
+    try:
+        yield
+    finally:
+        setattr(dist, name, _compute_bucket_assignment_by_size)
 
 
 _CAPS = ("bucket_bytes_cap", "bucket_bytes_cap_default", "_bucket_config")  # the last since torch 2.12
