@@ -8,16 +8,23 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from makeway.act.cpu.threads import (
+    REALTIME,
     cores_of,
+    may_be_realtime,
     may_be_undone,
+    name_of,
+    new_threads_named,
     niceness_of,
+    policy_of,
     readings,
     set_cores,
     set_niceness,
+    set_policy,
     set_slice,
     slice_ns,
     thread_ids,
@@ -46,6 +53,35 @@ def test_threads_are_found_by_name() -> None:
         name = file.read().strip()
     assert os.getpid() in threads_named([name])
     assert threads_named(["no such name"]) == frozenset()
+
+
+def test_threads_that_start_are_waited_for_until_they_have_their_names() -> None:
+    done, waited = threading.Event(), threading.Event()
+
+    def late() -> None:
+        waited.wait(0.05)  # as one that Linux does not run at once
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("late")
+        done.wait()
+
+    thread = threading.Thread(target=late)
+    with new_threads_named(patience_s=30):
+        thread.start()
+    assert thread.native_id is not None
+    assert name_of(thread.native_id) == "late"
+    assert threads_named(["late"]) == {thread.native_id}
+    done.set()
+    thread.join()
+
+
+def test_a_thread_that_never_takes_a_name_is_waited_for_no_longer_than_patience() -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    with new_threads_named(patience_s=0.01):
+        thread.start()
+    assert thread.native_id is not None
+    assert name_of(thread.native_id) == name_of(threading.get_native_id())
+    done.set()
+    thread.join()
 
 
 def test_cores_of_one_thread_leave_the_others_alone(thread: int) -> None:
@@ -82,6 +118,42 @@ def test_a_thread_that_has_ended_is_no_error() -> None:
     set_niceness(brief.native_id, 5)
     with pytest.raises(ProcessLookupError):
         niceness_of(brief.native_id)
+
+
+def test_a_real_time_priority_can_be_given_and_taken_back(thread: int) -> None:
+    before = policy_of(thread)
+    if not may_be_realtime():
+        pytest.skip("a real-time priority needs CAP_SYS_NICE or a real-time limit")
+    set_policy(thread, REALTIME)
+    assert (policy_of(thread), policy_of(0)) == (REALTIME, before)
+    set_policy(thread, before)
+    assert policy_of(thread) == before
+
+
+def test_a_limit_of_real_time_priorities_is_enough_to_give_one_and_to_take_it_back() -> None:
+    limit = ["prlimit", "--rtprio=1:1"]
+    if os.geteuid() != 0 or subprocess.run([*limit, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("this user may not raise the limit of real-time priorities")
+    code = (
+        "from makeway.act.cpu.threads import REALTIME, may_be_realtime, policy_of, set_policy; before = policy_of(0); "
+        "set_policy(0, REALTIME); set_policy(0, before); print(may_be_realtime(), policy_of(0) == before)"
+    )
+    limited = [
+        *limit,
+        "setpriv",
+        "--bounding-set=-all",
+        "--inh-caps=-all",
+        sys.executable,
+        "-c",
+        code,
+    ]
+    assert subprocess.run(limited, check=True, capture_output=True, text=True).stdout == "True True\n"
+
+
+def test_under_a_limit_of_real_time_no_thread_gets_that_priority() -> None:
+    code = "from makeway.act.cpu.threads import may_be_realtime; print(may_be_realtime())"
+    limited = ["prlimit", "--rttime=200000:200000", sys.executable, "-c", code]
+    assert subprocess.run(limited, check=True, capture_output=True, text=True).stdout == "False\n"
 
 
 def test_asking_what_may_be_undone_changes_nothing() -> None:

@@ -1,18 +1,21 @@
-"""Threads of this process as Linux sees them: which ones communicate, their cores, niceness and time slices."""
+"""Threads of this process as Linux sees them: which ones communicate, their cores, policy, niceness and time slices."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
+import resource
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 # ProcessGroupGloo.cpp names its workers pt_gloo_runloop; gloo/transport/tcp/loop.cc its I/O thread gloo_tcp_loop.
 GLOO_NAMES = ("pt_gloo_runloop", "gloo_tcp_loop")
+REALTIME = (os.SCHED_RR, 1)  # above all ordinary threads, below every other real-time one
 T = TypeVar("T")
 _SYSCALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}  # sched_setattr, sched_getattr
 
@@ -24,12 +27,28 @@ def thread_ids() -> frozenset[int]:
 
 def threads_named(names: Iterable[str]) -> frozenset[int]:
     """The threads of this process with one of these names."""
-    wanted, matches = set(names), set()
-    for thread in thread_ids():
-        with suppress(FileNotFoundError, ProcessLookupError):
-            if Path(f"/proc/self/task/{thread}/comm").read_text().strip() in wanted:
-                matches.add(thread)
-    return frozenset(matches)
+    wanted = set(names)
+    return frozenset(thread for thread, name in readings(thread_ids(), name_of).items() if name in wanted)
+
+
+def name_of(thread: int) -> str:
+    try:
+        return Path(f"/proc/self/task/{thread}/comm").read_text(errors="replace").removesuffix("\n")
+    except FileNotFoundError:  # it has ended
+        raise ProcessLookupError from None
+
+
+@contextmanager
+def new_threads_named(patience_s: float = 0.2) -> Iterator[None]:
+    """Leave the block when every thread that started inside it has its name, or patience ends.
+
+    A new thread has the name of the one that made it, until it runs and takes its own.
+    """
+    before = thread_ids()
+    yield
+    maker, until = name_of(threading.get_native_id()), time.monotonic() + patience_s
+    while maker in readings(thread_ids() - before, name_of).values() and time.monotonic() < until:
+        time.sleep(0.001)
 
 
 def readings(threads: Iterable[int], read: Callable[[int], T]) -> dict[int, T]:
@@ -77,6 +96,37 @@ def may_be_undone(niceness: int) -> bool:
     trial.start()
     trial.join()
     return bool(allowed)
+
+
+def policy_of(thread: int) -> tuple[int, int]:
+    """A thread's scheduling policy, and its priority where that is a real-time policy."""
+    return os.sched_getscheduler(thread), os.sched_getparam(thread).sched_priority
+
+
+def set_policy(thread: int, policy: tuple[int, int]) -> None:
+    with suppress(ProcessLookupError):
+        os.sched_setscheduler(thread, policy[0], os.sched_param(policy[1]))
+
+
+def may_be_realtime() -> bool:
+    """True when a thread may get the lowest real-time priority; tried on a thread made for it.
+
+    sched(7): it needs CAP_SYS_NICE or an RLIMIT_RTPRIO above 0. Under an RLIMIT_RTTIME Linux kills a process for work
+    that takes long: then the answer is no.
+    """
+    if resource.getrlimit(resource.RLIMIT_RTTIME)[0] != resource.RLIM_INFINITY:
+        return False
+    allowed = []
+
+    def try_it() -> None:
+        with suppress(OSError):
+            set_policy(0, REALTIME)
+            allowed.append(policy_of(0) == REALTIME)
+
+    trial = threading.Thread(target=try_it)
+    trial.start()
+    trial.join()
+    return allowed == [True]
 
 
 class _Attributes(ctypes.Structure):

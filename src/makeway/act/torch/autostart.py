@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from makeway.act.cpu.threads import new_threads_named
 from makeway.act.launch.start.sitecustomize import write_error
 from makeway.act.torch.replacing import Function, Original, replace_everywhere, stand_in
 
@@ -53,13 +54,15 @@ def begin(plan_path: str, receipts_dir: str | None) -> None:
 
 
 def _first_group(process: Callable[[], Process], original: Original) -> Any:
-    result = original(**process().group_options(original.given))
+    with new_threads_named():
+        result = original(**process().group_options(original.given))
     process().group_made()
     return result
 
 
 def _new_group(process: Callable[[], Process], original: Original) -> Any:
-    result = original(**process().group_options(original.given))
+    with new_threads_named():
+        result = original(**process().group_options(original.given))
     process().group_added()
     return result
 
