@@ -2,10 +2,10 @@
 
     python benchmarks/bench_paced.py [--rounds N] [--links 200mbit,1gbit] [--only priority,chunks=8] [--keep DIRECTORY]
 
-Columns, in ms per round of training steps: `plain` is torchrun's default. `tuned` is the best single control that
-keeps results, `+ lossless` the best set of up to two of them, `+ compression` the best lossy one. Each is picked in
-every other round and timed in the rounds between, so that the luck of the pick does not count. Below, every set in all
-rounds.
+Columns, in ms per round of training steps: `plain` is torchrun's default. `tuned` is the best of the sets that
+`run --tune` tries over a network, `+ lossless` the best of all measured sets that keep results, `+ compression` the
+best lossy one. Each is picked in every other round and timed in the rounds between, so that the luck of the pick does
+not count. Below, every set in all rounds.
 
 `reachable` is the least that overlap can take without compression (docs/numbers.md, `reachable_ms`), with the limit
 that binds. The part of it that is reached is paired by rounds, with the interval of the median. A share above 100 % is
@@ -27,6 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from makeway.act.launch.candidates import candidate_sets
 from makeway.act.measure.bench import cores, run_bench, with_variants
 from makeway.act.measure.job import Job
 from makeway.act.measure.link import parse_rate
@@ -42,7 +43,7 @@ from makeway.act.measure.variants import (
     variant_name,
 )
 from makeway.act.measure.wire import decode_bench, encode_bench
-from makeway.values.control import CommPriority, Compress, lossy
+from makeway.values.control import CommPriority, Compress, CopyEngine, lossy
 
 RANKS = 2
 LINKS = ("200mbit", "1gbit", "2gbit", "8gbit")
@@ -57,13 +58,21 @@ def control_sets(only: str | None) -> list[Controls]:
     if only:
         return [parse_variant(word) for word in only.split(",")]
     sets = candidate_controls(cores(), shared_memory=False, wide=True, compressible=True)
-    return [*sets, *((CommPriority(), Compress(method)) for method in ("bf16", "powersgd", "topk"))]
+    return [
+        *dict.fromkeys((*tuned_sets(), *sets)),
+        *((CommPriority(), Compress(method)) for method in ("bf16", "powersgd", "topk")),
+    ]
+
+
+def tuned_sets() -> list[Controls]:
+    """What `run --tune` tries where ranks share no memory."""
+    return [controls for controls in candidate_sets(cores()) if CopyEngine() not in controls]
 
 
 def column_of(controls: Controls) -> str:
     if any(map(lossy, controls)):
         return COMPRESSED
-    return TUNED if len(controls) == 1 else LOSSLESS
+    return TUNED if controls in tuned_sets() else LOSSLESS
 
 
 def measured(link: str, rounds: int, sets: list[Controls]) -> Bench:

@@ -1,12 +1,14 @@
 """What `--tune` costs in a job that no control helps: a tuned model beside an untuned twin, on real ranks.
 
-    python benchmarks/bench_tune_cost.py [--pairs 12] [--jobs 5] [--batch 2048] [--steps 2000] [--starts 10]
+    python benchmarks/bench_tune_cost.py [--pairs 12] [--wait-ms 8] [--jobs 5] [--batch 2048] [--starts 10]
 
 On two Gloo ranks under torchrun. Compute is long and gradients are small: no control helps.
 
 Whole jobs come first (`--pairs`): the same job with and without `makeway run --tune`, in turns, from the first line to
-the prompt. On a shared machine equal jobs may differ by a fifth, which hides a cost of one or two per cent. So the cost
-is measured in three parts, too:
+the prompt. On a shared machine equal jobs may differ by a fifth, which hides a cost of one or two per cent. So as
+many pairs are of a small job that waits in every step (`--wait-ms`), as for data: equal jobs then differ less, since
+only their start computes much, but what candidates do to compute does not show. And the cost is measured in three
+parts, too:
 
 - Steps while tuning only watches. Two equal models train in turns inside each job, some 50 steps at a time. One of them
   is tuned (`makeway.torch.tune`, as `run --tune` does it); its clock stands still while the other trains. They take
@@ -75,15 +77,14 @@ def in_turns(pairs: int, *options: str) -> tuple[list[float], list[float]]:
     return seconds["plain"], seconds["tuned"]
 
 
-def whole_jobs(pairs: int, *, batch: int, steps: int) -> None:
+def whole_jobs(what: str, pairs: int, *options: str) -> None:
     """Print the time of tuned jobs over that of the same jobs without tuning."""
-    options = ("--steps", str(steps), "--batch", str(batch), "--width", str(WIDTH))
     plain_s, tuned_s = in_turns(pairs, *options)
     ratios = [tuned / plain for plain, tuned in zip(plain_s, tuned_s, strict=True)]
     shown = paired_difference([math.log(ratio) for ratio in ratios], level=LEVEL)
     low, high = ("?" if end is None else f"{math.exp(end):.3f}" for end in (shown.low, shown.high))
     print(
-        f"batch {batch}, whole jobs of {statistics.median(plain_s):.1f} s: {math.exp(shown.estimate):.3f} "
+        f"{what}, whole jobs of {statistics.median(plain_s):.1f} s: {math.exp(shown.estimate):.3f} "
         f"times with `run --tune` ({low} to {high}): {', '.join(f'{ratio:.3f}' for ratio in sorted(ratios))}",
         flush=True,
     )
@@ -103,13 +104,17 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[2048], help="rows of a batch: the size of a step")
     parser.add_argument("--steps", type=int, default=2000, help="of each model (default: 2000)")
     parser.add_argument("--starts", type=int, default=10, help="pairs of short jobs; 0: leave out (default: 10)")
+    parser.add_argument("--wait-ms", type=float, default=8.0, help="of a step that waits; 0: none (default: 8)")
     options = parser.parse_args()
+    steps = ("--steps", str(options.steps), "--width", str(WIDTH))
+    if options.pairs and options.wait_ms:
+        whole_jobs(f"{options.wait_ms:g} ms of waiting", options.pairs, *steps, "--wait-ms", str(options.wait_ms))
     added_s, start_s = start_up(options.starts) if options.starts else (math.nan, math.nan)
     if options.starts:
         print(f"start and end: {added_s:+.2f} s with `run --tune`, of a short job's {start_s:.1f} s (measured)")
     for batch in options.batch:
         if options.pairs:
-            whole_jobs(options.pairs, batch=batch, steps=options.steps)
+            whole_jobs(f"batch {batch}", options.pairs, *steps, "--batch", str(batch))
         for tuned in (True, False) if options.jobs else ():
             ratios: list[float] = []
             step_s: list[float] = []

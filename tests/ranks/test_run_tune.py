@@ -29,8 +29,28 @@ def test_controls_are_tried_in_the_job_and_its_losses_stay_the_same(tmp_path: Pa
     assert tuned["problem"] is None
     assert 0 < tuned["explored_share"] <= 0.5
     assert {control for item in tuned["tried"] for control in item["controls"]} >= {"copy-engine", "priority"}
+    assert all(item["controls"] in tuned["candidates"] for item in tuned["tried"] if item["what"] != "drift")
+    assert tuned["refused"] == []
     assert [json.loads(line) for line in log.read_text().splitlines()] == tuned["tried"]
     adopted = [item["controls"] for item in tuned["tried"] if item["what"] == "adopted"]
     assert tuned["plan"] == (adopted[-1] if adopted else [])
     assert len(load_plan(plan).controls) == len(tuned["plan"])
     assert {control["control"] for control in tuned["receipts"]} == set(tuned["plan"])
+
+
+def test_three_ranks_add_up_in_the_same_order_whatever_is_tried(tmp_path: Path) -> None:
+    """Sums of more than two numbers round by their order: that of Gloo's ring, over buckets as torch lays them out."""
+    ranks, steps = (*TORCHRUN[:-1], "3"), ("--steps", "150", "--width", "1024")
+    code, out, said = run(*ranks, PROGRAM, *steps)
+    assert code == 0, said
+    plain = losses(out)
+    document, plan = tmp_path / "tuned.json", tmp_path / "chunks.toml"
+    plan.write_text('version = 2\n[[control]]\nkind = "chunks"\npieces = 8\n')
+    code, out, said = run(*TUNE, "--plan", str(plan), "--out", str(document), "--", *ranks, PROGRAM, *steps)
+    assert code == 0, said
+    assert losses(out) == plain
+    tuned = json.loads(document.read_text())
+    assert tuned["explored_steps"] > 0
+    reasons = {tuple(item["controls"]): item["reason"] for item in tuned["refused"]}
+    assert all("3 ranks" in reason for reason in reasons.values())
+    assert "other buckets" in reasons["chunks=8",]

@@ -30,7 +30,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from makeway.act.cpu.controls import CpuBackend
-from makeway.act.cpu.threads import cores_of, niceness_of, readings, thread_ids
+from makeway.act.cpu.threads import REALTIME, cores_of, niceness_of, policy_of, readings, thread_ids
 from makeway.act.torch.autostart import begin
 from makeway.act.torch.collectives import Copies, rerouted
 from makeway.act.torch.meeting import shared_memory
@@ -235,12 +235,15 @@ def check_11_compiled_modules_learn_the_same() -> None:
 
 
 def check_12_threads_of_another_group_get_their_priority_too() -> None:
-    if status("priority")[0] != "applied" or "niceness" not in status("priority")[1]:
+    if status("priority")[0] != "applied":
         return
     dist.new_group(list(range(RANKS)))
     backend = CpuBackend()
-    comm = max(readings(backend.comm_threads(), niceness_of).values())
-    assert comm < niceness_of(0), (comm, niceness_of(0))
+    if "real-time" in status("priority")[1]:
+        assert {*readings(backend.comm_threads(), policy_of).values()} == {REALTIME}
+    elif "niceness" in status("priority")[1]:
+        comm = max(readings(backend.comm_threads(), niceness_of).values())
+        assert comm < niceness_of(0), (comm, niceness_of(0))
 
 
 def check_13_all_is_told_and_undone_with_the_group_and_done_again_with_the_next() -> None:
@@ -382,7 +385,8 @@ def api_a_wrong_call_gets_the_error_of_torch() -> None:
 def api_a_plan_holds_inside_the_block_and_nothing_is_left_after_it() -> None:
     def settings() -> Any:
         threads = thread_ids()
-        return readings(threads, niceness_of), readings(threads, cores_of), torch.get_num_threads(), dist.all_reduce
+        settings = (readings(threads, read) for read in (niceness_of, policy_of, cores_of))
+        return *settings, torch.get_num_threads(), dist.all_reduce
 
     torch.ones(300, 300) @ torch.ones(300, 300)  # starts OpenMP's threads
     gc.collect()  # groups of earlier checks, whose threads would end meanwhile
@@ -405,9 +409,9 @@ def api_a_plan_holds_inside_the_block_and_nothing_is_left_after_it() -> None:
     except KeyError:
         pass
     after = settings()
-    for one, other in zip(before[:2], after[:2], strict=True):
+    for one, other in zip(before[:3], after[:3], strict=True):
         assert {thread: one[thread] for thread in one} == {thread: other[thread] for thread in one if thread in other}
-    assert before[2:] == after[2:]
+    assert before[3:] == after[3:]
 
 
 def api_an_error_in_the_block_waits_for_no_peer() -> None:

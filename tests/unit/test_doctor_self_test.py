@@ -239,9 +239,10 @@ def test_cpu_controls_are_proved_or_refused_on_two_real_ranks() -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
     here = look_around()
-    partition, priority, copies = cpu_verdicts(here)
+    partition, own, priority, copies = cpu_verdicts(here)
     assert copies.status == "proved", copies
     assert partition.status == ("proved" if here.cores > 1 else "not tested"), partition
+    assert own.status == ("proved" if here.cores > 1 else "not tested"), own
     assert priority.status == ("proved" if here.priority_by else "not tested"), priority
 
 

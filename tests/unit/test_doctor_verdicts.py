@@ -38,6 +38,7 @@ from makeway.values.kernel import KernelResources
 
 CHECK = Check(name="residency", platform="cuda", control="pad", route="python")
 THREAD_CHECKS = {
+    "own-cores": Check(name="own-cores", platform="cpu", control="own-cores", route="python"),
     "partition=1": Check(name="partition=1", platform="cpu", control="partition", route="python"),
     "priority": Check(name="priority", platform="cpu", control="priority", route="python"),
 }
@@ -243,6 +244,13 @@ def test_a_control_of_threads_is_proved_by_what_linux_shows_and_by_its_undoing(r
     assert judge_threads(THREAD_CHECKS[run.control], ranks(run)).status == status
 
 
+def test_a_real_time_priority_of_communication_alone_counts_as_priority() -> None:
+    first = {"1": BEFORE["1"], "2": replace(BEFORE["2"], realtime=1)}
+    assert judge_threads(THREAD_CHECKS["priority"], ranks(replace(NICER, during=first))).status == "proved"
+    both = {"1": replace(BEFORE["1"], realtime=1), "2": first["2"]}
+    assert judge_threads(THREAD_CHECKS["priority"], ranks(replace(NICER, during=both))).status == "failed"
+
+
 def test_shorter_slices_of_communication_count_as_priority() -> None:
     short = {"1": BEFORE["1"], "2": replace(BEFORE["2"], slice_ns=100_000)}
     usual = {"1": replace(BEFORE["1"], slice_ns=2_800_000), "2": short["2"]}
@@ -256,6 +264,19 @@ def test_one_rank_that_fails_is_enough() -> None:
     good, bad = ranks(PARTED)[0], ranks(replace(PARTED, during=BEFORE))[1]
     found = judge_threads(THREAD_CHECKS["partition=1"], [good, bad])
     assert (found.status, found.measured) == ("failed", "seen on 1, undone on 2")
+
+
+def test_own_cores_are_proved_by_all_threads_of_a_rank_on_cores_that_no_other_rank_uses() -> None:
+    def judged(*during: dict[str, ThreadState]) -> str:
+        runs = [replace(PARTED, control="own-cores", during=states) for states in during]
+        found = [RankRun(rank=rank, ranks=2, controls=(run,), direct=DIRECT) for rank, run in enumerate(runs)]
+        return judge_threads(THREAD_CHECKS["own-cores"], found).status
+
+    assert judged(states((0,), (0,)), states((1,), (1,))) == "proved"
+    assert judged(states((0, 1), (0, 1)), states((2, 3), (2, 3))) == "proved"
+    assert judged(states((0,), (0,)), states((0,), (0,))) == "failed"  # both ranks on one core
+    assert judged(states((0,), (1,)), states((2,), (3,))) == "failed"  # a partition instead
+    assert judged(BEFORE, BEFORE) == "failed"
 
 
 @pytest.mark.parametrize(

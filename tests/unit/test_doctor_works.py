@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from makeway.act.cpu.cores import Seat
 from makeway.act.doctor.cgroup import Limits
 from makeway.act.doctor.facts import Machine, Torch
 from makeway.act.doctor.gpus import Gpus
@@ -57,7 +58,7 @@ machines = st.builds(
     cores=st.integers(1, 4),
     shm_free_bytes=st.none() | st.integers(0, 2**20),
     compiler=st.none() | st.just("cc"),
-    priority_by=st.sampled_from([None, "niceness", "time slices"]),
+    priority_by=st.sampled_from([None, "real-time priority", "niceness", "time slices"]),
     nvidia=st.sampled_from([Gpus(), Gpus(names=("NVIDIA H100 80GB HBM3",)), Gpus(names=("some GPU",))]),
     amd=st.sampled_from([Gpus(), Gpus(names=("gfx90a, 104 CUs",))]),
     torch=st.sampled_from([None, TORCH, Torch(version="2.13.0+cpu"), Torch(version="2.13.0", hip="7.1")]),
@@ -151,8 +152,13 @@ def test_the_cpu_backend_refuses_what_the_doctor_says_cannot_work(monkeypatch: p
         warnings.simplefilter("ignore")  # torch without numpy warns when it is loaded
         controls = pytest.importorskip("makeway.act.cpu.controls")
     group: Any = SimpleNamespace(usable=True, thread_ids=(), rank=0, ranks=1)
-    backend = controls.CpuBackend(group, rank=0, ranks=1, cores=range(cores))
-    for niceness, priority_by in ((True, "niceness"), (False, None)):
+    backend = controls.CpuBackend(group, seat=Seat(rank=0, ranks=2), cores=range(cores))
+    for realtime, niceness, priority_by in (
+        (True, False, "real-time priority"),
+        (False, True, "niceness"),
+        (False, False, None),
+    ):
+        monkeypatch.setattr(controls, "may_be_realtime", lambda allowed=realtime: allowed)
         monkeypatch.setattr(controls, "may_be_undone", lambda _, allowed=niceness: allowed)
         monkeypatch.setattr(controls, "slice_ns", lambda _: None)
         machine = replace(H100, cores=cores, priority_by=priority_by)  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from makeway.values.control import (
     CopyEngine,
     DmaVariant,
     LaunchOrder,
+    OwnCores,
     SmemPad,
     SmPartition,
     TileChoice,
@@ -48,6 +49,7 @@ controls: dict[str, st.SearchStrategy[Control]] = {
     "comm-blocks": st.builds(CommBlocks, counts, st.none() | st.integers(1, 8)),
     "comm-threads": st.builds(CommThreads, st.integers(32, 1024)),
     "partition": st.builds(SmPartition, counts),
+    "own-cores": st.builds(OwnCores),
     "copy-engine": st.builds(CopyEngine, st.sampled_from(get_args(DmaVariant)), st.booleans()),
     "chunks": st.builds(Chunks, counts),
     "compress": st.builds(Compress, st.sampled_from(("fp16", "bf16")))

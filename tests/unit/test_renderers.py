@@ -55,7 +55,7 @@ from makeway.act.launch.compare_run import RunComparison, StepBlock
 from makeway.act.launch.record import RankRecording
 from makeway.act.launch.record import Recording as JobRecording
 from makeway.act.launch.run import dry_run
-from makeway.act.launch.tune_run import LossChange, RunTuning, Tried
+from makeway.act.launch.tune_run import LossChange, Refused, RunTuning, Tried
 from makeway.act.launch.tuning_so_far import SettingTime, TuningSoFar
 from makeway.act.measure.calibrate import Calibration
 from makeway.act.measure.demo import DeviceMap, GpuStory
@@ -94,7 +94,7 @@ from makeway.show.page import page
 from makeway.show.report import _SHOWN_BY
 from makeway.show.text import text
 from makeway.values.collective import Collective
-from makeway.values.control import CommBlocks, CommPriority, Compress, CopyEngine, SmPartition
+from makeway.values.control import CommBlocks, CommPriority, Compress, CopyEngine, OwnCores, SmPartition
 from makeway.values.receipt import Receipt
 
 H100 = load_device("H100-SXM5-80GB")
@@ -220,7 +220,8 @@ def tuned_run() -> RunTuning:
         difference_pct=-14.2,
         interval_pct=(-17.3, -11.6),
         tried=(dropped, adopted),
-        candidates=((CopyEngine(),), (CommPriority(),)),
+        candidates=((CopyEngine(),), (CommPriority(),), (OwnCores(),)),
+        refused=(Refused(controls=(OwnCores(),), reason="own-cores: each of 4 ranks needs a core"),),
         steps=2000,
         explored_steps=89,
         explored_share=0.0445,

@@ -72,6 +72,17 @@ def test_where_nothing_helps_2000_steps_cost_at_most_2_percent_more(slowness: Se
     assert max(ratios) <= 1.02
 
 
+def test_what_a_job_cannot_have_takes_no_step_and_leaves_more_for_the_others() -> None:
+    director = Tuning(5, share=0.05, job_steps=2000, seed=0)
+    director.leave_out([1, 3])
+    job = Job(director).run(2000, lambda step: (1, 0.5, 1.3, 0.5, 0.8), noise=0.03, seed=0)
+    assert {block.setting for block in job.blocks} == {0, 2, 4}
+    assert director.incumbent == 4
+    nothing_left = Tuning(2, share=0.05, job_steps=2000, seed=0)
+    nothing_left.leave_out([1])
+    assert {block.setting for block in Job(nothing_left).run(500, lambda _: (1, 1), noise=0.1, seed=0).blocks} == {0}
+
+
 @pytest.mark.parametrize("noise", [0.02, 0.1])
 def test_equal_settings_are_hardly_ever_adopted(noise: float) -> None:
     adopted = sum(tuned((1,) * 6, seed=seed, noise=noise).director.incumbent != 0 for seed in range(100))

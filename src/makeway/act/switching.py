@@ -11,12 +11,13 @@ from makeway.values.control import (
     Compress,
     Control,
     CopyEngine,
+    OwnCores,
     SmemPad,
     SmPartition,
     control_word,
 )
 
-_ON_CPU = (CommPriority, SmPartition, CommBlocks, CopyEngine, Chunks, Compress)
+_ON_CPU = (CommPriority, SmPartition, OwnCores, CommBlocks, CopyEngine, Chunks, Compress)
 WHOLE_RUNS = "compare whole runs (--compare-runs)"
 
 
@@ -27,6 +28,8 @@ def not_switchable(control: Control, platform: str) -> str | None:
             why = "NCCL reads its clusters when a program starts"
         case CommPriority() if platform == "rocm":
             why = "HIP launches take no priority, the stream must have it"
+        case OwnCores():
+            why = "it is for ranks that compute on a CPU"
         case SmemPad() | CommPriority() | CommBlocks() | Chunks() | Compress():
             return None
         case _:

@@ -30,7 +30,7 @@ def report(result: RunTuning, *, arguments: str = "") -> Report:
         lead=(_lead(result),),
         sections=(
             Section(name="controls", title="Controls", blocks=(outcome_table(result.controls),)),
-            Section(name="tried", title="Tried", blocks=(decisions(result),)),
+            Section(name="tried", title="Tried", blocks=(decisions(result), *not_tried(result))),
             *_losses(result),
             measured_in_job(result.program, result.notes, arguments),
         ),
@@ -101,6 +101,19 @@ def decisions(result: RunTuning) -> Table:
         nothing=UNFINISHED if result.explored_steps else "Nothing was tried.",
         brief_rows=20,
     )
+
+
+def not_tried(result: RunTuning) -> tuple[Table, ...]:
+    """The candidates that this job could not have."""
+    if not result.refused:
+        return ()
+    table = Table(
+        name="not-tried",
+        caption="Not tried in this job",
+        columns=(Column("controls", "name"), Column("reason", "wide")),
+        rows=tuple((Cell(control_set(item.controls)), Cell(item.reason)) for item in result.refused),
+    )
+    return (table,)
 
 
 def _row(item: Tried) -> tuple[Cell, ...]:

@@ -103,6 +103,17 @@ class SmPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnCores:
+    """All threads of a rank on a CPU host, those that communicate too, on the rank's own share of the processors.
+
+    Left to itself, Linux may run the communication of several ranks beside the compute of one: that rank is late, and
+    the others wait for it.
+    """
+
+    name: ClassVar[str] = "own-cores"
+
+
+@dataclass(frozen=True, slots=True)
 class CopyEngine:
     """Collectives that need no arithmetic on copy engines."""
 
@@ -169,6 +180,7 @@ Control = (
     | CommBlocks
     | CommThreads
     | SmPartition
+    | OwnCores
     | CopyEngine
     | Chunks
     | Compress
@@ -211,6 +223,8 @@ def describe(control: Control) -> str:
             return f"{threads} threads per communication block"
         case SmPartition(sms):
             return f"{sms} SM{_s(sms)} set apart for communication"
+        case OwnCores():
+            return "each rank on processors of its own"
         case CopyEngine(variant, prelaunch):
             return f"communication on copy engines ({variant}{', prelaunched' if prelaunch else ''})"
         case Chunks(pieces):
@@ -266,6 +280,7 @@ _EXAMPLES = {
     "comm-blocks": "comm-blocks=16 or comm-blocks=16,cluster=1",
     "comm-threads": "comm-threads=288",
     "partition": "partition=32",
+    "own-cores": "own-cores",
     "copy-engine": "copy-engine or copy-engine=broadcast,prelaunch",
     "chunks": "chunks=4",
     "compress": "compress=fp16, compress=bf16, compress=powersgd:4 or compress=topk:0.01",
@@ -295,6 +310,8 @@ def parse_control(text: str) -> Control:
             return CommThreads(_number(value, word))
         case "partition":
             return SmPartition(_number(value, word))
+        case "own-cores" if not value:
+            return OwnCores()
         case "copy-engine":
             variant, _, rest = value.partition(",")
             if rest not in ("", "prelaunch"):
@@ -328,6 +345,8 @@ def control_word(control: Control) -> str:
             return f"comm-threads={threads}"
         case SmPartition(sms):
             return f"partition={sms}"
+        case OwnCores():
+            return "own-cores"
         case CopyEngine("parallel-copy", False):
             return "copy-engine"
         case CopyEngine(variant, prelaunch):

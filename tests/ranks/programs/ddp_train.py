@@ -9,6 +9,7 @@ Ranks come from torchrun's variables, or else from those of Open MPI or Slurm.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import os
 import signal
@@ -31,13 +32,17 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--wait-ms", type=float, default=0.0, help="in every step, as for data")
     parser.add_argument("--last-rank-ends", default="0")
     parser.add_argument("--fault", default="")
     parser.add_argument("--at", type=int, default=40)
     options = parser.parse_args()
     dist.init_process_group("gloo")
     try:
-        return train(options)
+        code = train(options)
+        gc.collect()  # gives Gloo's threads time to let go of tensors: without an interpreter they would abort
+        dist.destroy_process_group()
+        return ended(code)
     except InjectedError:
         if options.fault != "caught":
             raise
@@ -48,7 +53,8 @@ def main() -> int:
         return 4
 
 
-def train(options: argparse.Namespace) -> int:
+def train(options: argparse.Namespace) -> str:
+    """How this rank ends."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     first_attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
     faulty = first_attempt and (rank == ranks - 1 or options.fault == "caught")
@@ -60,6 +66,7 @@ def train(options: argparse.Namespace) -> int:
     own = torch.Generator().manual_seed(rank)
     for step in itertools.count() if options.steps == 0 else range(options.steps):
         batch = torch.randn(options.batch, 128, generator=own)
+        time.sleep(options.wait_ms / 1e3)
         loss = model(batch).square().mean()
         optimiser.zero_grad()
         loss.backward()
@@ -74,8 +81,10 @@ def train(options: argparse.Namespace) -> int:
         took_ms = (time.perf_counter() - started) / (options.steps - 1) * 1e3
         sys.stdout.write(f"{took_ms:.2f} ms per step after the first\n")
     dist.barrier()
-    dist.destroy_process_group()
-    how = options.last_rank_ends if rank == ranks - 1 else "0"
+    return options.last_rank_ends if rank == ranks - 1 else "0"
+
+
+def ended(how: str) -> int:
     if not how.isdigit():
         os.kill(os.getpid(), signal.Signals[how])
     return int(how)

@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar, assert_never
 
 import torch
 
 from makeway.act.backend import TORCH_CARRIERS
-from makeway.act.cpu.cores import Division, divided, place_on_host
+from makeway.act.cpu.cores import Division, Seat, divided, launched_seat, neighbouring, share_of
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.threads import (
     GLOO_NAMES,
+    REALTIME,
     cores_of,
+    may_be_realtime,
     may_be_undone,
     niceness_of,
+    policy_of,
     readings,
     set_cores,
     set_niceness,
+    set_policy,
     set_slice,
     slice_ns,
     thread_ids,
@@ -35,11 +40,11 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
+    OwnCores,
     SmemPad,
     SmPartition,
     TileChoice,
 )
-from makeway.values.errors import InputError
 from makeway.values.receipt import Receipt
 from makeway.values.support import support
 
@@ -53,9 +58,9 @@ _AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
 class CpuBackend:
     """Controls of this rank's threads; call it from the main thread.
 
-    Communication threads are Gloo's, by name, and those of `direct`; every other thread counts as compute. `rank` and
-    `ranks` are this rank's number on the host and the ranks there: by default as the launcher says, else those of
-    `direct`, whose ranks share a host. `no_direct`: why there is no DirectGroup.
+    Communication threads are Gloo's, by name, and those of `direct`; every other thread counts as compute. `seat` is
+    this rank among those that use the same cores: by default all ranks that the launcher started on this host, else
+    those of `direct`, which share a host. `no_direct`: why there is no DirectGroup.
     """
 
     name = "cpu"
@@ -64,16 +69,12 @@ class CpuBackend:
         self,
         direct: DirectGroup | None = None,
         *,
-        rank: int | None = None,
-        ranks: int | None = None,
+        seat: Seat | None = None,
         cores: Sequence[int] | None = None,
         no_direct: str | None = None,
     ) -> None:
         self.direct, self.no_direct = direct, no_direct
-        place = place_on_host() or ((direct.rank, direct.ranks) if direct is not None else (0, 1))
-        self.rank, self.ranks = (rank, ranks) if rank is not None and ranks is not None else place
-        if not 0 <= self.rank < self.ranks:
-            raise InputError(f"rank {self.rank} is not one of {self.ranks} ranks on this host")
+        self.seat = seat or launched_seat((direct.rank, direct.ranks) if direct is not None else (0, 1))
         self.cores = tuple(sorted(cores if cores is not None else os.sched_getaffinity(0)))
         self.copying = False  # True while CopyEngine is in force: collectives belong on `direct`
 
@@ -93,6 +94,8 @@ class CpuBackend:
         match control:
             case SmPartition(comm_cores):
                 return self._no_partition(comm_cores)
+            case OwnCores():
+                return self._no_own_cores()
             case CommPriority():
                 return self._no_priority()
             case CopyEngine():
@@ -109,21 +112,51 @@ class CpuBackend:
                 assert_never(control)
 
     def _no_partition(self, comm_cores: int) -> str | None:
+        if self.seat.unclear is not None:
+            return self.seat.unclear
         if comm_cores == 0:
             return "communication on a CPU needs a core, even for copies"
         if self._division(comm_cores) is None:
             return f"{comm_cores} cores for communication would leave none for compute: the host has {len(self.cores)}"
         return None
 
-    def _division(self, comm_cores: int) -> Division | None:
-        return divided(self.cores, comm_cores, rank=self.rank, ranks=self.ranks)
+    def _no_own_cores(self) -> str | None:
+        if self.seat.unclear is not None or len(self.cores) >= self.seat.ranks:
+            return self.seat.unclear
+        return f"each of {self.seat.ranks} ranks needs a core, and they may use {len(self.cores)}"
 
-    def _no_priority(self) -> str | None:
-        if may_be_undone(niceness_of(0)) or slice_ns(0) is not None:
+    def rounding(self, control: Control) -> str | None:
+        """Why sums of the program may round differently under a control, as of now; None: results stay as they are."""
+        left = None
+        if isinstance(control, OwnCores) and self.seat.ranks > 1 and (share := self._share) is not None:
+            left = len(share)
+        elif isinstance(control, SmPartition) and (division := self._division(control.comm_sms)) is not None:
+            left = division.threads
+        threads = torch.get_num_threads()
+        if left is None or left >= threads:
             return None
         return (
-            "compute threads could be made nicer but not restored: that needs CAP_SYS_NICE or `ulimit -e "
-            f"{20 - niceness_of(0)}`; without it, a time slice per thread needs Linux 6.12"
+            f"it would leave this rank {left} of its {threads} compute threads, and torch adds up by threads: sums may "
+            f"round differently; start the program with OMP_NUM_THREADS={left}"
+        )
+
+    @cached_property
+    def _in_order(self) -> tuple[int, ...]:
+        return neighbouring(self.cores)
+
+    @property
+    def _share(self) -> tuple[int, ...] | None:
+        return share_of(self._in_order, rank=self.seat.rank, ranks=self.seat.ranks)
+
+    def _division(self, comm_cores: int) -> Division | None:
+        return divided(self._in_order, comm_cores, rank=self.seat.rank, ranks=self.seat.ranks)
+
+    def _no_priority(self) -> str | None:
+        if may_be_realtime() or may_be_undone(niceness_of(0)) or slice_ns(0) is not None:
+            return None
+        return (
+            "a real-time priority needs CAP_SYS_NICE or `ulimit -r 1`; compute threads could be made nicer but not "
+            f"restored without `ulimit -e {20 - niceness_of(0)}`; a time slice per thread needs Linux 6.12"
         )
 
     def _no_copies(self, control: CopyEngine) -> str | None:
@@ -154,7 +187,7 @@ class CpuBackend:
         with ExitStack() as stack:
             copiers_first = sorted(controls, key=lambda control: not isinstance(control, CommBlocks))  # they need cores
             for control in copiers_first:
-                if reason := self.refusal(control):
+                if reason := self.refusal(control) or _placed_already(control, controls):
                     receipts[control] = Receipt(control=control, status="refused", detail=reason, carrier=CARRIER)
                 else:
                     receipts[control] = self._apply(control, stack)
@@ -164,7 +197,11 @@ class CpuBackend:
         match control:
             case SmPartition(comm_cores):
                 return self._partition(control, comm_cores, stack)
+            case OwnCores():
+                return self._own_cores(control, stack)
             case CommPriority():
+                if may_be_realtime():
+                    return self._make_comm_realtime(control, stack)
                 if may_be_undone(niceness_of(0)):
                     return self._make_compute_nicer(control, stack)
                 return self._shorten_slices(control, stack)
@@ -208,6 +245,41 @@ class CpuBackend:
             f"{torch.get_num_threads()} on cores {_list(division.compute)}{shared}",
         )
 
+    def _own_cores(self, control: Control, stack: ExitStack) -> Receipt:
+        if self.seat.ranks == 1:
+            return _read_back(control, False, f"no other rank uses this rank's cores ({_list(self.cores)})")
+        share = self._share
+        assert share is not None
+        _undo_later(stack, cores_of, set_cores)
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        for thread in thread_ids():
+            set_cores(thread, share)
+        torch.set_num_threads(min(len(share), torch.get_num_threads()))
+        comm = self.comm_threads()
+        held = all(cores == {*share} for cores in readings(thread_ids(), cores_of).values())
+        return _read_back(
+            control,
+            held,
+            f"{len(comm)} communication threads and {torch.get_num_threads()} compute threads on cores {_list(share)}, "
+            f"for rank {self.seat.rank} of the {self.seat.ranks} that shared cores {_list(self.cores)}",
+        )
+
+    def _make_comm_realtime(self, control: Control, stack: ExitStack) -> Receipt:
+        """Let communication run as soon as it wakes.
+
+        Since Linux 6.6 it waits for the slice of the thread that runs, however nice that is: 1.4 ms on two cores.
+        """
+        comm = self.comm_threads()
+        for thread, policy in readings(comm, policy_of).items():
+            stack.callback(set_policy, thread, policy)
+            set_policy(thread, REALTIME)
+        held = all(policy == REALTIME for policy in readings(comm, policy_of).values())
+        return _read_back(
+            control,
+            held and bool(comm),
+            f"{len(comm)} communication threads at real-time priority {REALTIME[1]}: they run as soon as they wake",
+        )
+
     def _make_compute_nicer(self, control: Control, stack: ExitStack) -> Receipt:
         comm, compute = self.comm_threads(), self.compute_threads()
         _undo_later(stack, niceness_of, set_niceness)
@@ -238,6 +310,12 @@ class CpuBackend:
         )
 
 
+def _placed_already(control: Control, controls: Sequence[Control]) -> str | None:
+    if control != OwnCores() or not any(isinstance(other, SmPartition) for other in controls):
+        return None
+    return "partition says on which cores threads run; keep one of the two"
+
+
 def _undo_later(stack: ExitStack, read: Callable[[int], T], write: Callable[[int, T], None]) -> None:
     """Restore every thread's setting at the end; a thread that starts meanwhile gets that of the main thread."""
     before = readings(thread_ids(), read)
@@ -254,4 +332,4 @@ def _read_back(control: Control, held: bool, detail: str) -> Receipt:
 
 
 def _list(cores: Sequence[int]) -> str:
-    return ",".join(map(str, cores))
+    return ",".join(map(str, sorted(cores)))

@@ -35,6 +35,7 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
+    OwnCores,
     SmemPad,
     SmPartition,
     TileChoice,
@@ -202,6 +203,8 @@ class CudaBackend:
                     receipts[control] = self._receipt(control, detail, "no effect")
                 case CommBlocks():
                     pass  # the options' receipt
+                case OwnCores():
+                    raise AssertionError(f"{control} was refused")
                 case _:
                     assert_never(control)
         self.session = Session(

@@ -18,16 +18,17 @@ with warnings.catch_warnings():
     import torch.distributed as dist
 
 from makeway.act.cpu.controls import CpuBackend
+from makeway.act.cpu.cores import Seat
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.cpu.threads import slice_ns
 from makeway.act.doctor.samples import ControlRun, DirectRun, Line, RankRun, ThreadState, write_line
-from makeway.values.control import CommPriority, Control, CopyEngine, SmPartition, control_word
+from makeway.values.control import CommPriority, Control, CopyEngine, OwnCores, SmPartition, control_word
 from makeway.values.units import MIB
 
 TIMEOUT_S = 30.0
 SIZE_BYTES = 4 * MIB
-CONTROLS: tuple[Control, ...] = (SmPartition(1), CommPriority())
-_NICENESS = 16  # index after the name in /proc/PID/task/TID/stat; field 19 in proc(5)
+CONTROLS: tuple[Control, ...] = (SmPartition(1), OwnCores(), CommPriority())
+_NICENESS, _REALTIME = 16, 37  # index after the name in /proc/PID/task/TID/stat; fields 19 and 40 in proc(5)
 
 
 def main(rank: int, ranks: int, meeting: str) -> None:
@@ -36,7 +37,7 @@ def main(rank: int, ranks: int, meeting: str) -> None:
     )
     try:
         with DirectGroup(timeout_s=TIMEOUT_S) as group:
-            backend = CpuBackend(group, rank=rank, ranks=ranks)
+            backend = CpuBackend(group, seat=Seat(rank=rank, ranks=ranks))
             direct = measure_direct(backend, group)  # first: Gloo starts its threads on demand
             observed = RankRun(
                 rank=rank,
@@ -71,10 +72,14 @@ def thread_states(backend: CpuBackend) -> dict[str, ThreadState]:
     states = {}
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # a thread may end meanwhile
-            niceness = int((task / "stat").read_text().rpartition(")")[2].split()[_NICENESS])
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
             cores = _cores((task / "status").read_text())
             states[task.name] = ThreadState(
-                comm=int(task.name) in comm, cores=cores, niceness=niceness, slice_ns=slice_ns(int(task.name))
+                comm=int(task.name) in comm,
+                cores=cores,
+                niceness=int(fields[_NICENESS]),
+                slice_ns=slice_ns(int(task.name)),
+                realtime=int(fields[_REALTIME]),
             )
     return states
 
@@ -87,7 +92,7 @@ def _cores(status: str) -> tuple[int, ...]:
 
 def measure_direct(backend: CpuBackend, group: DirectGroup) -> DirectRun:
     """One sum through shared memory and one through Gloo, of numbers whose sum is exact in any order."""
-    ours = torch.arange(SIZE_BYTES // 4, dtype=torch.float32) % 1024 + backend.rank
+    ours = torch.arange(SIZE_BYTES // 4, dtype=torch.float32) % 1024 + backend.seat.rank
     theirs = ours.clone()
     dist.all_reduce(theirs)
     with backend.applied((CopyEngine(),)) as (receipt,):

@@ -14,12 +14,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from makeway.act.cpu.threads import may_be_undone, niceness_of, slice_ns
+from makeway.act.cpu.threads import may_be_realtime, may_be_undone, niceness_of, slice_ns
 from makeway.act.doctor.cgroup import Limits, cgroup_limits
 from makeway.act.doctor.gpus import Gpus, amd_gpus, mps_pipe, nvidia_gpus, text
 from makeway.act.preload.prebuilt import PLACE
 
-PriorityBy = Literal["niceness", "time slices"]
+PriorityBy = Literal["real-time priority", "niceness", "time slices"]
 
 _VARIABLES = re.compile(
     r"CUDA_(DEVICE_MAX_CONNECTIONS|VISIBLE_DEVICES|LAUNCH_BLOCKING|MODULE_LOADING|MPS_\w+)|RCCL_\w+|NCCL_\w+"
@@ -166,6 +166,8 @@ def _no_user_namespaces(root: Path) -> str | None:
 
 def _priority_by() -> PriorityBy | None:
     try:
+        if may_be_realtime():
+            return "real-time priority"
         if may_be_undone(niceness_of(0)):
             return "niceness"
         return "time slices" if slice_ns(0) is not None else None

@@ -85,6 +85,7 @@ class ThreadState:
     cores: tuple[int, ...]
     niceness: int
     slice_ns: int | None = None
+    realtime: int = 0  # priority; 0: an ordinary thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

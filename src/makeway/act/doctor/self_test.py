@@ -58,6 +58,7 @@ SHIM_BLOCKS = 2  # per SM, under the shim
 
 CPU_CHECKS = (
     Check(name="partition=1", platform="cpu", control="partition", route="python"),
+    Check(name="own-cores", platform="cpu", control="own-cores", route="python"),
     Check(name="priority", platform="cpu", control="priority", route="python"),
     Check(name="direct copies", platform="cpu", control="copy-engine", route="python"),
 )
@@ -150,7 +151,7 @@ def proof(tested: SelfTest | None, machine: Machine, platform: str, control: str
 
 
 def cpu_verdicts(machine: Machine) -> tuple[Verdict, ...]:
-    """Affinity, niceness and direct copies on two real ranks."""
+    """Affinity, priority and direct copies on two real ranks."""
     if reason := absent(machine, "cpu"):
         return tuple(check.untested(reason) for check in CPU_CHECKS)
     with tempfile.TemporaryDirectory(prefix="makeway-") as place:
@@ -162,8 +163,8 @@ def cpu_verdicts(machine: Machine) -> tuple[Verdict, ...]:
     if trouble := next((output.trouble for output in outputs if output.trouble), None):
         return tuple(check.broken(f"a rank failed: {trouble}") for check in CPU_CHECKS)
     ranks = [line.rank for output in outputs for line in output.lines if line.rank is not None]
-    partition, priority, direct = CPU_CHECKS
-    return judge_threads(partition, ranks), judge_threads(priority, ranks), judge_direct(direct, ranks)
+    *of_threads, direct = CPU_CHECKS
+    return (*(judge_threads(check, ranks) for check in of_threads), judge_direct(direct, ranks))
 
 
 def _alone(environ: Mapping[str, str]) -> dict[str, str]:

@@ -194,7 +194,10 @@ def judge_threads(check: Check, ranks: Sequence[RankRun]) -> Verdict:
     if refused := [run for run in runs if run.status == "refused"]:
         return check.untested(f"refused: {refused[0].detail}")
     applied = all(run.status == "applied" for run in runs)
-    seen = sum(_parted(run) if check.control == "partition" else _preferred(run) for run in runs)
+    if check.control == "own-cores":
+        seen = _apart(runs)
+    else:
+        seen = sum(_parted(run) if check.control == "partition" else _preferred(run) for run in runs)
     undone = sum(_undone(run) for run in runs)
     return check.verdict(
         held=applied and seen == undone == len(runs),
@@ -215,10 +218,22 @@ def _parted(run: ControlRun) -> bool:
     return bool(comm) and bool(compute) and not ours & theirs
 
 
+def _apart(runs: Sequence[ControlRun]) -> int:
+    """Ranks that have all their threads on the same cores, which no other rank uses."""
+    cores = [{state.cores for state in run.during.values()} for run in runs]
+    taken = [{core for places in rank for core in places} for rank in cores]
+    return sum(
+        len(places) == 1 and all(taken[number].isdisjoint(other) for other in taken[:number] + taken[number + 1 :])
+        for number, places in enumerate(cores)
+    )
+
+
 def _preferred(run: ControlRun) -> bool:
     comm, compute = _sides(run.during)
     if not comm or not compute:
         return False
+    if min(state.realtime for state in comm) > max(state.realtime for state in compute):
+        return True
     if max(state.niceness for state in comm) < min(state.niceness for state in compute):
         return True
     # Linux shows 0 for a thread that keeps the default slice.

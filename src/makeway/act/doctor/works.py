@@ -27,6 +27,7 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
+    OwnCores,
     SmemPad,
     SmPartition,
     TileChoice,
@@ -61,6 +62,7 @@ SAMPLES: tuple[Control, ...] = (
     CommBlocks(1),
     CommThreads(288),
     SmPartition(1),
+    OwnCores(),
     CopyEngine(),
     Chunks(2),
     Compress("fp16"),
@@ -160,8 +162,10 @@ def _cpu_here(machine: Machine, platform: Platform, control: Control) -> Finding
     match control:
         case SmPartition(cores) if divided(range(machine.cores), cores, rank=0, ranks=1) is None:
             return False, f"communication on cores of its own needs 2 cores; this process may use {machine.cores}"
+        case OwnCores() if machine.cores < 2:
+            return False, f"each of several ranks needs a core; this process may use {machine.cores}"
         case CommPriority() if machine.priority_by is None:
-            return False, "needs CAP_SYS_NICE, a higher `ulimit -e`, or Linux 6.12"
+            return False, "needs CAP_SYS_NICE, `ulimit -r 1`, a higher `ulimit -e`, or Linux 6.12"
         case CommPriority():
             return True, f"{machine.priority_by} of threads"
         case CopyEngine() | CommBlocks() if not machine.shm_free_bytes:

@@ -7,7 +7,16 @@ from pathlib import Path
 
 from makeway.act.doctor.gpus import amd_gpus, nvidia_gpus
 from makeway.act.switching import not_switchable
-from makeway.values.control import Chunks, CommBlocks, CommPriority, Compress, Control, CopyEngine, SmPartition
+from makeway.values.control import (
+    Chunks,
+    CommBlocks,
+    CommPriority,
+    Compress,
+    Control,
+    CopyEngine,
+    OwnCores,
+    SmPartition,
+)
 from makeway.values.device import load_device
 from makeway.values.errors import MakewayError, UnsupportedError
 from makeway.values.support import Platform, support_table
@@ -20,7 +29,13 @@ Sets = tuple[tuple[Control, ...], ...]
 def candidate_sets(cores: int, first: Sequence[Control] = (), *, allow_lossy: bool = False) -> Sets:
     """What tuning tries on CPU ranks, all of which the carrier brings to an unmodified program; `first` comes first."""
     carried = support_table()[CPU_CARRIER].run
-    sets: list[tuple[Control, ...]] = [(CopyEngine(),), (CopyEngine(), CommPriority()), (CommPriority(),), (Chunks(4),)]
+    sets: list[tuple[Control, ...]] = [
+        (CommPriority(), CopyEngine()),
+        (OwnCores(), CommPriority(), CopyEngine()),
+        (OwnCores(), CopyEngine()),  # where priority is refused, or by time slices alone
+        (CommPriority(),),  # for ranks on several hosts, too
+        (OwnCores(), CommPriority()),
+    ]
     if cores > 2:  # of two cores, one for communication would leave one to two ranks: 60 to 100 % slower
         sets.append((SmPartition(1),))
     if allow_lossy:

@@ -75,6 +75,7 @@ class StepLog(msgspec.Struct, kw_only=True):
     ranks: int | None = None
     steps: int = 0  # boundaries seen
     blocks: list[Block] = []  # by the leader of a trial, rank 0
+    refused: dict[int, str] = {}  # settings that some rank could not have, and why
     final: int | None = None  # the setting in which the trial left the job
     error: str | None = None  # why the trial or the recording ended early
     file: str | None = None  # of a recording

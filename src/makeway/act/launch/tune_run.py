@@ -39,6 +39,14 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A set of controls that could not be tried in this job."""
+
+    controls: tuple[Control, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossChange:
     """The loss under a lossy set of controls beside that without, in pairs of blocks of steps near each other.
 
@@ -66,6 +74,7 @@ class RunTuning:
     interval_pct: tuple[float, float] | None
     tried: tuple[Tried, ...]
     candidates: tuple[tuple[Control, ...], ...]
+    refused: tuple[Refused, ...]  # of the candidates
     steps: int  # of the job, after the warm-up
     explored_steps: int
     explored_share: float | None  # of the steps
@@ -219,6 +228,8 @@ def tuning_of(
     """What the log of rank 0 says about a tuned job; `problem`: why there was no tuning; `platform`: of the GPUs."""
     director = director_of(settings)
     assert isinstance(director, Tuning)
+    refused = log.refused if log is not None else {}
+    director.leave_out(refused)
     _replay(log, director)
     sets = settings.controls
     final = sets[director.incumbent]
@@ -232,6 +243,7 @@ def tuning_of(
         interval_pct=adopted.interval_pct if adopted is not None and final else None,
         tried=tried,
         candidates=sets[1:],
+        refused=tuple(Refused(controls=sets[number], reason=reason) for number, reason in sorted(refused.items())),
         steps=steps,
         explored_steps=director.explored,
         explored_share=round(director.explored / steps, 6) if director.steps else None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Literal
@@ -66,6 +66,7 @@ class Tuning:
     steps: int = 0
     lost_ns: float = 0.0
     spent_ns: float = 0.0
+    _left_out: frozenset[int] = frozenset()
     _plain_ns: float | None = None  # a step under the setting in force
     _reference_ns: float | None = None  # the same when the last trial ended
     _switch_ns: float = ASSUMED_SWITCH_NS  # with its meeting: the mean over the blocks of trials
@@ -81,6 +82,10 @@ class Tuning:
     _noise: list[float] = field(default_factory=list)  # standard deviations of steps in a block
 
     def __post_init__(self) -> None:
+        self._begin()
+
+    def leave_out(self, settings: Collection[int]) -> None:
+        self._left_out = frozenset(settings)
         self._begin()
 
     def next(self, blocks: Sequence[Block]) -> Next:
@@ -148,7 +153,7 @@ class Tuning:
 
     def _begin(self) -> None:
         self._reference_ns, self._drifted = None, 0
-        self._racing = [setting for setting in range(self.settings) if setting != self.incumbent]
+        self._racing = [setting for setting in range(self.settings) if setting not in {self.incumbent, *self._left_out}]
         self._rounds = []
 
     def _order(self) -> list[int]:

@@ -6,7 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from makeway.values.control import Chunks, CommPriority, Compress, Control, CopyEngine, SmPartition, control_word
+from makeway.values.control import (
+    Chunks,
+    CommPriority,
+    Compress,
+    Control,
+    CopyEngine,
+    OwnCores,
+    SmPartition,
+    control_word,
+)
 from makeway.values.errors import InputError
 from makeway.values.plan import Plan, parse_controls
 
@@ -79,7 +88,7 @@ def candidate_controls(
     """
     singles: list[Controls] = [(CommPriority(),), (Chunks(2),), (Chunks(4),)]
     if cores > 1:
-        singles.append((SmPartition(1),))
+        singles += [(SmPartition(1),), (OwnCores(), Chunks(4))]
     if shared_memory:
         singles.insert(0, (CopyEngine(),))
     pairs: list[Controls] = [(Chunks(8),), *((CommPriority(), Chunks(pieces)) for pieces in (2, 4, 8))]

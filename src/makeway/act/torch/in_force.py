@@ -18,6 +18,7 @@ from makeway.values.control import (
     CommPriority,
     Control,
     CopyEngine,
+    OwnCores,
     SmemPad,
     TileChoice,
     control_word,
@@ -57,7 +58,7 @@ def overlap(plan: PlanLike, *, group: Any | None = None, backend: Backend | None
     """The plan in force: `with overlap(plan) as in_force:`, or `@overlap(plan)` on a function.
 
     The hardware is that of `group`, by default of the default process group. On CPUs the plan acts on the threads of
-    this process and, for `copy-engine`, takes shared memory with the ranks of the group, so that all of them must
+    this process and, for `copy-engine` and `own-cores`, agrees with the ranks of the group, so that all of them must
     enter. On a GPU the block runs on the confined compute stream if the plan has a partition. Leaving undoes
     everything, also after an exception. The same plan may be entered again inside, which changes nothing; another one
     is an error.
@@ -91,9 +92,11 @@ class Overlap(ContextDecorator):
     def _apply(self, stack: ExitStack) -> InForce:
         where = where_runs(self._group)
         if self._backend is None and where == "cpu":
+            from makeway.act.torch.meeting import seated
             from makeway.act.torch.on_cpu import OnCpu
 
-            on_cpu = stack.enter_context(OnCpu(self._controls, self._group))
+            seat = seated if OwnCores() in self._controls else None
+            on_cpu = stack.enter_context(OnCpu(self._controls, self._group, seat=seat))
             return InForce(where=where, receipts=on_cpu.receipts, direct=on_cpu.direct)
         backend = self._backend or _gpu_backend(where)
         receipts = stack.enter_context(backend.applied(self._controls))

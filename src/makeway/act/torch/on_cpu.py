@@ -11,22 +11,23 @@ from typing import Self
 import torch.distributed as dist
 
 from makeway.act.cpu.controls import CpuBackend
-from makeway.act.cpu.cores import place_on_host
+from makeway.act.cpu.cores import Seat, launched_seat
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.torch.collectives import Copies, rerouted
 from makeway.act.torch.meeting import shared_memory
-from makeway.values.control import CommPriority, Control, CopyEngine, SmPartition
+from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, OwnCores, SmPartition, control_word
 from makeway.values.errors import MakewayError
 from makeway.values.receipt import Receipt
 
-_OF_THREADS = (SmPartition, CommPriority)
+_OF_THREADS = (SmPartition, OwnCores, CommPriority)
 NOT_REROUTED = "collectives of this group stay with Gloo; call those of the DirectGroup itself"
 
 
 class OnCpu:
     """The controls of a plan in force on this process, for a group (None: the default one).
 
-    `join` takes shared memory with the ranks of the group; all of them must enter. Only collectives of the default
+    `join` takes shared memory with the ranks of the group, and `seat` finds those that use the same cores; all of them
+    must enter. Without `seat` the launcher's word counts. Only collectives of the default
     group are rerouted, and `copies` counts them. `at_first`: the controls to begin with, where `switch` may ask for
     others of `controls` later.
     """
@@ -37,6 +38,7 @@ class OnCpu:
         group: dist.ProcessGroup | None = None,
         *,
         join: Callable[[dist.ProcessGroup | None], DirectGroup] = shared_memory,
+        seat: Callable[[dist.ProcessGroup | None], Seat] | None = None,
         copies: Copies | None = None,
         at_first: Sequence[Control] | None = None,
     ) -> None:
@@ -45,7 +47,7 @@ class OnCpu:
         self.direct: DirectGroup | None = None
         self.copying: CopyEngine | None = None  # the control, where collectives go through shared memory
         self.receipts: tuple[Receipt, ...] = ()
-        self._group, self._join, self._copies = group, join, copies or Copies()
+        self._group, self._join, self._seat, self._copies = group, join, seat, copies or Copies()
         self._backend: CpuBackend | None = None
         self._threads = ExitStack()  # set again when threads of another group start
         self._routes = ExitStack()
@@ -60,13 +62,36 @@ class OnCpu:
                     self.direct = stack.enter_context(self._join(self._group))
                 except MakewayError as error:
                     reason = str(error)
-            rank, ranks = place_on_host() or _place_in(self._group)
-            self._backend = CpuBackend(self.direct, rank=rank, ranks=ranks, no_direct=reason)
+            self._backend = CpuBackend(self.direct, seat=self._seated(), no_direct=reason)
             stack.callback(self._threads.close)
             stack.callback(self._routes.close)
             self.receipts = self.switch(self._at_first)
             self._stack = stack.pop_all()
         return self
+
+    def _seated(self) -> Seat:
+        if self._seat is not None and any(isinstance(control, SmPartition | OwnCores) for control in self.controls):
+            return self._seat(self._group)
+        return launched_seat(_place_in(self._group))
+
+    def refusal(self, controls: Sequence[Control], *, exact: bool) -> str | None:
+        """Why a set of controls cannot be in force as a whole; `exact`: no result may change, not even by rounding."""
+        assert self._backend is not None
+        for control in controls:
+            reason = self._backend.refusal(control)
+            if reason is None and exact:
+                reason = self._backend.rounding(control) or self._other_buckets(control)
+            if reason is not None:
+                return f"{control_word(control)}: {reason}"
+        if self._backend.seat.ranks == 1 and set(controls) == {OwnCores()}:
+            return "own-cores: no other rank uses this rank's cores"
+        return None
+
+    def _other_buckets(self, control: Control) -> str | None:
+        ranks = _place_in(self._group)[1]
+        if not isinstance(control, Chunks) or ranks <= 2:
+            return None
+        return f"{ranks} ranks add up other buckets in another order: sums may round differently"
 
     def switch(self, controls: Sequence[Control]) -> tuple[Receipt, ...]:
         """Undo what is in force and apply these controls; every rank must do so between the same collectives."""

@@ -21,7 +21,7 @@ from makeway.act.launch.receipt_file import ReceiptFile
 from makeway.act.launch.start.sitecustomize import RULES
 from makeway.act.launch.step_files import StepSettings
 from makeway.act.torch.follow import Followed, followed
-from makeway.act.torch.meeting import met
+from makeway.act.torch.meeting import met, seated
 from makeway.act.torch.modules import Modules
 from makeway.act.torch.on_cpu import OnCpu
 from makeway.act.torch.reducers import Switched
@@ -121,7 +121,9 @@ class Process:
     def _apply_on_cpu(self) -> None:
         first = self._at_first
         self._modules = modules = Modules(first, share=self.share, file=self.file)
-        on_cpu = OnCpu(self.controls, dist.group.WORLD, join=self._meet, copies=modules.copies, at_first=first)
+        on_cpu = OnCpu(
+            self.controls, dist.group.WORLD, join=self._meet, seat=seated, copies=modules.copies, at_first=first
+        )
         if self._followed is not None and self._followed.switches:
             modules.switched = Switched(copies=on_cpu.may_copy)
         self._on_cpu = self._life.enter_context(on_cpu)
@@ -150,6 +152,16 @@ class Process:
         if (self._on_cpu if self.file.backend == "cpu" else self.carried) is None:
             return f"the plan could not be applied to this process: {self.file.error}"
         return self.carried.refusal(steps) if self.carried is not None else None
+
+    def refused(self, sets: Sequence[Sequence[Control]], *, exact: bool) -> dict[int, str]:
+        """The sets, by number, that this process cannot put in force as a whole, and why: asked on CPU ranks only.
+
+        `exact`: a set that may change results by rounding is refused, too.
+        """
+        if self._on_cpu is None:
+            return {}
+        reasons = {number: self._on_cpu.refusal(controls, exact=exact) for number, controls in enumerate(sets)}
+        return {number: reason for number, reason in reasons.items() if reason is not None}
 
     def end_trial(self) -> None:
         """Change no more controls between steps; what is in force stays."""

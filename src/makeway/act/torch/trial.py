@@ -35,6 +35,7 @@ APART = (
     "the ranks no longer stepped together: one of them did not end a step within {patience:g} s of the others, so the "
     "trial ended"
 )
+WARMING_UP = "warm-up"  # the tag of the first block, which counts for nothing
 _WRITE_EVERY = 10  # steps, of a stopwatch
 
 
@@ -44,6 +45,7 @@ class _Report(msgspec.Struct):
     times_ns: list[int]
     overhead_ns: int = 0  # of the meeting and the switch before these steps
     refusal: str | None = None
+    refused: dict[int, str] = {}  # settings that cannot be tried here, and why
     losses: list[float] = []  # one per step, where some setting is lossy
     channels: ChannelState | None = None  # where the tuner plugin's may change
 
@@ -68,7 +70,7 @@ class LiveTrial:
         store = dist.distributed_c10d._get_process_group_store(world)
         self._agreement = Agreement(store, dist.get_rank(), dist.get_world_size())
         self._director = director_of(settings) if dist.get_rank() == 0 else None
-        self._block = Next(setting=0, steps=settings.warm_up, tag="warm-up")
+        self._block = Next(setting=0, steps=settings.warm_up, tag=WARMING_UP)
         self._clock: StepClock | None = None  # from the end of the first step on
         self._losses: Losses | None = None
         self._step_losses: list[float] = []
@@ -132,11 +134,11 @@ class LiveTrial:
             self._clock.restart()  # the meeting and the switch are no part of a step
 
     def _meet(self, times_ns: list[int]) -> None:
-        if not self._block.setting and self._block.tag != "warm-up":
+        if not self._block.setting and self._block.tag != WARMING_UP:
             self._plain_ns = (self._plain_ns + times_ns)[-50:]
         refusal = self._process.cannot_switch(len(times_ns))
         channels = self._channels.state if self._channels is not None else None
-        report = _Report(times_ns, self._overhead_ns, refusal, self._step_losses, channels)
+        report = _Report(times_ns, self._overhead_ns, refusal, self._refused(), self._step_losses, channels)
         self._step_losses = []
         met = self._agreement.meet(msgspec.json.encode(report), self._decide)
         if met is None:
@@ -155,6 +157,13 @@ class LiveTrial:
         if following.last:
             self._file.log.final = following.setting
             self.stop(None)
+
+    def _refused(self) -> dict[int, str]:
+        """Once, before anything is tried: candidates that this rank cannot have."""
+        if self._settings.kind != "tune" or self._block.tag != WARMING_UP:
+            return {}
+        exact = not any(lossy(control) for controls in self._controls for control in controls)
+        return self._process.refused(self._controls, exact=exact)
 
     def _end_apart(self) -> None:
         self._process.release_threads()
@@ -208,7 +217,10 @@ class LiveTrial:
             back = Next(setting=0, steps=0, refusal=refusals[0], switches=self._block.setting != 0)
             return msgspec.json.encode(_Answer(back, self._order(0, ranks) if back.switches else None))
         log = self._file.log
-        if self._block.tag != "warm-up":
+        if self._block.tag == WARMING_UP:
+            log.refused = {number: reason for rank in reversed(ranks) for number, reason in rank.refused.items()}
+            self._director.leave_out(log.refused)
+        else:
             steps = min(len(rank.times_ns) for rank in ranks)
             times = tuple(int(median(rank.times_ns[step] for rank in ranks)) for step in range(steps))
             dropped = min(self._block.dropped, steps)

@@ -6,6 +6,7 @@ An ordinary torch program that knows nothing of makeway: torchrun --nproc-per-no
 from __future__ import annotations
 
 import argparse
+import gc
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,7 @@ def main() -> None:
         optimizer.zero_grad()
         (model(batch) - batch).square().mean().backward()
         optimizer.step()
+    gc.collect()  # gives Gloo's threads time to let go of tensors: without an interpreter they would abort
     dist.destroy_process_group()
 
 

@@ -28,6 +28,7 @@ from makeway.values.control import (
     CopyEngine,
     DmaVariant,
     LaunchOrder,
+    OwnCores,
     SmemPad,
     SmPartition,
     TileChoice,
@@ -124,6 +125,8 @@ def check_forced(workload: Workload, device: Device, forced: Sequence[Control]) 
         return
     if len({(type(control), getattr(control, "kernel", "*")) for control in forced}) < len(forced):
         raise InputError("a plan sets each kind of control once; two of a kind are required for the same kernels")
+    if OwnCores() in forced:
+        raise InputError(f"own-cores is for ranks that compute on a CPU; {device.name} has no threads to place")
     required = " with ".join(map(describe, forced))
     for control in forced:
         if isinstance(control, SmemPad):
@@ -320,6 +323,10 @@ def _partitions(case: _Case) -> Offers:
             yield partition_with_channels(case.workload, case.device, sms)
 
 
+def _own_cores(case: _Case) -> Offers:
+    yield Rejected(control=OwnCores(), reason="it places the threads of ranks that compute on a CPU")
+
+
 def _copies(case: _Case) -> Offers:
     movable = [op for op in case.workload.collectives if not op.collective.needs_arithmetic]
     if not movable:
@@ -388,5 +395,5 @@ def _tiles(case: _Case) -> Offers:
 _OFFERS: dict[type[Control], Callable[[_Case], Offers]] = {
     CommPriority: _priority, LaunchOrder: _order, CommBlocks: _blocks, CommThreads: _threads, SmemPad: _pads,
     SmPartition: _partitions, CopyEngine: _copies, Chunks: _pieces, TileChoice: _tiles,
-    Compress: _compressions,
+    Compress: _compressions, OwnCores: _own_cores,
 }  # fmt: skip

@@ -17,6 +17,7 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
+    OwnCores,
     SmemPad,
     SmPartition,
     TileChoice,
@@ -32,7 +33,7 @@ _NEEDS_CODE = "needs calls in the program itself (makeway.torch), which `makeway
 # What stands for a kind in the list of rejected controls.
 EXAMPLES: tuple[Control, ...] = (
     SmemPad(1024), TileChoice(64, 64, 64), CommPriority(), LaunchOrder(), CommBlocks(8), CommThreads(256),
-    SmPartition(8), CopyEngine(), Chunks(2), Compress("fp16"),
+    SmPartition(8), OwnCores(), CopyEngine(), Chunks(2), Compress("fp16"),
 )  # fmt: skip
 _NCCL = re.compile(r"nccl-(\d+(?:\.\d+)+)")
 

@@ -14,6 +14,7 @@ from makeway.values.control import (
     Control,
     CopyEngine,
     LaunchOrder,
+    OwnCores,
     SmemPad,
     SmPartition,
     TileChoice,
@@ -22,8 +23,8 @@ from makeway.values.plan import Rejected
 
 # How much a control interferes with a program, from a hint to the scheduler up to other results.
 INTRUSIVENESS: dict[type[Control], int] = {
-    CommPriority: 1, LaunchOrder: 1, CommBlocks: 2, CommThreads: 2, SmemPad: 3, SmPartition: 4, CopyEngine: 5,
-    Chunks: 6, TileChoice: 7, Compress: 8,
+    CommPriority: 1, LaunchOrder: 1, CommBlocks: 2, CommThreads: 2, SmemPad: 3, SmPartition: 4, OwnCores: 4,
+    CopyEngine: 5, Chunks: 6, TileChoice: 7, Compress: 8,
 }  # fmt: skip
 
 Option = tuple[Control, ...]  # one value of an axis: a control, or a partition with its channels

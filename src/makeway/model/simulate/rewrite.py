@@ -7,7 +7,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from makeway.model.simulate.compressed import compressed, gradient_types, shrinks
-from makeway.values.control import Chunks, Compress, Control, LaunchOrder, SmemPad, TileChoice
+from makeway.values.control import Chunks, Compress, Control, LaunchOrder, OwnCores, SmemPad, TileChoice
 from makeway.values.errors import InputError
 from makeway.values.workload import BlockWork, CollectiveOp, Gemm, KernelOp, Measured, Operation, Work, Workload
 
@@ -39,6 +39,8 @@ def idle_controls(workload: Workload, controls: Sequence[Control]) -> list[str]:
         if isinstance(control, SmemPad | TileChoice):
             if isinstance(control, TileChoice) and rewritten(workload, (control,)) == workload:
                 idle.append(f"{control.name}: no kernel offers another tile, or it has this one already")
+        elif isinstance(control, OwnCores):
+            idle.append(f"{control.name}: it places threads of ranks that compute on a CPU")
         elif not workload.collectives:
             idle.append(f"{control.name}: the workload has no collective")
         elif isinstance(control, LaunchOrder) and rewritten(workload, (control,)) == workload:
