@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from makeway.act.launch.compare_run import RunComparison, compare_run
     from makeway.act.launch.record import Recording, record
     from makeway.act.launch.run import DryRun, Run, dry_run, run
-    from makeway.act.launch.tune_run import RunTuning, tune_run
+    from makeway.act.launch.tune_run import tune_run
+    from makeway.act.launch.tuned import RunTuning
     from makeway.act.measure.bench import bench
     from makeway.act.measure.demo import Demo, demo
     from makeway.act.measure.experiment import Experiments
@@ -91,7 +92,7 @@ _HOMES = {
     "RoomAnswer": "model.room",
     "Run": "act.launch.run",
     "RunComparison": "act.launch.compare_run",
-    "RunTuning": "act.launch.tune_run",
+    "RunTuning": "act.launch.tuned",
     "ScaleCurve": "decide.scale.outcome",
     "Scaled": "decide.scale.outcome",
     "ScaledRecording": "decide.scale.from_trace",

@@ -164,3 +164,35 @@ def test_torchrun_on_two_hosts_runs_under_the_plan_on_both(hosts: tuple[Host, Ho
         (refused,) = copies["receipts"]
         assert (refused["rank"], refused["status"]) == (host.rank, "refused")
         assert "share a host" in refused["detail"]
+
+
+@pytest.mark.long
+def test_tuning_on_two_hosts_tries_larger_buckets_in_place_of_copies(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    document = tmp_path / "tuned.json"
+    tune = ("run", "--tune", "--tune-share", "0.5", "--job-steps", "300", "--out", str(document), "--")
+    launch = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1")
+    meeting = ("--master-addr", f"{NETWORK}.1", "--master-port", str(PORT))
+    started = []
+    for host in hosts:
+        words = (
+            *tune,
+            *launch,
+            "--node-rank",
+            str(host.rank),
+            *meeting,
+            str(PROGRAM),
+            "--steps",
+            "300",
+            "--width",
+            "1024",
+        )
+        chosen = tuple(word if word != str(document) or host.rank == 0 else os.devnull for word in words)
+        started.append(host.start(*chosen, own_memory=True, OMP_NUM_THREADS="1"))
+    said = outputs(started)
+    assert [process.returncode for process in started] == [0, 0], said
+    tuned = json.loads(document.read_text())
+    assert all(("copy-engine" in controls) != ("priority" in controls) for controls in tuned["candidates"][3:])
+    refused = {tuple(item["controls"]): item["reason"] for item in tuned["refused"]}
+    assert all("copy-engine" in controls and "share a host" in reason for controls, reason in refused.items())
+    tried = {tuple(item["controls"]) for item in tuned["tried"]}
+    assert ("priority", "chunks=4") in tried

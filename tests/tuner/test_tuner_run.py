@@ -179,13 +179,15 @@ def launched(name: str, blocks: int) -> LaunchReceipts:
     ("blocks", "status"), [(0, "applied"), (8, "applied"), (16, "no effect"), (4, "not seen"), (1, "not seen")]
 )
 def test_grids_that_the_shim_saw_must_agree(blocks: int, status: str) -> None:
-    (receipt,) = tuner_receipts(PLAN, (tally(10),), (launched("ncclDevKernel_AllReduce_Sum_f32_RING_LL", blocks),))
+    (receipt,) = tuner_receipts(
+        PLAN.controls, (tally(10),), (launched("ncclDevKernel_AllReduce_Sum_f32_RING_LL", blocks),)
+    )
     assert receipt.status == status
     assert dict(receipt.evidence).get("largest grid", 0) == blocks
 
 
 def test_send_and_receive_have_grids_of_their_own() -> None:
-    assert tuner_receipts(PLAN, (tally(10),), (launched("ncclDevKernel_SendRecv", 32),))[0].status == "applied"
+    assert tuner_receipts(PLAN.controls, (tally(10),), (launched("ncclDevKernel_SendRecv", 32),))[0].status == "applied"
 
 
 def by_options(status: str = "applied") -> ProcessReceipts:

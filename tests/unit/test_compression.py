@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from makeway.act.launch.candidates import candidate_sets
 from makeway.act.launch.step_files import Block
-from makeway.act.launch.tune_run import loss_changes, tune_run
+from makeway.act.launch.tune_run import tune_run
+from makeway.act.launch.tuned import loss_changes
 from makeway.act.measure.job import Job
 from makeway.act.measure.variants import candidate_controls
 from makeway.decide.planning.planner import plan

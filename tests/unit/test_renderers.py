@@ -55,7 +55,7 @@ from makeway.act.launch.compare_run import RunComparison, StepBlock
 from makeway.act.launch.record import RankRecording
 from makeway.act.launch.record import Recording as JobRecording
 from makeway.act.launch.run import dry_run
-from makeway.act.launch.tune_run import LossChange, Refused, RunTuning, Tried
+from makeway.act.launch.tuned import LossChange, Refused, RunTuning, Tried
 from makeway.act.launch.tuning_so_far import SettingTime, TuningSoFar
 from makeway.act.measure.calibrate import Calibration
 from makeway.act.measure.demo import DeviceMap, GpuStory

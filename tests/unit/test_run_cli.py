@@ -313,3 +313,22 @@ def test_the_verdict_of_tuning_is_one_of_three(tmp_path: Path) -> None:
     tuned = json.loads(done.stdout)
     assert (tuned["verdict"], tuned["plan"], tuned["tried"]) == ("no difference shown", [], [])
     assert {"explored_share", "difference_pct", "interval_pct", "steps", "receipts", "exit_code"} <= set(tuned)
+
+
+@pytest.mark.parametrize(
+    "more", [("--allow-lossy",), ("--plan", "chunks.toml"), ("--allow-lossy", "--plan", "fp16.toml")], ids=" ".join
+)
+def test_several_settings_of_one_control_may_be_tried_and_the_programs_end_stays(
+    more: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Tuning tries four methods of compression, and `chunks=4` beside the plan's 8."""
+    (tmp_path / "chunks.toml").write_text('version = 2\n[[control]]\nkind = "chunks"\npieces = 8\n')
+    (tmp_path / "fp16.toml").write_text('version = 2\n[[control]]\nkind = "compress"\nmethod = "fp16"\n')
+    document = tmp_path / "tuned.json"
+    given = (str(tmp_path / word) if word.endswith(".toml") else word for word in more)
+    done = makeway("--tune", *given, "--out", str(document), "--", "sh", "-c", "exit 3")
+    assert done.returncode == 3, done.stderr
+    tuned = json.loads(document.read_text())
+    words = [word.partition("=")[0] for controls in tuned["candidates"] for word in controls]
+    assert words.count("chunks") + words.count("compress") > 2
+    assert tuned["exit_code"] == 3

@@ -236,3 +236,10 @@ def test_a_comparison_on_cpu_ranks_that_ends_before_its_first_block_claims_nothi
     [receipt] = compared.controls[0].receipts
     assert (receipt.status, receipt.detail) == ("not seen", f"no process applied it: {NEVER_ON}")
     assert "NCCL_CTA_POLICY" not in (tmp_path / "seen").read_text()
+
+
+def test_a_trial_may_have_several_settings_of_one_control() -> None:
+    sets = ((), (CommBlocks(12),), (CommBlocks(6),))
+    plan = Plan(controls=(CommBlocks(12),))
+    (outcome,) = outcomes(plan, receipts_at_start(plan, needs_of(plan, {})), (), (), trial=sets)
+    assert outcome.control == CommBlocks(12)

@@ -10,11 +10,16 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from tests.processes import hearing
+
+from makeway.act.launch.supervise import end_kept
+from makeway.cli.program import keeps_exit_code
+from makeway.values.errors import InputError
 
 LIMIT_S = 60  # a bound, not a claim: the machine may be busy
 HEARS = """
@@ -367,3 +372,19 @@ print(supervise(["sh", "-c", waits], os.environ, meanwhile=begin).code)
         [sys.executable, "-c", meanwhile, str(tmp_path)], capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert ended.stdout == "3\n", ended.stderr
+
+
+@pytest.mark.parametrize(("exit_code", "expected"), [(0, 2), (3, 3)])
+@pytest.mark.parametrize("error", [InputError("no such control"), KeyError("rank")])
+def test_an_error_of_ours_after_the_programs_end_does_not_hide_how_it_ended(
+    exit_code: int, expected: int, error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @keeps_exit_code
+    def run(options: Namespace) -> int:
+        with end_kept(7, None), end_kept(exit_code, None):  # who comes first knows
+            raise error
+
+    assert run(Namespace(command="run", debug=False)) == expected
+    said = capsys.readouterr().err
+    assert f"the program ended with exit code {exit_code}, and makeway failed after that: " in said
+    assert str(error) in said

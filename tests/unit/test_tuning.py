@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from makeway.act.launch.candidates import OVER_NETWORK, candidate_sets
 from makeway.act.launch.directors import director_of
 from makeway.act.launch.step_files import Block
 from makeway.act.launch.tune_run import tune_settings
 from makeway.act.launch.tuning import LOST, Tuning
+from makeway.values.support import support_table
 
 STEP_NS = 50_000_000
 MEETING_NS = 2_000_000
@@ -159,3 +161,18 @@ def test_the_warm_up_is_no_part_of_the_job_that_shares_are_taken_of() -> None:
     director = director_of(tune_settings(share=0.4, job_steps=240, warm_up=5))
     assert isinstance(director, Tuning)
     assert director.job_steps == 235
+
+
+def test_every_set_that_is_tried_reaches_an_unmodified_program() -> None:
+    carried = support_table()["torch on CPU"].run
+    sets = candidate_sets(64, allow_lossy=True)
+    assert {control.name for controls in sets for control in controls} <= set(carried)
+    assert len(set(sets)) == len(sets)
+
+
+def test_sets_for_a_network_are_left_out_by_number_unless_the_user_asks_for_one() -> None:
+    settings = tune_settings()
+    assert {settings.controls[number] for number in settings.over_network} == set(OVER_NETWORK)
+    asked = tune_settings(OVER_NETWORK[0])
+    assert asked.controls[1] == OVER_NETWORK[0]
+    assert {asked.controls[number] for number in asked.over_network} == set(OVER_NETWORK[1:])

@@ -4,12 +4,33 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable
+from functools import wraps
+from typing import Protocol
 
-from makeway.act.launch.supervise import end_by
+from makeway.act.launch.supervise import end_by, end_kept
 from makeway.cli.output import add_output_options, show
 from makeway.cli.streams import OutputError, discard, say
-from makeway.values.errors import InputError, MakewayError
+from makeway.values.errors import InputError, MakewayError, ProgramEndedError
+
+NOTHING_TOLD = 2  # the program succeeded, and its results could not be read
+
+
+def keeps_exit_code(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """A command's `run` that ends as its program did, also where an error of ours comes after the program's end."""
+
+    @wraps(run)
+    def kept(options: argparse.Namespace) -> int:
+        try:
+            return run(options)
+        except ProgramEndedError as error:
+            if options.debug:
+                traceback.print_exc()
+            warn_as(options.command)(str(error))
+            return ended(error.exit_code, error.killed_by) or NOTHING_TOLD
+
+    return kept
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +64,22 @@ def warn_as(command: str) -> Callable[[str], None]:
     return lambda message: say(f"makeway {command}: {message}")
 
 
-def show_after(result: object, options: argparse.Namespace, command: str) -> None:
+class HasEnded(Protocol):
+    """A result of a program: how it ended."""
+
+    @property
+    def exit_code(self) -> int | None: ...
+    @property
+    def killed_by(self) -> int | None: ...
+
+
+def show_after(result: HasEnded, options: argparse.Namespace, command: str) -> None:
     """Show the result; neither an unwritable page nor an unwritable stream changes the program's exit code."""
+    with end_kept(result.exit_code, result.killed_by):
+        _show_after(result, options, command)
+
+
+def _show_after(result: object, options: argparse.Namespace, command: str) -> None:
     json_to = getattr(options, "json_to", None)
     stream = sys.stdout if options.json and json_to is None else sys.stderr
     for _ in range(2):  # the second time without the page

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from makeway.act.launch.record import RECORDED, record
 from makeway.act.launch.step_files import WARM_UP
-from makeway.cli.program import add_program, ended, program_of, show_after, warn_as
+from makeway.cli.program import add_program, ended, keeps_exit_code, program_of, show_after, warn_as
 
 EXAMPLES = """\
 examples:
@@ -41,6 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_program(parser)
 
 
+@keeps_exit_code
 def run(options: argparse.Namespace) -> int:
     recording = record(
         program_of(options),

@@ -11,7 +11,7 @@ from makeway.act.launch.run import dry_run
 from makeway.act.launch.run import run as run_program
 from makeway.act.launch.step_files import WARM_UP
 from makeway.cli.output import show, write_file
-from makeway.cli.program import add_program, ended, program_of, show_after, warn_as
+from makeway.cli.program import add_program, ended, keeps_exit_code, program_of, show_after, warn_as
 from makeway.cli.streams import say
 from makeway.read.plan_file import dump_plan, load_plan
 from makeway.show.new_file import check_place
@@ -62,6 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_program(parser)
 
 
+@keeps_exit_code
 def run(options: argparse.Namespace) -> int:
     command = program_of(options)
     for path in filter(None, (options.out, options.plan_out, options.log)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,7 +40,7 @@ def new_file(path: Path) -> Iterator[TextIO]:
             return
         # Beside the target, since only a rename within one file system is atomic.
         target = path.resolve()
-        unfinished = target.with_name(f".makeway-{secrets.token_hex(8)}.unfinished")
+        unfinished = target.with_name(f".makeway-{os.urandom(8).hex()}.unfinished")
         try:
             with _created(unfinished, target) as file:
                 yield file

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from makeway.act.launch.tune_run import RunTuning, Tried
+from makeway.act.launch.tuned import RunTuning, Tried
 from makeway.act.launch.tuning import LOST
 from makeway.show.blocks import Cell, Column, Headline, Paragraph, Report, Section, Table
 from makeway.show.data import plain, record

@@ -9,7 +9,8 @@
     │   └── TraceError             not a readable trace, or traces that do not belong together
     ├── UnsupportedError           this device, file or machine cannot do that
     │   └── MissingExtraError      ... until an optional package is installed
-    └── RankError                  a rank of a running job died, never came or kept the others waiting
+    ├── RankError                  a rank of a running job died, never came or kept the others waiting
+    └── ProgramEndedError          the user's program has ended, and its results could not be read
 
 A message says what was asked, what is the case, and what to do next. What it quotes from outside may hold any
 character; `printable` spells out those that a terminal would obey.
@@ -65,6 +66,14 @@ class MissingExtraError(UnsupportedError):
 
 class RankError(MakewayError):
     """A rank that is needed is missing."""
+
+
+class ProgramEndedError(MakewayError):
+    """A program has ended, and an error of ours came after that: its exit code is not to be lost."""
+
+    def __init__(self, message: str, *, exit_code: int | None, killed_by: int | None) -> None:
+        super().__init__(message)
+        self.exit_code, self.killed_by = exit_code, killed_by
 
 
 def suggestion(asked: str, known: Iterable[str]) -> str:

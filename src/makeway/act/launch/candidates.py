@@ -17,31 +17,30 @@ from makeway.values.control import (
     OwnCores,
     SmPartition,
 )
-from makeway.values.device import load_device
 from makeway.values.errors import MakewayError, UnsupportedError
-from makeway.values.support import Platform, support_table
+from makeway.values.support import Platform
 
-CPU_CARRIER = "torch on CPU"
-_LOSSY = ((Compress("bf16"),), (Compress("fp16"),), (Compress("powersgd"),), (Compress("topk"),))
 Sets = tuple[tuple[Control, ...], ...]
+# Few large buckets: each wakes both ranks. Where ranks share memory, copies through it do more, and trials cost steps.
+OVER_NETWORK: Sets = ((CommPriority(), Chunks(4)), (OwnCores(), CommPriority(), Chunks(4)))
+_LOSSY = ((Compress("bf16"),), (Compress("fp16"),), (Compress("powersgd"),), (Compress("topk"),))
 
 
 def candidate_sets(cores: int, first: Sequence[Control] = (), *, allow_lossy: bool = False) -> Sets:
     """What tuning tries on CPU ranks, all of which the carrier brings to an unmodified program; `first` comes first."""
-    carried = support_table()[CPU_CARRIER].run
     sets: list[tuple[Control, ...]] = [
         (CommPriority(), CopyEngine()),
         (OwnCores(), CommPriority(), CopyEngine()),
         (OwnCores(), CopyEngine()),  # where priority is refused, or by time slices alone
         (CommPriority(),),  # for ranks on several hosts, too
         (OwnCores(), CommPriority()),
+        *OVER_NETWORK,
     ]
     if cores > 2:  # of two cores, one for communication would leave one to two ranks: 60 to 100 % slower
         sets.append((SmPartition(1),))
     if allow_lossy:
         sets += _LOSSY
-    own = [controls for controls in sets if all(control.name in carried for control in controls)]
-    return tuple(dict.fromkeys([tuple(first), *own] if first else own))
+    return tuple(dict.fromkeys([tuple(first), *sets] if first else sets))
 
 
 def gpu_candidate_sets(
@@ -72,6 +71,7 @@ def _fewer(blocks: int | None) -> list[int]:
 def default_channels(platform: Platform, root: Path = Path("/")) -> int | None:
     """Channels that the vendor's library takes by itself on this machine's GPUs; None where that is not known."""
     from makeway.model.simulate.network import comm_facts, number  # 0.2 s to load
+    from makeway.values.device import load_device
 
     try:
         if platform == "rocm":

@@ -23,6 +23,7 @@ from makeway.act.launch.directors import PAIRED, WITH, WITHOUT, Comparing, direc
 from makeway.act.launch.outcome import Outcome
 from makeway.act.launch.run import Run, Warn, run
 from makeway.act.launch.step_files import SLEEP, WARM_UP, AtSteps, StepLog, StepSettings, control_words, no_steps
+from makeway.act.launch.supervise import end_kept
 from makeway.act.plans import PlanLike, plan_of
 from makeway.act.switching import nothing_to_switch
 from makeway.decide.analysis.alternation import FIRST_LOOK, log_time
@@ -145,7 +146,9 @@ def compare_run(
         return ran, at_steps.logs
 
     if runs is None:
-        return _of_one_job(*once("compare", plan, receipts), most=most_pairs(settings), limit=limit, marker=step_marker)
+        ran, logs = once("compare", plan, receipts)
+        with end_kept(ran.exit_code, ran.killed_by):
+            return _of_one_job(ran, logs, most=most_pairs(settings), limit=limit, marker=step_marker)
     sides = [side for pair in range(runs) for side in _order(seed, pair)]
     done: list[tuple[Side, Run, tuple[StepLog, ...]]] = []
     for number, side in enumerate(sides):
@@ -154,7 +157,8 @@ def compare_run(
         done.append((side, ran, logs))
         if ran.exit_code != 0:
             break
-    return _of_runs(done, limit=limit, marker=step_marker)
+    with end_kept(ran.exit_code, ran.killed_by):
+        return _of_runs(done, limit=limit, marker=step_marker)
 
 
 def most_pairs(settings: StepSettings) -> int:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 from makeway.act.launch.partition import partition_refusal
 from makeway.act.launch.start.sitecustomize import PLAN, RECEIPTS, RULES
 from makeway.act.launch.start.sitecustomize import rank_of as rank_of
-from makeway.act.tuner.carry import Tuner, tuner_refusal
 from makeway.values.control import CommBlocks, CommPriority, Control, SmemPad, SmPartition
 from makeway.values.plan import Plan
 from makeway.values.receipt import Receipt, Status
@@ -19,6 +18,7 @@ from makeway.values.support import Platform
 
 if TYPE_CHECKING:
     from makeway.act.export.values import SettingValue
+    from makeway.act.tuner.carry import Tuner
 
 CARRIER = "launcher"
 PRELOAD, PYTHON_PATH = "LD_PRELOAD", "PYTHONPATH"
@@ -104,6 +104,7 @@ def needs_of(plan: Plan, environ: Mapping[str, str], *, force: bool = False, pla
     """
     from makeway.act.export.targets import environment  # some time to load, and a trial needs none of it
     from makeway.act.export.values import library_of
+    from makeway.act.tuner.carry import tuner_refusal
 
     library = library_of(plan)
     exported = environment(plan, library)

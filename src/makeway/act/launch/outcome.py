@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 from types import MappingProxyType
 from typing import get_args
 
-from makeway.act.launch.receipt_file import ProcessReceipts
-from makeway.act.preload.receipts import LaunchReceipts, shim_receipts
-from makeway.act.tuner.nccl_log import NcclLog, Wanted, log_receipts
-from makeway.act.tuner.tally import Tally, tuner_receipts
+from makeway.act.launch.receipt_file import ProcessReceipts, read_receipt_files
+from makeway.act.preload.receipts import LaunchReceipts, read_receipts, shim_receipts
+from makeway.act.tuner.nccl_log import NcclLog, Wanted, log_receipts, read_nccl_logs
+from makeway.act.tuner.tally import Tally, read_tallies, tuner_receipts
 from makeway.values.control import CommBlocks, Control, SmemPad
 from makeway.values.plan import Plan
 from makeway.values.receipt import Receipt, Status
@@ -43,6 +45,31 @@ class Outcome:
         for receipt in self.receipts:
             groups.setdefault((receipt.status, receipt.detail, receipt.carrier), []).append(receipt)
         return tuple(map(tuple, groups.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What the processes of a program left behind: receipts, counts, logs."""
+
+    launches: tuple[LaunchReceipts, ...]
+    processes: tuple[ProcessReceipts, ...]
+    tallies: tuple[Tally, ...]
+    logs: tuple[NcclLog, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        launches = [note for process in self.launches for note in process.notes]
+        return (*launches, *(note for tally in self.tallies for note in tally.notes))
+
+
+def read_left(directory: Path) -> Left:
+    """What lies in the directory of receipts when the program has ended."""
+    return Left(
+        launches=tuple(read_receipts(directory)),
+        processes=tuple(read_receipt_files(directory)),
+        tallies=tuple(read_tallies(directory)),
+        logs=tuple(read_nccl_logs(directory)),
+    )
 
 
 def outcomes(
@@ -76,13 +103,13 @@ def outcomes(
     seen = [process.rank for process in launches]
     seen += [process.rank for process in processes] + [tally.rank for tally in tallies]
     ranks: list[int | None] = [*sorted({rank for rank in seen if rank is not None})] or [None]
-    every = plan if not trial else Plan(controls=tuple(dict.fromkeys(each for controls in trial for each in controls)))
+    sets = trial or (plan.controls,)
     counted = {
         (receipt.control, receipt.rank): receipt
         for receipt in (
-            *shim_receipts(trial or (plan.controls,), launches),
+            *shim_receipts(sets, launches),
             # A trial's channels change a step after its launch rules, so grids do not tell one setting from another.
-            *tuner_receipts(every, tallies, () if trial else launches),
+            *tuner_receipts(dict.fromkeys(chain.from_iterable(sets)), tallies, () if trial else launches),
         )
     }
     logged = {(receipt.control, receipt.rank): receipt for receipt in log_receipts(wanted, logs)}

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from makeway.act.launch.run import Run, Warn, run
 from makeway.act.launch.step_files import STACKS, WARM_UP, AtSteps, StepLog, StepSettings, no_steps
+from makeway.act.launch.supervise import end_kept
 from makeway.values.errors import InputError
 from makeway.values.plan import Plan
 
@@ -122,11 +123,12 @@ def record(
     )
     at_steps = AtSteps(settings)
     ran = run(command, Plan(controls=()), environ=environ, stdout=stdout, warn=warn, at_steps=at_steps)
-    recording = _recording(ran, out, settings, at_steps.logs)
-    if made and recording.problem is not None:
-        with suppress(OSError):  # where it is not empty, it stays
-            out.rmdir()
-    return recording
+    with end_kept(ran.exit_code, ran.killed_by):
+        recording = _recording(ran, out, settings, at_steps.logs)
+        if made and recording.problem is not None:
+            with suppress(OSError):  # where it is not empty, it stays
+                out.rmdir()
+        return recording
 
 
 def _prepare(out: Path) -> None:

@@ -8,7 +8,9 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from makeway.act.doctor.gpus import gpu_platform
 from makeway.act.launch.environment import (
@@ -22,23 +24,22 @@ from makeway.act.launch.environment import (
     receipts_at_start,
     unloadable,
 )
+from makeway.act.launch.leftovers import Leftover
 from makeway.act.launch.mpi import with_exports
-from makeway.act.launch.outcome import Outcome, outcomes
-from makeway.act.launch.receipt_file import read_receipt_files
 from makeway.act.launch.step_files import AtSteps
-from makeway.act.launch.supervise import supervise
+from makeway.act.launch.supervise import end_kept, supervise
 from makeway.act.plans import PlanLike, plan_of
-from makeway.act.preload.receipts import read_receipts
 from makeway.act.private import TemporaryPlace
-from makeway.act.tuner.carry import Tuner, write_rules
-from makeway.act.tuner.nccl_log import log_variables, read_nccl_logs
-from makeway.act.tuner.tally import read_tallies
 from makeway.read.plan_file import dump_plan
 from makeway.values.control import Control, SmemPad, control_word, lossy
 from makeway.values.errors import InputError, MakewayError
 from makeway.values.plan import Plan
 from makeway.values.receipt import Receipt
 from makeway.values.support import Platform
+
+if TYPE_CHECKING:  # loaded where they are needed, or while the program starts
+    from makeway.act.launch.outcome import Outcome
+    from makeway.act.tuner.carry import Tuner
 
 _RECEIPT_FILES = ("launch-*", "torch-*.json", "steps-*.json", "tuner-*", "nccl-*")
 _VERSION_WAIT_S = 20.0
@@ -97,6 +98,12 @@ def run(
     program's steps. `meanwhile` is called while the program starts. Call it from the main thread of a process without
     other children.
     """
+
+    def load() -> None:
+        import_module("makeway.act.launch.outcome")
+        if meanwhile is not None:
+            meanwhile()
+
     plan = plan_of(plan)
     _check_program(command, environ)
     platform = platform or gpu_platform()
@@ -115,38 +122,36 @@ def run(
         route = replace(route, tuner=_tuner(sets, needs, directory, warn))
         settings = needs.settings | route.variables(environ)
         if platform is not None and (needs.read_by_nccl or needs.tuner_plugin):
+            from makeway.act.tuner.nccl_log import log_variables
+
             settings |= log_variables(directory, environ, command[0], temporary=receipts is None)
         if at_steps is not None:
             settings |= at_steps.variables(directory, environ)
         launched = with_exports(command, settings, environ, _version)
         for note in filter(None, (launched.note, _pads_all(plan), _changes_results(plan))):
             warn(note)
-        ended = supervise(launched.arguments, {**environ, **settings}, stdout=stdout, meanwhile=meanwhile)
-        if at_steps is not None:
-            at_steps.read(directory)
-        launches = read_receipts(directory)
-        at_start = receipts_at_start(plan, needs, no_shim=no_shim)
-        if at_steps is not None:
-            at_start = (*at_start, *_also_tried(at_start, at_steps.settings.controls))
-        tallies = read_tallies(directory)
-        tuned = needs.tuner_plugin if route.tuner else ()
-        controls = outcomes(
-            plan,
-            at_start,
-            launches,
-            read_receipt_files(directory),
-            tallies,
-            tuned=tuned,
-            logs=read_nccl_logs(directory),
-            wanted=needs.read_by_nccl,
-            trial=trial,
-        )
-    notes = [note for process in launches for note in process.notes]
-    notes += [note for tally in tallies for note in tally.notes]
-    notes += [
-        f"process {left.pid} ({left.name}) was still running when the program ended, and was ended by {left.ended_by}"
-        for left in ended.leftovers
-    ]
+        ended = supervise(launched.arguments, {**environ, **settings}, stdout=stdout, meanwhile=load)
+        with end_kept(ended.code, ended.killed_by):
+            from makeway.act.launch.outcome import outcomes, read_left
+
+            if at_steps is not None:
+                at_steps.read(directory)
+            left = read_left(directory)
+            at_start = receipts_at_start(plan, needs, no_shim=no_shim)
+            if at_steps is not None:
+                at_start = (*at_start, *_also_tried(at_start, at_steps.settings.controls))
+            controls = outcomes(
+                plan,
+                at_start,
+                left.launches,
+                left.processes,
+                left.tallies,
+                tuned=needs.tuner_plugin if route.tuner else (),
+                logs=left.logs,
+                wanted=needs.read_by_nccl,
+                trial=trial,
+            )
+    notes = [*left.notes, *(_still_running(process) for process in ended.leftovers)]
     return Run(
         program=tuple(command),
         rank=rank,
@@ -155,6 +160,13 @@ def run(
         controls=controls,
         variables=needs.variables,
         notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _still_running(process: Leftover) -> str:
+    return (
+        f"process {process.pid} ({process.name}) was still running when the program ended, and was ended by "
+        f"{process.ended_by}"
     )
 
 
@@ -263,6 +275,7 @@ def _tuner(sets: Sets, needs: Needs, directory: Path, warn: Warn) -> Tuner | Non
     if not needs.tuner_plugin:
         return None
     from makeway.act.tuner.build import plugin
+    from makeway.act.tuner.carry import Tuner, write_rules
 
     try:
         return Tuner(plugin=plugin(warn=warn), rules=write_rules(sets, directory))

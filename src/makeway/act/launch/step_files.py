@@ -36,6 +36,7 @@ class StepSettings(msgspec.Struct, frozen=True, kw_only=True):
     steps: int  # to record, or at most to spend on a trial
     warm_up: int = WARM_UP
     settings: tuple[tuple[str, ...], ...] = ((),)
+    over_network: tuple[int, ...] = ()  # of them, those to leave out where the ranks share memory
     seed: int = 0
     marker: str | None = None  # MODULE:FUNCTION whose return ends a step; None: the optimizer's step
     out: str | None = None  # where recordings go

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
 from makeway.act.launch.guard import Guard, adopt_orphans, start_guarded
 from makeway.act.launch.leftovers import Leftover, Patience, Spared, children, end_leftovers
+from makeway.values.errors import MakewayError, ProgramEndedError
 
 # Terminals send these to a whole group. Others go to the child alone.
 _TO_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
@@ -32,6 +33,23 @@ class Ended:
     code: int | None
     killed_by: int | None = None
     leftovers: tuple[Leftover, ...] = ()
+
+
+@contextmanager
+def end_kept(exit_code: int | None, killed_by: int | None) -> Iterator[None]:
+    """For what comes after the program's end: an error carries how it ended."""
+    try:
+        yield
+    except ProgramEndedError:
+        raise
+    except Exception as error:
+        why = str(error) if isinstance(error, MakewayError) else f"{type(error).__name__}: {error}"
+        how = f"signal {killed_by}" if exit_code is None else f"exit code {exit_code}"
+        raise ProgramEndedError(
+            f"the program ended with {how}, and makeway failed after that: {why}",
+            exit_code=exit_code,
+            killed_by=killed_by,
+        ) from error
 
 
 def supervise(

@@ -13,7 +13,7 @@ from statistics import median
 import msgspec
 
 from makeway.act.launch.step_files import Block, StepLog, StepSettings, read_logs, read_settings
-from makeway.act.launch.tune_run import RunTuning, tuning_of
+from makeway.act.launch.tuned import RunTuning, tuning_of
 from makeway.act.private import PREFIX
 from makeway.values.control import Control
 from makeway.values.errors import InputError, printable

@@ -14,7 +14,8 @@ from statistics import quantiles
 
 from makeway.act.launch.compare_run import RunComparison, Side, compare_run
 from makeway.act.launch.record import Recording, record
-from makeway.act.launch.tune_run import RunTuning, tune_run
+from makeway.act.launch.tune_run import tune_run
+from makeway.act.launch.tuned import RunTuning
 from makeway.decide.analysis.analyze import Analysis, analyze
 from makeway.values.control import Control
 from makeway.values.errors import MakewayError

@@ -163,6 +163,11 @@ class Process:
         reasons = {number: self._on_cpu.refusal(controls, exact=exact) for number, controls in enumerate(sets)}
         return {number: reason for number, reason in reasons.items() if reason is not None}
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether copies through shared memory reach all ranks of the default group."""
+        return self._on_cpu is not None and self._on_cpu.direct is not None
+
     def end_trial(self) -> None:
         """Change no more controls between steps; what is in force stays."""
         with self._guarded():

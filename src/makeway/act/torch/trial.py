@@ -35,6 +35,7 @@ APART = (
     "the ranks no longer stepped together: one of them did not end a step within {patience:g} s of the others, so the "
     "trial ended"
 )
+SHARES_MEMORY = "for ranks that meet over a network; these share memory, and copy-engine spares them more"
 WARMING_UP = "warm-up"  # the tag of the first block, which counts for nothing
 _WRITE_EVERY = 10  # steps, of a stopwatch
 
@@ -163,7 +164,9 @@ class LiveTrial:
         if self._settings.kind != "tune" or self._block.tag != WARMING_UP:
             return {}
         exact = not any(lossy(control) for controls in self._controls for control in controls)
-        return self._process.refused(self._controls, exact=exact)
+        refused = self._process.refused(self._controls, exact=exact)
+        over_network = self._settings.over_network if self._process.shares_memory else ()
+        return dict.fromkeys(over_network, SHARES_MEMORY) | refused
 
     def _end_apart(self) -> None:
         self._process.release_threads()

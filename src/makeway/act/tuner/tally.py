@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from makeway.act.preload.receipts import LaunchReceipts
 from makeway.act.tuner.channels import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS, Collective
-from makeway.values.control import CommBlocks
-from makeway.values.plan import Plan
+from makeway.values.control import CommBlocks, Control
 from makeway.values.receipt import Receipt, Status
 
 CARRIER = "tuner plugin"
@@ -136,17 +135,17 @@ def _counts(data: bytes) -> Iterator[CallCounts]:
 
 
 def tuner_receipts(
-    plan: Plan, tallies: Sequence[Tally], launches: Sequence[LaunchReceipts] = ()
+    controls: Iterable[Control], tallies: Sequence[Tally], launches: Sequence[LaunchReceipts] = ()
 ) -> tuple[Receipt, ...]:
-    """A receipt for the plan's comm blocks on every rank whose processes loaded the plugin."""
-    controls = [control for control in plan.controls if isinstance(control, CommBlocks)]
+    """A receipt for each setting of comm blocks on every rank whose processes loaded the plugin."""
+    settings = [control for control in controls if isinstance(control, CommBlocks)]
     by_rank: dict[int | None, list[Tally]] = {}
     for tally in tallies:
         by_rank.setdefault(tally.rank, []).append(tally)
     return tuple(
         _receipt(control, rank, mine, _largest_grid(process for process in launches if process.rank == rank))
         for rank, mine in by_rank.items()
-        for control in controls
+        for control in settings
     )
 
 
