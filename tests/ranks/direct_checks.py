@@ -497,6 +497,12 @@ def check_fewer_compute_threads_are_named_as_a_reason_to_round(group: DirectGrou
         assert (
             backend.rounding(OwnCores()) is backend.rounding(SmPartition(1)) is backend.rounding(CommPriority()) is None
         )
+        real = CpuBackend(group, seat=Seat(rank=0, ranks=len(cores_of(0))))
+        for threads_before, warned in ((2, True), (1, False)):
+            torch.set_num_threads(threads_before)
+            with real.applied([OwnCores()]) as (receipt,):
+                told = "with 1 of its 2 compute threads this rank's sums may round differently" in receipt.detail
+                assert told == warned or receipt.status == "no effect"
     finally:
         torch.set_num_threads(threads)
 

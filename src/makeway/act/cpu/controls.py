@@ -136,8 +136,8 @@ class CpuBackend:
         if left is None or left >= threads:
             return None
         return (
-            f"it would leave this rank {left} of its {threads} compute threads, and torch adds up by threads: sums may "
-            f"round differently; start the program with OMP_NUM_THREADS={left}"
+            f"with {left} of its {threads} compute threads this rank's sums may round differently, since torch adds up "
+            f"by threads; start the program with OMP_NUM_THREADS={left}"
         )
 
     @cached_property
@@ -226,7 +226,7 @@ class CpuBackend:
     def _partition(self, control: Control, comm_cores: int, stack: ExitStack) -> Receipt:
         division = self._division(comm_cores)
         assert division is not None
-        comm, compute = self.comm_threads(), self.compute_threads()
+        comm, compute, rounding = self.comm_threads(), self.compute_threads(), self.rounding(control)
         _undo_later(stack, cores_of, set_cores)
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         for thread in comm:
@@ -242,13 +242,13 @@ class CpuBackend:
             control,
             held and bool(comm),
             f"communication threads: {len(comm)} on cores {_list(division.comm)}; compute threads: "
-            f"{torch.get_num_threads()} on cores {_list(division.compute)}{shared}",
+            f"{torch.get_num_threads()} on cores {_list(division.compute)}{shared}{_warning(rounding)}",
         )
 
     def _own_cores(self, control: Control, stack: ExitStack) -> Receipt:
         if self.seat.ranks == 1:
             return _read_back(control, False, f"no other rank uses this rank's cores ({_list(self.cores)})")
-        share = self._share
+        share, rounding = self._share, self.rounding(control)
         assert share is not None
         _undo_later(stack, cores_of, set_cores)
         stack.callback(torch.set_num_threads, torch.get_num_threads())
@@ -261,7 +261,8 @@ class CpuBackend:
             control,
             held,
             f"{len(comm)} communication threads and {torch.get_num_threads()} compute threads on cores {_list(share)}, "
-            f"for rank {self.seat.rank} of the {self.seat.ranks} that shared cores {_list(self.cores)}",
+            f"for rank {self.seat.rank} of the {self.seat.ranks} that shared cores {_list(self.cores)}"
+            f"{_warning(rounding)}",
         )
 
     def _make_comm_realtime(self, control: Control, stack: ExitStack) -> Receipt:
@@ -329,6 +330,10 @@ def _undo_later(stack: ExitStack, read: Callable[[int], T], write: Callable[[int
 
 def _read_back(control: Control, held: bool, detail: str) -> Receipt:
     return Receipt(control=control, status="applied" if held else "no effect", detail=detail, carrier=CARRIER)
+
+
+def _warning(rounding: str | None) -> str:
+    return "" if rounding is None else f"; {rounding}"
 
 
 def _list(cores: Sequence[int]) -> str:
