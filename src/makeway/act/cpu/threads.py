@@ -39,7 +39,7 @@ def name_of(thread: int) -> str:
 
 
 @contextmanager
-def new_threads_named(patience_s: float = 0.2) -> Iterator[None]:
+def new_threads_named(patience_s: float = 1.0) -> Iterator[None]:
     """Leave the block when every thread that started inside it has its name, or patience ends.
 
     A new thread has the name of the one that made it, until it runs and takes its own.
