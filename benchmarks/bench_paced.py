@@ -50,7 +50,7 @@ LINKS = ("200mbit", "1gbit", "2gbit", "8gbit")
 GOAL = 0.95
 TUNED, LOSSLESS, COMPRESSED = "tuned", "+ lossless", "+ compression"
 PICKING, JUDGING = slice(0, None, 2), slice(1, None, 2)  # rounds
-TIMES = ("compute_ns", "comm_ns", "compute_cpu_ns", "comm_cpu_ns", "ordered_ns")
+TIMES = ("compute_ns", "comm_ns", "compute_cpu_ns", "comm_cpu_ns", "ordered_ns", "joint_ns")
 
 
 def control_sets(only: str | None) -> list[Controls]:
@@ -152,6 +152,9 @@ def lines(link: str, bench: Bench, sets: list[Controls]) -> Iterator[str]:
     reached = bench.reached(picked[TUNED], JUDGING)
     share = 1 + reached.relative if reached else float("nan")
     yield f"  {'pass' if share >= GOAL else 'MISS'}: tuned reaches {share:.1%} of reachable, goal {GOAL:.0%}"
+    for limit in ("order", "processors"):  # each by itself allows less time than a step can have
+        alone = bench.reached(picked[TUNED], JUDGING, limit=limit) if limit in bench.limits_ns else None
+        yield f"  {limit} by itself: {'unknown' if alone is None else interval(alone, '{:.1%}', 1)}"
     for variant in bench.variants:
         yield f"  {'all rounds':<13} {row(bench, variant.name, slice(None))}{' WRONG' if variant.wrong else ''}"
 

@@ -220,6 +220,7 @@ _LIMITS: dict[Limit, str] = {
     "communication": "communication alone",
     "processors": "the processor time of both, over all cores",
     "order": "the order within a step: data leaves when it exists, and the rest waits for all of it",
+    "order and processors": "the order within a step, where communication takes processor time from compute",
 }
 
 

@@ -15,7 +15,7 @@ from makeway.values.plan import MadeFor, Plan
 from makeway.values.receipt import Receipt
 from makeway.values.timeline import Origin, Timeline, share_of_ideal
 
-Limit = Literal["compute", "communication", "processors", "order"]
+Limit = Literal["compute", "communication", "processors", "order", "order and processors"]
 BUSY = 0.1  # spread of compute alone over its median; below 0.05 on an idle host
 LEAST_ROUNDS = 4  # that a spread is taken from
 
@@ -74,6 +74,7 @@ class Bench:
     compute_cpu_ns: tuple[float, ...] = ()  # processor time of compute alone, over all ranks; empty: not known
     comm_cpu_ns: tuple[float, ...] = ()
     ordered_ns: tuple[float, ...] = ()  # the least that the order within the steps allows; empty: not known
+    joint_ns: tuple[float, ...] = ()  # the least that order and processors allow together; empty: not known
     cores: int | None = None  # that all ranks share; None: not known, or several hosts
     exchange: Collective | None = None  # the collective that one step repeats, where there is one kind
     exchanges: int = 1  # of them in one round
@@ -115,6 +116,8 @@ class Bench:
             limits["processors"] = tuple((compute + comm) / self.cores for compute, comm in both)
         if self.ordered_ns:
             limits["order"] = self.ordered_ns
+        if self.joint_ns:
+            limits["order and processors"] = self.joint_ns
         return limits
 
     @property
@@ -130,11 +133,12 @@ class Bench:
         """The least that overlap can take: the limit that binds; None where it is not known."""
         return None if self.reachable_by is None else summary(self.limits_ns[self.reachable_by]).median_ns
 
-    def reached(self, name: str, rounds: slice = slice(None)) -> Comparison | None:
-        """The limit that binds against a variant, round by round: 1 + relative is the part of it that is reached."""
-        if self.reachable_by is None:
+    def reached(self, name: str, rounds: slice = slice(None), *, limit: Limit | None = None) -> Comparison | None:
+        """A limit, by default the one that binds, against a variant: 1 + relative is the part of it that is reached."""
+        limit = limit or self.reachable_by
+        if limit is None:
             return None
-        return compared(self.limits_ns[self.reachable_by][rounds], self.variant(name).times_ns[rounds])
+        return compared(self.limits_ns[limit][rounds], self.variant(name).times_ns[rounds])
 
     @property
     def busy(self) -> str | None:

@@ -47,7 +47,7 @@ def decode_bench(data: Any) -> Bench:
     data["variants"] = tuple(VariantResult(**_with_controls(item)) for item in data["variants"])
     data["exchange"] = msgspec.convert(data["exchange"], Collective | None)
     data["timeline"] = msgspec.convert(data["timeline"], Timeline | None)
-    for name in ("compute_ns", "comm_ns", "compute_cpu_ns", "comm_cpu_ns", "ordered_ns", "notes"):
+    for name in ("compute_ns", "comm_ns", "compute_cpu_ns", "comm_cpu_ns", "ordered_ns", "joint_ns", "notes"):
         data[name] = tuple(data[name])
     return Bench(**data)
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from makeway.act.cpu.direct import DirectGroup
-from makeway.act.measure.order import Ready, StepOrder
+from makeway.act.measure.order import Moment, Ready, StepOrder
 from makeway.values.collective import CollectiveKind
 from makeway.values.errors import UnsupportedError
 from makeway.values.timeline import SpanKind
@@ -135,8 +135,8 @@ class Recorder:
     spans: list[RawSpan] = field(default_factory=list)
     _opened: int = 0
     _ready: list[Ready] = field(default_factory=list)
-    _steps: list[tuple[int, int]] = field(default_factory=list)  # when each resumed, and ended
-    _resumed: int = 0
+    _steps: list[tuple[Moment, Moment]] = field(default_factory=list)  # when each resumed, and ended
+    _resumed: Moment | None = None
     _running: tuple[str, int] | None = None
 
     @contextmanager
@@ -176,24 +176,28 @@ class Recorder:
 
     def hand_over(self, size_bytes: int) -> None:
         """Compute has made data that communication could take now."""
-        self._ready.append(Ready(time.perf_counter_ns(), size_bytes))
+        self._ready.append(Ready(Moment.now(), size_bytes))
 
     def resume(self) -> None:
         """From here on the step needs the result of all communication."""
-        self._resumed = time.perf_counter_ns()
+        self._resumed = Moment.now()
 
     def end_step(self) -> None:
-        self._steps.append((self._resumed, time.perf_counter_ns()))
+        assert self._resumed is not None
+        self._steps.append((self._resumed, Moment.now()))
 
-    def order(self, start_ns: int) -> tuple[StepOrder, ...]:
+    def order(self, start: Moment) -> tuple[StepOrder, ...]:
         """The steps of a round that started then; empty where compute handed nothing over."""
         if not self._ready:
             return ()
-        starts = [start_ns, *(end for _, end in self._steps)]
+        starts = [start, *(end for _, end in self._steps)]
         return tuple(
-            StepOrder(start, resumed, end, tuple(ready for ready in self._ready if start < ready.at_ns <= end))
+            StepOrder(start, resumed, end, tuple(self._handed_over(start, end)))
             for start, (resumed, end) in zip(starts, self._steps, strict=False)
         )
+
+    def _handed_over(self, after: Moment, until: Moment) -> Iterator[Ready]:
+        return (ready for ready in self._ready if after.at_ns < ready.when.at_ns <= until.at_ns)
 
     def opened(self, name: str, kind: SpanKind) -> OpenSpan:
         """A span that starts now."""

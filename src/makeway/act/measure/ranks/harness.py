@@ -15,7 +15,7 @@ from makeway.act.cpu.controls import CpuBackend
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.measure.choice import Choice
 from makeway.act.measure.job import Job
-from makeway.act.measure.order import StepOrder
+from makeway.act.measure.order import Moment, StepOrder
 from makeway.act.measure.outcome import Bench
 from makeway.act.measure.ranks.catalogue import rank_workload
 from makeway.act.measure.ranks.exchange import DirectTransport, GlooTransport, RawSpan, Recorder, Transport
@@ -112,15 +112,16 @@ class Harness:
             self.workload.prepare(schedule)
             recorder.spans.clear()
             self.world.barrier()
-            cpu_before, start = time.process_time_ns(), time.perf_counter_ns()
+            start = Moment.now()
             self.workload.run(schedule)
-            end, cpu_ns = time.perf_counter_ns(), time.process_time_ns() - cpu_before
+            end = Moment.now()
             recorder.settle()
             wrong = self.workload.wrong(schedule)
         samples.receipts = receipts
         samples.spans = [_since(self.epoch_ns, span) for span in recorder.spans]
         order = recorder.order(start) if variant.mode == "compute" else ()
-        return _Turn(start, end, wrong, span_overlap_rate(recorder.spans), cpu_ns, order)
+        cpu_ns = end.cpu_ns - start.cpu_ns
+        return _Turn(start.at_ns, end.at_ns, wrong, span_overlap_rate(recorder.spans), cpu_ns, order)
 
     @contextmanager
     def _in_force(self, variant: Variant) -> Iterator[tuple[tuple[Receipt, ...], Transport]]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from makeway.act.measure.choice import Choice, choice, finalist, promising
 from makeway.act.measure.job import Job
-from makeway.act.measure.order import StepOrder, ordered_ns
+from makeway.act.measure.order import CommAlone, StepOrder, ordered_ns
 from makeway.act.measure.outcome import Bench, VariantResult
 from makeway.act.measure.ranks.exchange import RawSpan
 from makeway.act.measure.statistics import LEAST_PAIRS, summary
@@ -181,7 +181,8 @@ def collected_bench(
         comm_ns=results[COMM].times_ns,
         compute_cpu_ns=tuple(map(float, samples[COMPUTE].cpu_ns)),
         comm_cpu_ns=tuple(map(float, samples[COMM].cpu_ns)),
-        ordered_ns=_ordered(samples),
+        ordered_ns=_ordered(samples, cores=None),
+        joint_ns=_ordered(samples, cores=cores) if cores is not None else (),
         cores=cores,
         exchange=exchange,
         exchanges=exchanges,
@@ -191,13 +192,14 @@ def collected_bench(
     )
 
 
-def _ordered(samples: SamplesBy) -> tuple[float, ...]:
-    """What the order within the steps allows at least, round by round: every rank has to wait for every other."""
-    orders, exchanges = samples[COMPUTE].orders, samples[COMM].times_ns
-    return tuple(
-        max(ordered_ns(steps, comm_ns) for steps in ranks)
-        for ranks, comm_ns in zip(orders, exchanges if orders else (), strict=True)
-    )
+def _ordered(samples: SamplesBy, *, cores: int | None) -> tuple[float, ...]:
+    """What the order within the steps allows at least, round by round; with `cores`, what processors allow besides."""
+    compute, comm = samples[COMPUTE], samples[COMM]
+    if not compute.orders or (cores is not None and not comm.cpu_ns):
+        return ()
+    cpu_ns = comm.cpu_ns if cores is not None else [0.0] * len(comm.times_ns)
+    alone = map(CommAlone, comm.times_ns, cpu_ns)
+    return tuple(ordered_ns(ranks, comm, cores=cores) for ranks, comm in zip(compute.orders, alone, strict=True))
 
 
 def measured_timeline(ranks: Sequence[Mapping[str, Sequence[RawSpan]]]) -> Timeline:
