@@ -73,6 +73,7 @@ def main(steps: int, calls: int, channels: int, how: str) -> None:
         carried=carried,
         file=SimpleNamespace(backend="cpu"),  # there is no GPU that could time steps
         cannot_switch=carried.refusal,
+        settled=lambda: None,
         switch=lambda controls, setting: carried.use(setting),
         release_threads=lambda: carried.use(0),
         fail=failures.append,

@@ -46,11 +46,12 @@ def begin(plan_path: str, receipts_dir: str | None) -> None:
         "new_group": _new_group,
         "destroy_process_group": _destroy_group,
     }
+    others: dict[Function, Function] = {}
     for name, around in wrappers.items():
         original = getattr(distributed, name)
-        other = stand_in(original, functools.partial(around, process), failed)
-        replace_everywhere(original, other)
-        _REPLACED.append(other)
+        others[original] = stand_in(original, functools.partial(around, process), failed)
+    replace_everywhere(others)
+    _REPLACED.extend(others.values())
 
 
 def _first_group(process: Callable[[], Process], original: Original) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from makeway.act.cpu.calls import SUMMED, overlap
 from makeway.act.cpu.comm_thread import Work
 from makeway.act.cpu.direct import DirectGroup
 from makeway.act.torch.profiled import Recording, recording
-from makeway.act.torch.replacing import Original, replaced, stand_in
+from makeway.act.torch.replacing import Original, all_replaced, stand_in
 from makeway.values.errors import MakewayError
 
 
@@ -152,19 +152,17 @@ def carried(
 
 
 @contextmanager
-def rerouted(direct: DirectGroup, copies: Copies) -> Iterator[None]:
-    """Inside the block, collectives of CPU tensors in the default group go through `direct`."""
-    routes = _Routes(direct, copies)
-    with ExitStack() as stack:
-        for name in ("all_gather_single", "reduce_scatter_single", "all_reduce", "all_to_all_single"):
-            original = getattr(dist, name)
-            other = stand_in(original, getattr(routes, name), copies.refuse, unless=_compiling)
-            stack.enter_context(replaced(original, other))
-        yield
-
-
-def _compiling(*_: Any, **__: Any) -> bool:
-    return torch.compiler.is_compiling()
+def rerouted(direct: DirectGroup, copies: Copies) -> Iterator[Routes]:
+    """Inside the block, collectives of CPU tensors in the default group go through `direct` where routes are open."""
+    routes = Routes(direct, copies)
+    originals = (dist.all_gather_single, dist.reduce_scatter_single, dist.all_reduce, dist.all_to_all_single)
+    with all_replaced(
+        {
+            original: stand_in(original, getattr(routes, original.__name__), copies.refuse, unless=routes.closed)
+            for original in originals
+        }
+    ):
+        yield routes
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may redefine collectives
@@ -172,11 +170,20 @@ _SUM = dist.ReduceOp.SUM
 _IN_PLACE = ("all_gather", "reduce_scatter")
 
 
-class _Routes:
-    """torch's collectives by name; calls that are not ours go to the original."""
+class Routes:
+    """torch's collectives by name; calls that are not ours go to the original.
+
+    `open` may change between collectives, on every rank between the same ones: at no cost, where putting the routes in
+    place looks through all loaded modules.
+    """
 
     def __init__(self, direct: DirectGroup, copies: Copies) -> None:
         self.direct, self.copies = direct, copies
+        self.open = True
+
+    def closed(self, *_: Any, **__: Any) -> bool:
+        """Whether a call goes straight to the original."""
+        return not self.open or torch.compiler.is_compiling()
 
     def _ours(self, call: Original, *tensors: Any) -> bool:
         """True for dense CPU tensors in the default group, outside a coalescing block; a reduction must be a sum."""

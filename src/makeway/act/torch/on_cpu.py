@@ -13,7 +13,7 @@ import torch.distributed as dist
 from makeway.act.cpu.controls import CpuBackend
 from makeway.act.cpu.cores import Seat, launched_seat
 from makeway.act.cpu.direct import DirectGroup
-from makeway.act.torch.collectives import Copies, rerouted
+from makeway.act.torch.collectives import Copies, Routes, rerouted
 from makeway.act.torch.meeting import shared_memory
 from makeway.values.control import Chunks, CommPriority, Control, CopyEngine, OwnCores, SmPartition, control_word
 from makeway.values.errors import MakewayError
@@ -50,7 +50,8 @@ class OnCpu:
         self._group, self._join, self._seat, self._copies = group, join, seat, copies or Copies()
         self._backend: CpuBackend | None = None
         self._threads = ExitStack()  # set again when threads of another group start
-        self._routes = ExitStack()
+        self._routes: Routes | None = None  # in place since collectives first went through shared memory
+        self._placed = ExitStack()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -64,7 +65,7 @@ class OnCpu:
                     reason = str(error)
             self._backend = CpuBackend(self.direct, seat=self._seated(), no_direct=reason)
             stack.callback(self._threads.close)
-            stack.callback(self._routes.close)
+            stack.callback(self._placed.close)
             self.receipts = self.switch(self._at_first)
             self._stack = stack.pop_all()
         return self
@@ -95,18 +96,19 @@ class OnCpu:
 
     def switch(self, controls: Sequence[Control]) -> tuple[Receipt, ...]:
         """Undo what is in force and apply these controls; every rank must do so between the same collectives."""
-        self._routes.close()
         self._threads.close()
         self.controls = tuple(controls)
         receipts = self._set_threads()
         copy = next((control for control in self.controls if isinstance(control, CopyEngine)), None)
         assert self._backend is not None
-        self.copying = None
-        if self.direct is None or not self._backend.copying:
-            return receipts
-        if self._group is None or self._group is dist.group.WORLD:
-            self.copying = copy
-            self._routes.enter_context(rerouted(self.direct, self._copies))
+        default = self._group is None or self._group is dist.group.WORLD
+        self.copying = copy if default and self._backend.copying else None
+        if self.copying is not None and self._routes is None:
+            assert self.direct is not None
+            self._routes = self._placed.enter_context(rerouted(self.direct, self._copies))
+        if self._routes is not None:
+            self._routes.open = self.copying is not None
+        if default or not self._backend.copying:
             return receipts
         return tuple(
             replace(receipt, status="no effect", detail=NOT_REROUTED) if receipt.control == copy else receipt
@@ -117,6 +119,12 @@ class OnCpu:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.__exit__(kind, error, trace)
+
+    def settled(self) -> None:
+        """No other controls follow: routes that are closed go."""
+        if self.copying is None:
+            self._placed.close()
+            self._routes = None
 
     @property
     def may_copy(self) -> bool:

@@ -175,6 +175,11 @@ class Process:
                 self._followed.at_exit()
             self._record_copies()
 
+    def settled(self) -> None:
+        """No other controls follow those in force."""
+        if self._on_cpu is not None:
+            self._on_cpu.settled()
+
     def release_threads(self) -> None:
         """Undo what concerns this process alone, where other ranks cannot be asked."""
         if self._on_cpu is not None:

@@ -68,7 +68,7 @@ def stand_in(
     When `around` fails, `on_error` gets the error, and the program what the original returns. `unless` gets what the
     program passes, and leaves a call alone: cheaply, since programs make many. `wrap` goes around all that is ours.
     """
-    signature = inspect.signature(function)
+    signature = _signature(function)
 
     def acting(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -98,39 +98,53 @@ def stand_in(
     return standing_in
 
 
+_signature = functools.cache(inspect.signature)  # a trial replaces the same functions again and again
+
+
 def _record(on_error: Callable[[Exception], None], error: BaseException) -> None:
     assert isinstance(error, Exception)
     with suppress(Exception):  # the program goes on, whatever becomes of the message
         on_error(error)
 
 
-def replace_everywhere(original: Function, other: Function) -> None:
-    """Replace it in all loaded modules: torch re-exports its functions, and programs import them by name."""
-    name = original.__name__
+def replace_everywhere(others: Mapping[Function, Function]) -> None:
+    """Replace functions in all loaded modules: torch re-exports its functions, and programs import them by name."""
+    by_name = [(original.__name__, original, other) for original, other in others.items()]
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
-        if names.get(name) is original:
-            names[name] = other
+        for name, original, other in by_name:
+            if names.get(name) is original:
+                names[name] = other
+
+
+@contextmanager
+def all_replaced(others: Mapping[Function, Function]) -> Iterator[None]:
+    """Functions of all modules replaced inside the block by others of the same names, in one pass over the modules.
+
+    What the program itself has put in the place of one meanwhile stays.
+    """
+    assert all(original.__name__ == other.__name__ for original, other in others.items())
+    replace_everywhere(others)
+    try:
+        yield
+    finally:
+        replace_everywhere({other: original for original, other in others.items()})
 
 
 @contextmanager
 def replaced(original: Function, other: Function, owner: type | None = None) -> Iterator[None]:
-    """The other function inside the block, in all modules or as a method of `owner`; both have the same name.
-
-    What the program itself has put in its place meanwhile stays.
-    """
+    """One function replaced inside the block, in all modules or as a method of `owner`, as in `all_replaced`."""
+    if owner is None:
+        with all_replaced({original: other}):
+            yield
+        return
     name = original.__name__
     assert name == other.__name__
-    if owner is None:
-        replace_everywhere(original, other)
-    else:
-        before = vars(owner)[name]
-        placed = staticmethod(other) if isinstance(before, staticmethod) else other
-        setattr(owner, name, placed)
+    before = vars(owner)[name]
+    placed = staticmethod(other) if isinstance(before, staticmethod) else other
+    setattr(owner, name, placed)
     try:
         yield
     finally:
-        if owner is None:
-            replace_everywhere(other, original)
-        elif vars(owner).get(name) is placed:
+        if vars(owner).get(name) is placed:
             setattr(owner, name, before)

@@ -105,6 +105,7 @@ class LiveTrial:
             self._steps.close()
         if self._losses is not None:
             self._losses.close()
+        self._process.settled()
         self._file.log.error = self._file.log.error or reason
         self._file.write()
 
