@@ -30,7 +30,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from makeway.act.cpu.controls import CpuBackend
-from makeway.act.cpu.threads import REALTIME, cores_of, niceness_of, policy_of, readings, thread_ids
+from makeway.act.cpu.threads import REALTIME, cores_of, name_of, niceness_of, policy_of, readings, thread_ids
 from makeway.act.torch.autostart import begin
 from makeway.act.torch.collectives import Copies, rerouted
 from makeway.act.torch.meeting import shared_memory
@@ -240,7 +240,8 @@ def check_12_threads_of_another_group_get_their_priority_too() -> None:
     dist.new_group(list(range(RANKS)))
     backend = CpuBackend()
     if "real-time" in status("priority")[1]:
-        assert {*readings(backend.comm_threads(), policy_of).values()} == {REALTIME}
+        policies = readings(backend.comm_threads(), policy_of)
+        assert {*policies.values()} == {REALTIME}, (policies, readings(thread_ids(), name_of), status("priority"))
     elif "niceness" in status("priority")[1]:
         comm = max(readings(backend.comm_threads(), niceness_of).values())
         assert comm < niceness_of(0), (comm, niceness_of(0))
