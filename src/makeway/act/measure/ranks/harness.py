@@ -17,6 +17,7 @@ from makeway.act.measure.choice import Choice
 from makeway.act.measure.job import Job
 from makeway.act.measure.order import Moment, StepOrder
 from makeway.act.measure.outcome import Bench
+from makeway.act.measure.ranks.busy import beyond_calm, busy_ns
 from makeway.act.measure.ranks.catalogue import rank_workload
 from makeway.act.measure.ranks.exchange import DirectTransport, GlooTransport, RawSpan, Recorder, Transport
 from makeway.act.measure.ranks.lanes import Schedule
@@ -47,6 +48,7 @@ class _Turn:
     wrong: str | None
     rate: float | None
     cpu_ns: int = 0  # of all threads of this rank
+    busy_ns: float | None = None  # of communication alone: all that the host's cores did, as rank 0 sees it
     order: tuple[StepOrder, ...] = ()  # of compute alone
 
 
@@ -81,6 +83,7 @@ class Harness:
                     [turn.rate for turn in turns],
                     [turn.wrong for turn in turns],
                     cpu_ns=sum(turn.cpu_ns for turn in turns),
+                    busy_ns=turns[0].busy_ns,
                     orders=[turn.order for turn in turns],
                 )
 
@@ -112,16 +115,31 @@ class Harness:
             self.workload.prepare(schedule)
             recorder.spans.clear()
             self.world.barrier()
-            start = Moment.now()
+            before, start = busy_ns(), Moment.now()
             self.workload.run(schedule)
-            end = Moment.now()
+            end, after = Moment.now(), busy_ns()
             recorder.settle()
             wrong = self.workload.wrong(schedule)
         samples.receipts = receipts
         samples.spans = [_since(self.epoch_ns, span) for span in recorder.spans]
         order = recorder.order(start) if variant.mode == "compute" else ()
-        cpu_ns = end.cpu_ns - start.cpu_ns
-        return _Turn(start.at_ns, end.at_ns, wrong, span_overlap_rate(recorder.spans), cpu_ns, order)
+        busy = None if before is None or after is None else after - before
+        return _Turn(
+            start.at_ns,
+            end.at_ns,
+            wrong,
+            span_overlap_rate(recorder.spans),
+            cpu_ns=end.cpu_ns - start.cpu_ns,
+            busy_ns=self._beyond_calm(busy, end.at_ns - start.at_ns) if variant.mode == "comm" else None,
+            order=order,
+        )
+
+    def _beyond_calm(self, busy: int | None, lasted_ns: int) -> float | None:
+        """All ranks are calm together; what each sees counts where they share a host."""
+        self.world.barrier()
+        left = beyond_calm(busy, lasted_ns)
+        self.world.barrier()
+        return left if self.one_clock else None
 
     @contextmanager
     def _in_force(self, variant: Variant) -> Iterator[tuple[tuple[Receipt, ...], Transport]]:

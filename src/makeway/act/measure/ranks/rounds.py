@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Protocol, TypeVar
 
 from makeway.act.measure.choice import Choice, choice, finalist, promising
@@ -42,6 +43,7 @@ class Samples:
     times_ns: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     cpu_ns: list[float] = field(default_factory=list)  # processor time of all ranks, where it is known
+    busy_ns: list[float] = field(default_factory=list)  # all that the host's cores did, where it is known
     orders: list[list[tuple[StepOrder, ...]]] = field(default_factory=list)  # of each rank, where the workload says it
     wrong: str | None = None
     receipts: tuple[Receipt, ...] = ()
@@ -54,14 +56,23 @@ class Samples:
         wrongs: Sequence[str | None],
         *,
         cpu_ns: float | None = None,
+        busy_ns: float | None = None,
         orders: Sequence[tuple[StepOrder, ...]] = (),
     ) -> None:
         """One round: its time, the overlap rate, fault and order of each rank, and the processor time of all."""
         self.times_ns.append(time_ns)
         self.cpu_ns += [] if cpu_ns is None else [cpu_ns]
+        self.busy_ns += [] if busy_ns is None else [busy_ns]
         self.orders += [list(orders)] if any(orders) else []
         self.rates += [rate for rate in rates if rate is not None]
         self.wrong = self.wrong or next((f"rank {rank}: {fault}" for rank, fault in enumerate(wrongs) if fault), None)
+
+    def all_cpu_ns(self) -> tuple[float, ...]:
+        """Processor time of each round, with what the kernel did for no thread: a mean, as it is counted coarsely."""
+        if not self.cpu_ns or len(self.busy_ns) < len(self.cpu_ns):
+            return tuple(self.cpu_ns)
+        kernel_ns = max(fmean(self.busy_ns) - fmean(self.cpu_ns), 0.0)
+        return tuple(cpu_ns + kernel_ns for cpu_ns in self.cpu_ns)
 
     def result(self, variant: Variant, *, threads: int | None, same_as: str | None) -> VariantResult:
         return VariantResult(
@@ -85,6 +96,7 @@ def forget(samples: SamplesBy) -> None:
         each.times_ns.clear()
         each.rates.clear()
         each.cpu_ns.clear()
+        each.busy_ns.clear()
         each.orders.clear()
 
 
@@ -179,8 +191,8 @@ def collected_bench(
         variants=tuple(result for name, result in results.items() if name not in (COMPUTE, COMM)),
         compute_ns=results[COMPUTE].times_ns,
         comm_ns=results[COMM].times_ns,
-        compute_cpu_ns=tuple(map(float, samples[COMPUTE].cpu_ns)),
-        comm_cpu_ns=tuple(map(float, samples[COMM].cpu_ns)),
+        compute_cpu_ns=samples[COMPUTE].all_cpu_ns(),
+        comm_cpu_ns=samples[COMM].all_cpu_ns(),
         ordered_ns=_ordered(samples, cores=None),
         joint_ns=_ordered(samples, cores=cores) if cores is not None else (),
         cores=cores,
@@ -197,7 +209,7 @@ def _ordered(samples: SamplesBy, *, cores: int | None) -> tuple[float, ...]:
     compute, comm = samples[COMPUTE], samples[COMM]
     if not compute.orders or (cores is not None and not comm.cpu_ns):
         return ()
-    cpu_ns = comm.cpu_ns if cores is not None else [0.0] * len(comm.times_ns)
+    cpu_ns = comm.all_cpu_ns() if cores is not None else [0.0] * len(comm.times_ns)
     alone = map(CommAlone, comm.times_ns, cpu_ns)
     return tuple(ordered_ns(ranks, comm, cores=cores) for ranks, comm in zip(compute.orders, alone, strict=True))
 
