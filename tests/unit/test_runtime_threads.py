@@ -15,6 +15,7 @@ import pytest
 from makeway.act.cpu.threads import (
     REALTIME,
     cores_of,
+    has_run,
     may_be_realtime,
     may_be_undone,
     name_of,
@@ -82,6 +83,35 @@ def test_a_thread_that_never_takes_a_name_is_waited_for_no_longer_than_patience(
     assert name_of(thread.native_id) == name_of(threading.get_native_id())
     done.set()
     thread.join()
+
+
+def test_a_thread_without_a_processor_is_waited_for_longer() -> None:
+    done, asked = threading.Event(), []
+
+    def has_run_at_last(thread: int) -> bool:
+        asked.append(thread)
+        return len(asked) > 20
+
+    thread = threading.Thread(target=done.wait)
+    with new_threads_named(patience_s=0.001, starving_s=30, has_run=has_run_at_last):
+        thread.start()
+    assert asked == [thread.native_id] * 21
+    with new_threads_named(patience_s=0.001, starving_s=0.01, has_run=lambda _: False):
+        starving = threading.Thread(target=done.wait)
+        starving.start()
+    done.set()
+    thread.join()
+    starving.join()
+
+
+def test_a_thread_that_has_taken_a_processor_says_so(thread: int) -> None:
+    assert has_run(thread)
+    assert has_run(os.getpid())
+
+
+def test_a_list_that_leaves_a_thread_out_is_made_again() -> None:
+    lists = iter((["1", "2"], ["1", "2", "3"], ["1", "2", "3"]))
+    assert thread_ids(lambda: next(lists)) == {1, 2, 3}
 
 
 def test_cores_of_one_thread_leave_the_others_alone(thread: int) -> None:
