@@ -227,6 +227,8 @@ def tuned_run() -> RunTuning:
         explored_share=0.0445,
         share_limit=0.05,
         lost_share=0.006,
+        lost_limit=0.008,
+        start_s=0.21,
         controls=example_run().controls,
         allow_lossy=True,
         losses=(
@@ -273,6 +275,7 @@ def test_trials_that_were_faster_saved_time_and_cost_none() -> None:
     said = " ".join(text(report_of(replace(tuned_run(), lost_share=-0.017))).split())
     assert "and saved 1.7 % of the time." in said
     assert "cost" not in said
+    assert "Before the first step, 0.21 s went to tuning." in said
 
 
 def compared_run() -> RunComparison:

@@ -321,8 +321,8 @@ def test_the_verdict_of_tuning_is_one_of_three(tmp_path: Path) -> None:
 def test_several_settings_of_one_control_may_be_tried_and_the_programs_end_stays(
     more: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Tuning tries four methods of compression, and `chunks=4` beside the plan's 8."""
-    (tmp_path / "chunks.toml").write_text('version = 2\n[[control]]\nkind = "chunks"\npieces = 8\n')
+    """Tuning tries four methods of compression, and `chunks=8` beside the plan's 4."""
+    (tmp_path / "chunks.toml").write_text('version = 2\n[[control]]\nkind = "chunks"\npieces = 4\n')
     (tmp_path / "fp16.toml").write_text('version = 2\n[[control]]\nkind = "compress"\nmethod = "fp16"\n')
     document = tmp_path / "tuned.json"
     given = (str(tmp_path / word) if word.endswith(".toml") else word for word in more)

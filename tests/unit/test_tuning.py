@@ -62,8 +62,9 @@ class Job:
 
 
 def tuned(slowness: Sequence[float], *, steps: int = 2000, noise: float = 0.03, seed: int = 0, known: bool = True,
-          share: float = 0.05) -> Job:  # fmt: skip
+          share: float = 0.05, start_ns: int = 0) -> Job:  # fmt: skip
     director = Tuning(len(slowness), share=share, job_steps=steps if known else None, seed=seed)
+    director.know(refused=[], start_ns=start_ns)
     return Job(director).run(steps, lambda step: slowness, noise=noise, seed=seed)
 
 
@@ -74,14 +75,24 @@ def test_where_nothing_helps_2000_steps_cost_at_most_2_percent_more(slowness: Se
     assert max(ratios) <= 1.02
 
 
+@pytest.mark.parametrize("start_share", [0.004, 0.01, 0.015])
+@pytest.mark.parametrize("slowness", [(1, 1, 1, 1, 1, 1), (1, 1.1, 1.3, 1.02, 1.5, 2.0), (1, 3, 3, 3, 3, 3)])
+def test_a_start_that_costs_much_leaves_less_for_trials(slowness: Sequence[float], start_share: float) -> None:
+    start_ns = int(start_share * 2000 * STEP_NS)
+    for seed in range(20):
+        job = tuned(slowness, seed=seed, start_ns=start_ns)
+        assert job.total_ns + start_ns <= 1.02 * job.untuned_ns
+        assert (job.director.explored == 0) == (start_share == 0.015)
+
+
 def test_what_a_job_cannot_have_takes_no_step_and_leaves_more_for_the_others() -> None:
     director = Tuning(5, share=0.05, job_steps=2000, seed=0)
-    director.leave_out([1, 3])
+    director.know(refused=[1, 3], start_ns=0)
     job = Job(director).run(2000, lambda step: (1, 0.5, 1.3, 0.5, 0.8), noise=0.03, seed=0)
     assert {block.setting for block in job.blocks} == {0, 2, 4}
     assert director.incumbent == 4
     nothing_left = Tuning(2, share=0.05, job_steps=2000, seed=0)
-    nothing_left.leave_out([1])
+    nothing_left.know(refused=[1], start_ns=0)
     assert {block.setting for block in Job(nothing_left).run(500, lambda _: (1, 1), noise=0.1, seed=0).blocks} == {0}
 
 

@@ -144,6 +144,7 @@ def _tune(command: list[str], options: argparse.Namespace) -> int:
         stdout=sys.stderr.fileno() if options.json and options.out is None else None,
         warn=warn_as("run"),
         meanwhile=_load_report,
+        since_ns=0,
     )
     from makeway.show.run_tuning import log_lines
 

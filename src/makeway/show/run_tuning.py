@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from makeway.act.launch.tuned import RunTuning, Tried
-from makeway.act.launch.tuning import LOST
 from makeway.show.blocks import Cell, Column, Headline, Paragraph, Report, Section, Table
 from makeway.show.data import plain, record
 from makeway.show.numbers import count, number, percent
@@ -18,6 +17,10 @@ AS_IS = "as it is"
 UNFINISHED = (
     "No candidate ran long enough to be compared: the job ended first, or trials had used up what they may cost "
     "(--tune-share). A longer job, or its length (--job-steps), gives them more."
+)
+TOO_SHORT = (
+    "Nothing was tried: with the start, trials in a job so short would have cost more than they may (--tune-share). A "
+    "longer job, or its length (--job-steps), gives them more."
 )
 
 
@@ -72,16 +75,18 @@ def _lead(result: RunTuning) -> Paragraph:
             f"{percent(100 * result.explored_share, '.1f')} (limit {percent(100 * result.share_limit, '.1f')})"
             f"{_cost(result)}."
         )
+    if result.start_s is not None:
+        parts.append(f"Before the first step, {result.start_s:.2f} s went to tuning.")
     return Paragraph(text=" ".join(parts) or "Nothing was measured.", origin="measured")
 
 
 def _cost(result: RunTuning) -> str:
     """What trials took beyond the controls in force; candidates that are faster make up for it."""
-    if result.lost_share is None:
+    if result.lost_share is None or result.lost_limit is None:
         return ""
     if result.lost_share < 0:
         return f", and saved {percent(-100 * result.lost_share, '.1f')} of the time"
-    limit = percent(100 * LOST * result.share_limit, ".1f")
+    limit = percent(100 * result.lost_limit, ".1f")
     return f", and cost {percent(100 * result.lost_share, '.1f')} of the time (trials end beyond {limit})"
 
 
@@ -98,7 +103,7 @@ def decisions(result: RunTuning) -> Table:
             Column("to", "number", brief=False),
         ),
         rows=tuple(_row(item) for item in result.tried),
-        nothing=UNFINISHED if result.explored_steps else "Nothing was tried.",
+        nothing=UNFINISHED if result.explored_steps else TOO_SHORT if result.steps > 0 else "Nothing was tried.",
         brief_rows=20,
     )
 

@@ -21,8 +21,8 @@ from makeway.values.errors import MakewayError, UnsupportedError
 from makeway.values.support import Platform
 
 Sets = tuple[tuple[Control, ...], ...]
-# Few large buckets: each wakes both ranks. Where ranks share memory, copies through it do more, and trials cost steps.
-OVER_NETWORK: Sets = ((CommPriority(), Chunks(4)), (OwnCores(), CommPriority(), Chunks(4)))
+# Large buckets: each wakes both ranks. Where ranks share memory, copies through it do more, and trials cost steps.
+OVER_NETWORK: Sets = ((CommPriority(), Chunks(8)), (OwnCores(), CommPriority(), Chunks(8)))
 _LOSSY = ((Compress("bf16"),), (Compress("fp16"),), (Compress("powersgd"),), (Compress("topk"),))
 
 

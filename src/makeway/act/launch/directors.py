@@ -43,8 +43,8 @@ class Director(Protocol):
     def next(self, blocks: Sequence[Block]) -> Next:
         """What follows these blocks."""
 
-    def leave_out(self, settings: Collection[int]) -> None:
-        """Try none of these; said before the first block."""
+    def know(self, *, refused: Collection[int], start_ns: int) -> None:
+        """Said before the first block: settings that no block can have, and what came before the first step."""
 
 
 def director_of(settings: StepSettings) -> Director:
@@ -114,8 +114,8 @@ class Comparing:
             setting=setting, steps=dropped + MEASURED, dropped=dropped, tag=PAIRED, switches=setting != in_force
         )
 
-    def leave_out(self, settings: Collection[int]) -> None:
-        """Nothing: what the plan cannot do here, its receipts say."""
+    def know(self, *, refused: Collection[int], start_ns: int) -> None:
+        """Nothing changes: what the plan cannot do here, its receipts say."""
 
     def _order(self, pair: int) -> tuple[int, int]:
         with_first = random.Random(f"{self._seed}/{pair}").random() < 0.5

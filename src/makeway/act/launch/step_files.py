@@ -7,6 +7,7 @@ the start hook reads it. Each process that follows steps rewrites its own log as
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +42,7 @@ class StepSettings(msgspec.Struct, frozen=True, kw_only=True):
     marker: str | None = None  # MODULE:FUNCTION whose return ends a step; None: the optimizer's step
     out: str | None = None  # where recordings go
     options: dict[str, float] = {}  # of one kind
+    start_ns: int = 0  # what makeway took before the program started
 
     @property
     def controls(self) -> tuple[tuple[Control, ...], ...]:
@@ -78,6 +80,7 @@ class StepLog(msgspec.Struct, kw_only=True):
     blocks: list[Block] = []  # by the leader of a trial, rank 0
     refused: dict[int, str] = {}  # settings that some rank could not have, and why
     final: int | None = None  # the setting in which the trial left the job
+    start_ns: int = 0  # of a trial: what makeway took before the first step, outside this process and in it
     error: str | None = None  # why the trial or the recording ended early
     file: str | None = None  # of a recording
     recorded: int = 0  # steps in it
@@ -106,8 +109,10 @@ class StepLogFile:
 class AtSteps:
     """Settings for one run, and the logs of its processes after it; files lie in the run's directory of receipts."""
 
-    def __init__(self, settings: StepSettings) -> None:
+    def __init__(self, settings: StepSettings, *, since_ns: int = 0) -> None:
+        """`since_ns`: the processor time of this process when the work for the run began."""
         self.settings = settings
+        self._since_ns = since_ns
         self.logs: tuple[StepLog, ...] = ()
 
     @property
@@ -117,7 +122,8 @@ class AtSteps:
 
     def variables(self, directory: Path, environ: Mapping[str, str]) -> dict[str, str]:
         path = directory / "at-steps.json"
-        write_settings(path, msgspec.structs.replace(self.settings, directory=str(directory)))
+        taken_ns = time.process_time_ns() - self._since_ns
+        write_settings(path, msgspec.structs.replace(self.settings, directory=str(directory), start_ns=taken_ns))
         quiet = {QUIET: "99"} if self.settings.kind == "record" and QUIET not in environ else {}
         return {STEPS: str(path), **quiet}
 

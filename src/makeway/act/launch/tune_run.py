@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -43,14 +44,17 @@ def tune_run(
     platform: Platform | None = None,
     warn: Warn = lambda message: None,
     meanwhile: Callable[[], None] | None = None,
+    since_ns: int | None = None,
 ) -> RunTuning:
     """Run the command once, and try candidates in it; `plan`, if any, is one of them.
 
     At most `share` of the job's steps go to candidates: of `job_steps`, or else of the steps so far. Results stay the
     same unless `allow_lossy`, which also tries controls that change them. `platform` is that of the GPUs, by default of
-    those that this machine has. `meanwhile` is called while the program starts. Call it from the main thread of a
-    process without other children.
+    those that this machine has. `meanwhile` is called while the program starts. `since_ns`: the processor time of
+    this process when the work for the run began, by default now; what it takes until the program starts is a cost of
+    tuning. Call it from the main thread of a process without other children.
     """
+    since_ns = time.process_time_ns() if since_ns is None else since_ns
     platform = platform or gpu_platform()
     settings = tune_settings(
         plan,
@@ -62,7 +66,7 @@ def tune_run(
         allow_lossy=allow_lossy,
         platform=platform,
     )
-    at_steps = AtSteps(settings)
+    at_steps = AtSteps(settings, since_ns=since_ns)
 
     def load() -> None:
         import_module("makeway.act.launch.tuned")

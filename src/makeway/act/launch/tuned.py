@@ -71,6 +71,8 @@ class RunTuning:
     explored_share: float | None  # of the steps
     share_limit: float
     lost_share: float | None  # of the job's time, that candidates took beyond the controls in force
+    lost_limit: float | None  # beyond which trials end: less in a short job, whose start costs more of it
+    start_s: float | None  # what tuning took before the first step
     controls: tuple[Outcome, ...]
     allow_lossy: bool
     losses: tuple[LossChange, ...]  # of lossy candidates
@@ -132,7 +134,7 @@ def tuning_of(
     director = director_of(settings)
     assert isinstance(director, Tuning)
     refused = log.refused if log is not None else {}
-    director.leave_out(refused)
+    director.know(refused=refused, start_ns=log.start_ns if log is not None else 0)
     _replay(log, director)
     sets = settings.controls
     final = sets[director.incumbent]
@@ -152,6 +154,8 @@ def tuning_of(
         explored_share=round(director.explored / steps, 6) if director.steps else None,
         share_limit=director.share,
         lost_share=round(director.lost_ns / director.spent_ns, 6) if director.spent_ns else None,
+        lost_limit=round(director.lost_limit, 6) if director.steps else None,
+        start_s=round(director.start_ns / 1e9, 6) if director.steps else None,
         controls=tuple(outcome for outcome in controls if outcome.control in final),
         allow_lossy=any(lossy(control) for controls in sets for control in controls),
         losses=tuple(loss_changes(log.blocks if log is not None else [], sets)),

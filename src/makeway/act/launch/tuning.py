@@ -3,8 +3,8 @@
 Candidates race: in a round each gets a short block of steps, and so does the setting in force. After each round those
 that cannot win leave, and at least half go where the budget is short. Only a candidate that is shown to be faster takes
 over. Two budgets pay for all that tuning does: a share of the job's steps, and a share of its time that candidates,
-switches and meetings may lose. Between trials the setting in force runs alone; when its step time drifts, candidates
-get another chance.
+switches and meetings may lose, less in a short job whose start has cost much. Between trials the setting in force runs
+alone; when its step time drifts, candidates get another chance.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ MEETING_SHARE, MOST_FOR_MEETING = 0.001, 200  # of the time that meetings take w
 ASSUMED_STEPS = 2000  # of a job whose length nobody says, at least
 NEEDED = 12  # rounds that candidates should get: more candidates than can have them leave
 LOST = 0.16  # of the share of steps: the share of the time that trials may lose against the setting in force
+LOST_WITH_START = 0.28  # the same, with what came before the first step
 ASSUMED_SWITCH_NS = 20e6  # until one was measured
 ASSUMED = 1.3  # a candidate not yet tried is taken to need so many times the step in force
 STALL_STEPS, STALL_NS = 10, 1e9  # a longer step or switch was the machine's fault: no more than this is counted
@@ -66,6 +67,7 @@ class Tuning:
     steps: int = 0
     lost_ns: float = 0.0
     spent_ns: float = 0.0
+    start_ns: int = 0  # what tuning took before the first step
     _left_out: frozenset[int] = frozenset()
     _plain_ns: float | None = None  # a step under the setting in force
     _reference_ns: float | None = None  # the same when the last trial ended
@@ -84,8 +86,9 @@ class Tuning:
     def __post_init__(self) -> None:
         self._begin()
 
-    def leave_out(self, settings: Collection[int]) -> None:
-        self._left_out = frozenset(settings)
+    def know(self, *, refused: Collection[int], start_ns: int) -> None:
+        self._left_out = frozenset(refused)
+        self.start_ns = start_ns
         self._begin()
 
     def next(self, blocks: Sequence[Block]) -> Next:
@@ -183,9 +186,18 @@ class Tuning:
     @property
     def _may_lose_ns(self) -> float:
         """What is left of the time that tuning may lose."""
+        return self.lost_limit * self._job_ns - self.lost_ns
+
+    @property
+    def lost_limit(self) -> float:
+        """Of the job's time, what tuning may lose after the start."""
+        return max(0.0, min(LOST * self.share, LOST_WITH_START * self.share - self.start_ns / self._job_ns))
+
+    @property
+    def _job_ns(self) -> float:
+        """The time of the whole job, as far as it is known."""
         assert self._plain_ns is not None
-        length = self.job_steps or self.steps
-        return LOST * self.share * max(self.spent_ns, length * self._plain_ns) - self.lost_ns
+        return max(self.spent_ns, (self.job_steps or self.steps) * self._plain_ns)
 
     def _end_round(self) -> None:
         self._rounds.append(self._round)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,9 +56,12 @@ def begin(plan_path: str, receipts_dir: str | None) -> None:
 
 
 def _first_group(process: Callable[[], Process], original: Original) -> Any:
+    began_ns = time.perf_counter_ns()
+    options = process().group_options(original.given)
+    took_ns = time.perf_counter_ns() - began_ns
     with new_threads_named():
-        result = original(**process().group_options(original.given))
-    process().group_made()
+        result = original(**options)
+    process().group_made(took_ns=took_ns)
     return result
 
 

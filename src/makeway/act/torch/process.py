@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -58,6 +59,7 @@ class Process:
         self._on_gpu: OnGpu | None = None  # once a group may be NCCL's
         self._meetings = 0
         self.carried: Carried | None = None  # in a trial: launch shim and tuner plugin, where they may act
+        self.began_ns = 0  # by `time.perf_counter_ns`: when work for the group began, the program's own left out
         self._followed: Followed | None = None  # what happens at steps, where a file of settings says so
         with self._guarded():
             self.controls = load_plan(plan).controls if isinstance(plan, Path) else tuple(plan)
@@ -100,8 +102,12 @@ class Process:
         """Where controls change between steps: who changes them."""
         return self._followed.trial if self._followed is not None else None
 
-    def group_made(self, modules: Sequence[DistributedDataParallel] = ()) -> None:
-        """Apply the plan to the new default group, and read it back; `modules` exist already, on every rank."""
+    def group_made(self, modules: Sequence[DistributedDataParallel] = (), *, took_ns: int = 0) -> None:
+        """Apply the plan to the new default group, and read it back; `modules` exist already, on every rank.
+
+        `took_ns`: what was done for it before.
+        """
+        self.began_ns = time.perf_counter_ns() - took_ns
         with self._guarded():
             self.file.rank = dist.get_rank()
             self.file.backend = where_runs()

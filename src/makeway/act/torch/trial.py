@@ -49,6 +49,7 @@ class _Report(msgspec.Struct):
     refused: dict[int, str] = {}  # settings that cannot be tried here, and why
     losses: list[float] = []  # one per step, where some setting is lossy
     channels: ChannelState | None = None  # where the tuner plugin's may change
+    start_ns: int = 0  # what came before the first step
 
 
 class _Answer(msgspec.Struct):
@@ -80,6 +81,7 @@ class LiveTrial:
         self._plain_ns: list[int] = []  # step times in setting 0, for the test control
         self.kept = 0  # the setting that stays when the trial ends now; the same on every rank
         self._over = False
+        self._start_ns = 0  # what came before the first step, in this process
         self._steps: Steps | None = None
 
     @property
@@ -95,6 +97,7 @@ class LiveTrial:
         if any(lossy(control) for controls in self._controls for control in controls):
             self._losses = Losses()
         self._file.write()
+        self._start_ns = time.perf_counter_ns() - self._process.began_ns
 
     def stop(self, reason: str | None) -> None:
         """No more switches; what is in force stays until the process group goes."""
@@ -140,7 +143,15 @@ class LiveTrial:
             self._plain_ns = (self._plain_ns + times_ns)[-50:]
         refusal = self._process.cannot_switch(len(times_ns))
         channels = self._channels.state if self._channels is not None else None
-        report = _Report(times_ns, self._overhead_ns, refusal, self._refused(), self._step_losses, channels)
+        report = _Report(
+            times_ns=times_ns,
+            overhead_ns=self._overhead_ns,
+            refusal=refusal,
+            refused=self._refused(),
+            losses=self._step_losses,
+            channels=channels,
+            start_ns=self._start_ns,
+        )
         self._step_losses = []
         met = self._agreement.meet(msgspec.json.encode(report), self._decide)
         if met is None:
@@ -223,7 +234,8 @@ class LiveTrial:
         log = self._file.log
         if self._block.tag == WARMING_UP:
             log.refused = {number: reason for rank in reversed(ranks) for number, reason in rank.refused.items()}
-            self._director.leave_out(log.refused)
+            log.start_ns = self._settings.start_ns + min(rank.start_ns for rank in ranks)  # others waited for the last
+            self._director.know(refused=log.refused, start_ns=log.start_ns)
         else:
             steps = min(len(rank.times_ns) for rank in ranks)
             times = tuple(int(median(rank.times_ns[step] for rank in ranks)) for step in range(steps))
