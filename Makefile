@@ -20,6 +20,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing makeway into $(VENV) ..." >&2
 	@$(PIP) install -c constraints.txt -e .
+	@$(BIN)/python -m compileall -q src  # or every command would, where Python may write no bytecode
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from makeway.act.cpu.controls import CpuBackend
+from makeway.act.cpu.cores import Seat
 from makeway.act.cpu.threads import (
     REALTIME,
     cores_of,
@@ -31,6 +33,7 @@ from makeway.act.cpu.threads import (
     thread_ids,
     threads_named,
 )
+from makeway.values.control import CommPriority, OwnCores
 
 
 @pytest.fixture
@@ -210,3 +213,29 @@ def test_a_thread_that_has_ended_is_left_out_of_readings() -> None:
         time.sleep(0)
     assert set(readings([threading.get_native_id(), ended.native_id], niceness_of)) == {threading.get_native_id()}
     assert set(readings([threading.get_native_id(), ended.native_id], cores_of)) == {threading.get_native_id()}
+
+
+def in_forked_child() -> tuple[str, str]:
+    """Cores and niceness of a forked child."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, f"{sorted(cores_of(0))}/{niceness_of(0)}".encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as said:
+        cores, _, niceness = said.read().partition("/")
+    return cores, niceness
+
+
+def test_a_forked_child_has_the_settings_of_the_program_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("makeway.act.cpu.controls.may_be_realtime", lambda: False)  # niceness of compute instead
+    usual, cores = in_forked_child(), cores_of(0)
+    backend = CpuBackend(seat=Seat(rank=0, ranks=max(2, len(cores))))
+    with backend.applied([OwnCores(), CommPriority()]) as (own, priority):
+        assert (len(cores_of(0)) == 1) == (own.status == "applied") == (len(cores) > 1)
+        assert (niceness_of(0) > int(usual[1])) == may_be_undone(int(usual[1])), priority
+        assert in_forked_child() == usual
+    assert cores_of(0) == cores
+    assert in_forked_child() == usual

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar, assert_never
@@ -320,12 +320,30 @@ def _placed_already(control: Control, controls: Sequence[Control]) -> str | None
 def _undo_later(stack: ExitStack, read: Callable[[int], T], write: Callable[[int, T], None]) -> None:
     """Restore every thread's setting at the end; a thread that starts meanwhile gets that of the main thread."""
     before = readings(thread_ids(), read)
+    usual = before[os.getpid()]
 
     def undo() -> None:
         for thread in thread_ids():
-            write(thread, before.get(thread, before[os.getpid()]))
+            write(thread, before.get(thread, usual))
 
+    def in_child() -> None:
+        write(0, usual)
+
+    _IN_CHILD.append(in_child)
+    stack.callback(_IN_CHILD.remove, in_child)
     stack.callback(undo)
+
+
+_IN_CHILD: list[Callable[[], None]] = []  # a forked child, such as a worker of a DataLoader, is no thread of this rank
+
+
+def _undo_in_child() -> None:
+    for undo in reversed(_IN_CHILD):
+        with suppress(OSError):
+            undo()
+
+
+os.register_at_fork(after_in_child=_undo_in_child)
 
 
 def _read_back(control: Control, held: bool, detail: str) -> Receipt:
