@@ -13,7 +13,7 @@ from makeway.read.plan_file import load_plan
 
 pytestmark = pytest.mark.timeout(2 * ENDED_WITHIN_S)
 TUNE = (sys.executable, "-m", "makeway", "run", "--tune", "--tune-share", "0.5", "--job-steps", "300")
-STEPS = ("--steps", "300", "--width", "1024")  # long enough that a switch is a small part of the job
+STEPS = ("--steps", "300", "--width", "1024", "--wait-ms", "10")  # a switch is a small part of the job
 
 
 def test_controls_are_tried_in_the_job_and_its_losses_stay_the_same(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_controls_are_tried_in_the_job_and_its_losses_stay_the_same(tmp_path: Pa
     assert {control for item in tuned["tried"] for control in item["controls"]} >= {"copy-engine", "priority"}
     assert all(item["controls"] in tuned["candidates"] for item in tuned["tried"] if item["what"] != "drift")
     refused = {tuple(item["controls"]): item["reason"] for item in tuned["refused"]}
-    assert set(refused) == {("priority", "chunks=4"), ("own-cores", "priority", "chunks=4")}
+    assert set(refused) == {("priority", "chunks=8"), ("own-cores", "priority", "chunks=8")}
     assert all("these share memory" in reason for reason in refused.values())
     assert [json.loads(line) for line in log.read_text().splitlines()] == tuned["tried"]
     adopted = [item["controls"] for item in tuned["tried"] if item["what"] == "adopted"]
@@ -42,7 +42,7 @@ def test_controls_are_tried_in_the_job_and_its_losses_stay_the_same(tmp_path: Pa
 
 def test_three_ranks_add_up_in_the_same_order_whatever_is_tried(tmp_path: Path) -> None:
     """Sums of more than two numbers round by their order: that of Gloo's ring, over buckets as torch lays them out."""
-    ranks, steps = (*TORCHRUN[:-1], "3"), ("--steps", "150", "--width", "1024")
+    ranks, steps = (*TORCHRUN[:-1], "3"), ("--steps", "150", "--width", "1024", "--wait-ms", "10")
     code, out, said = run(*ranks, PROGRAM, *steps)
     assert code == 0, said
     plain = losses(out)
@@ -54,5 +54,5 @@ def test_three_ranks_add_up_in_the_same_order_whatever_is_tried(tmp_path: Path) 
     tuned = json.loads(document.read_text())
     assert tuned["explored_steps"] > 0
     reasons = {tuple(item["controls"]): item["reason"] for item in tuned["refused"]}
-    assert all("3 ranks" in reason for controls, reason in reasons.items() if "chunks=4" not in controls)
+    assert all("3 ranks" in reason for controls, reason in reasons.items() if "chunks=8" not in controls)
     assert "other buckets" in reasons["chunks=8",]

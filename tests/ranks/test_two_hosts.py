@@ -185,6 +185,8 @@ def test_tuning_on_two_hosts_tries_larger_buckets_in_place_of_copies(hosts: tupl
             "300",
             "--width",
             "1024",
+            "--wait-ms",
+            "10",
         )
         chosen = tuple(word if word != str(document) or host.rank == 0 else os.devnull for word in words)
         started.append(host.start(*chosen, own_memory=True, OMP_NUM_THREADS="1"))
@@ -195,4 +197,4 @@ def test_tuning_on_two_hosts_tries_larger_buckets_in_place_of_copies(hosts: tupl
     refused = {tuple(item["controls"]): item["reason"] for item in tuned["refused"]}
     assert all("copy-engine" in controls and "share a host" in reason for controls, reason in refused.items())
     tried = {tuple(item["controls"]) for item in tuned["tried"]}
-    assert ("priority", "chunks=4") in tried
+    assert ("priority", "chunks=8") in tried

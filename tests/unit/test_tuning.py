@@ -85,6 +85,11 @@ def test_a_start_that_costs_much_leaves_less_for_trials(slowness: Sequence[float
         assert (job.director.explored == 0) == (start_share == 0.015)
 
 
+def test_a_larger_share_pays_for_trials_whatever_the_start_has_cost() -> None:
+    job = tuned((1, 0.7, 1.1), steps=300, share=0.5, start_ns=300 * STEP_NS)
+    assert job.director.incumbent == 1
+
+
 def test_what_a_job_cannot_have_takes_no_step_and_leaves_more_for_the_others() -> None:
     director = Tuning(5, share=0.05, job_steps=2000, seed=0)
     director.know(refused=[1, 3], start_ns=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from makeway.act.launch.run import dry_run
 from makeway.act.launch.run import run as run_program
-from makeway.act.launch.step_files import WARM_UP
+from makeway.act.launch.step_files import SHARE, WARM_UP
 from makeway.cli.output import show, write_file
 from makeway.cli.program import add_program, ended, keeps_exit_code, program_of, show_after, warn_as
 from makeway.cli.streams import say
@@ -125,7 +125,7 @@ def _option(name: str) -> str:
 
 
 def _tune(command: list[str], options: argparse.Namespace) -> int:
-    from makeway.act.launch.tune_run import SHARE, tune_run
+    from makeway.act.launch.tune_run import tune_run
 
     if wrong := [name for name in _NOT_WITH_TUNE if getattr(options, name) not in (None, False)]:
         raise InputError(f"{_option(wrong[0])} does not go with --tune; tune first, then use the plan of --plan-out")

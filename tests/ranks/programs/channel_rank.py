@@ -71,6 +71,7 @@ def main(steps: int, calls: int, channels: int, how: str) -> None:
     failures: list[Exception] = []
     process: Any = SimpleNamespace(
         carried=carried,
+        began_ns=0,
         file=SimpleNamespace(backend="cpu"),  # there is no GPU that could time steps
         cannot_switch=carried.refusal,
         settled=lambda: None,

@@ -22,6 +22,7 @@ STEPS = "MAKEWAY_STEPS"
 QUIET = "KINETO_LOG_LEVEL"  # torch.profiler reports its start and end on stderr below this
 SLEEP = "MAKEWAY_TEST_SLEEP"  # a share of the step by which setting 1 sleeps; in tests only
 WARM_UP = 5  # steps before anything is recorded or measured, unless the user says otherwise
+SHARE = 0.05  # of the job's steps for exploration, unless the user says otherwise
 STACKS = "stacks"  # option of a recording: Python calls, too
 Kind = Literal["record", "measure", "compare", "tune"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from makeway.act.doctor.gpus import gpu_platform
 from makeway.act.launch.candidates import OVER_NETWORK, candidate_sets, default_channels, gpu_candidate_sets
 from makeway.act.launch.run import Warn, run
-from makeway.act.launch.step_files import WARM_UP, AtSteps, StepSettings, control_words
+from makeway.act.launch.step_files import SHARE, WARM_UP, AtSteps, StepSettings, control_words
 from makeway.act.launch.supervise import end_kept
 from makeway.act.plans import PlanLike, plan_of
 from makeway.values.control import Control, refuse_lossy
@@ -23,7 +23,6 @@ from makeway.values.support import Platform
 if TYPE_CHECKING:  # loaded while the program starts, which would wait for it
     from makeway.act.launch.tuned import RunTuning
 
-SHARE = 0.05  # of the job's steps for exploration
 MOST_SHARE = 0.5
 
 

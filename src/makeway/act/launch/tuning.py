@@ -17,7 +17,7 @@ from statistics import fmean, median
 from typing import Literal
 
 from makeway.act.launch.directors import SETTLE, Next
-from makeway.act.launch.step_files import Block
+from makeway.act.launch.step_files import SHARE, Block
 from makeway.decide.analysis.racing import MOST_ROUNDS, Standing, clipped_logs, standings, still_racing
 
 WATCH, TRIAL = "watch", "trial"
@@ -190,8 +190,9 @@ class Tuning:
 
     @property
     def lost_limit(self) -> float:
-        """Of the job's time, what tuning may lose after the start."""
-        return max(0.0, min(LOST * self.share, LOST_WITH_START * self.share - self.start_ns / self._job_ns))
+        """Of the job's time, what tuning may lose after the start; a share above the default is there in any case."""
+        beside_start = LOST_WITH_START * self.share - self.start_ns / self._job_ns
+        return max(0.0, LOST * (self.share - SHARE), min(LOST * self.share, beside_start))
 
     @property
     def _job_ns(self) -> float:

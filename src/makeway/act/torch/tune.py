@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from makeway.act.launch.outcome import Outcome
-from makeway.act.launch.step_files import WARM_UP, StepSettings
-from makeway.act.launch.tune_run import SHARE, every_control, tune_settings
+from makeway.act.launch.step_files import SHARE, WARM_UP, StepSettings
+from makeway.act.launch.tune_run import every_control, tune_settings
 from makeway.act.launch.tuned import RunTuning, tuning_of
 from makeway.act.plans import PlanLike
 from makeway.act.torch.process import Process
