@@ -38,9 +38,9 @@ def test_gradients_are_compressed_on_both_ranks_and_results_change(
     assert "compress is lossy" in said
     lossy, stock = losses(said), losses(run(*TORCHRUN, PROGRAM)[1])
     assert len(lossy) == len(stock) == 16
-    for mine, theirs in zip(lossy, stock, strict=True):
-        before_any_gradient = " step 0 " in theirs
-        assert (mine == theirs) == before_any_gradient
+    same = [theirs for mine, theirs in zip(lossy, stock, strict=True) if mine == theirs]
+    assert [loss for loss in same if " step 0 " in loss] == [loss for loss in stock if " step 0 " in loss]
+    assert len(same) <= 4  # those before any gradient, and of 14 others two at most by chance
 
 
 @pytest.mark.long
@@ -58,7 +58,7 @@ def test_tuning_tries_every_method_and_prints_the_loss_beside_each(tmp_path: Pat
         "600",
     )
     document = tmp_path / "tuned.json"
-    program = (*TORCHRUN, PROGRAM, "--steps", "600", "--width", "64")
+    program = (*TORCHRUN, PROGRAM, "--steps", "600", "--width", "64", "--wait-ms", "10")
     code, _, said = run(*tune, "--out", str(document), "--", *program)
     assert code == 0, said
     tuned = json.loads(document.read_text())

@@ -35,7 +35,8 @@ def main() -> None:
 
 
 def _model():
-    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+    layers = (torch.nn.Linear(64, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 2048), torch.nn.ReLU())
+    return torch.nn.Sequential(*layers, torch.nn.Linear(2048, 4))  # a switch is a small part of the job
 
 
 def _data():
