@@ -15,12 +15,12 @@ from makeway.values.control import Control, control_word
 
 AS_IS = "as it is"
 UNFINISHED = (
-    "No candidate ran long enough to be compared: the job ended first, or trials had used up what they may cost "
-    "(--tune-share). A longer job, or its length (--job-steps), gives them more."
+    "No candidate ran long enough to be compared: the job ended first, or trials had used up what they may cost. "
+    "A longer job, its length (--job-steps) or a larger share (--tune-share) gives them more."
 )
 TOO_SHORT = (
-    "Nothing was tried: with the start, trials in a job so short would have cost more than they may (--tune-share). A "
-    "longer job, or its length (--job-steps), gives them more."
+    "Nothing was tried: with the start, trials in a job so short would have cost more than they may. A longer job, "
+    "its length (--job-steps) or a larger share (--tune-share) gives them more."
 )
 
 
@@ -55,8 +55,10 @@ def _headline(result: RunTuning) -> Headline:
             f"ended with {control_set(result.plan)}, {percent(abs(result.difference_pct), '.1f')} faster per step when "
             "adopted"
         )
-    else:
+    elif result.explored_steps:
         sentence = "left as it is: no difference shown by any candidate"
+    else:
+        sentence = "left as it is: nothing was tried"
     return Headline(
         sentence=f"makeway run: {end}; {sentence}", origin="measured", value=result.difference_pct, unit="%"
     )
