@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def main(where: Path, steps: int, graph: bool) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     own = torch.Generator().manual_seed(dist.get_rank())
     for step in range(steps):
+        time.sleep(0.01)  # as for data: a switch is a small part of the job
         loss = model(torch.randn(64, 64, generator=own)).square().mean()
         optimizer.zero_grad()
         loss.backward()
