@@ -7,9 +7,8 @@ On two Gloo ranks under torchrun. Compute is long and gradients are small: commu
 Whole jobs come first (`--pairs`): the same job with and without `makeway run --tune`, in turns, from the first line to
 the prompt. On a shared machine equal jobs may differ by a fifth, which hides a cost of one or two per cent. So as
 many pairs are of a small job that waits in every step (`--wait-ms`), as for data: equal jobs then differ less, since
-only their start computes much, but what candidates do to compute does not show. The larger one gains from
-`priority` and `own-cores`. And the cost is measured in three
-parts, too:
+only their start computes much, but what candidates do to compute does not show. Even these jobs may gain a little from
+`priority` and `own-cores`. And the cost is measured in three parts, too:
 
 - Steps while tuning only watches. Two equal models train in turns inside each job, some 50 steps at a time, and send no
   gradients: no control helps. One of them is tuned (`makeway.torch.tune`, as `run --tune` does it); its clock stands

@@ -70,8 +70,8 @@ def test_the_status_of_the_program_is_known_even_if_its_guard_is_killed(
         assert until(ready.exists)
         guard = int(ready.read_text())
         assert guard != job.process.pid
-        has_said_so = Path(f"/proc/{guard}/fd/1")  # it lets go of its output once makeway knows the program
-        assert until(lambda: has_said_so.readlink() == Path(os.devnull))
+        output = Path(f"/proc/{guard}/fd/1")  # it lets go of it once makeway knows the program
+        assert until(lambda: output.readlink() == Path(os.devnull))
         os.kill(guard, signal.SIGKILL)
         assert job.process.wait(20) == 7
         assert job.alive() == {}

@@ -267,7 +267,10 @@ def test_a_job_too_short_for_a_whole_round_says_so_and_names_both_limits() -> No
     idle = replace(started, explored_steps=0, explored_share=0.0, lost_share=0.0)
     short, unused = (text(report_of(result)) for result in (started, idle))
     assert "No candidate ran long enough to be compared" in short
-    assert "Nothing was tried" in unused
+    assert "Nothing was tried: the job ended first" in unused
+    without_any = tuple(Refused(controls=controls, reason="too few cores") for controls in idle.candidates)
+    for cause in (replace(idle, refused=without_any), replace(idle, problem="the ranks stepped apart")):
+        assert "ended first" not in text(report_of(cause))
     assert "0.6 % of the time (trials end beyond 0.8 %)" in " ".join(short.split())
 
 

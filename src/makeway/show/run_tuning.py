@@ -14,13 +14,14 @@ from makeway.show.run import end_text, measured_in_job, outcome_data, outcome_ta
 from makeway.values.control import Control, control_word
 
 AS_IS = "as it is"
+GIVES_MORE = "A longer job, its length (--job-steps) or a larger share (--tune-share) gives them more."
 UNFINISHED = (
     "No candidate ran long enough to be compared: the job ended first, or trials had used up what they may cost. "
-    "A longer job, its length (--job-steps) or a larger share (--tune-share) gives them more."
+    f"{GIVES_MORE}"
 )
 TOO_SHORT = (
-    "Nothing was tried: with the start, trials in a job so short would have cost more than they may. A longer job, "
-    "its length (--job-steps) or a larger share (--tune-share) gives them more."
+    "Nothing was tried: the job ended first, or the start and the trials together would have cost more than they may. "
+    f"{GIVES_MORE}"
 )
 
 
@@ -105,9 +106,17 @@ def decisions(result: RunTuning) -> Table:
             Column("to", "number", brief=False),
         ),
         rows=tuple(_row(item) for item in result.tried),
-        nothing=UNFINISHED if result.explored_steps else TOO_SHORT if result.steps > 0 else "Nothing was tried.",
+        nothing=_nothing_shown(result),
         brief_rows=20,
     )
+
+
+def _nothing_shown(result: RunTuning) -> str:
+    """Why there is no decision."""
+    if result.explored_steps:
+        return UNFINISHED
+    could_try = result.problem is None and len(result.refused) < len(result.candidates)
+    return TOO_SHORT if could_try else "Nothing was tried."
 
 
 def not_tried(result: RunTuning) -> tuple[Table, ...]:

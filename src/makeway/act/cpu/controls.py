@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar, assert_never
 
@@ -326,9 +326,7 @@ def _undo_later(stack: ExitStack, read: Callable[[int], T], write: Callable[[int
         for thread in thread_ids():
             write(thread, before.get(thread, usual))
 
-    def in_child() -> None:
-        write(0, usual)
-
+    in_child = partial(write, 0, usual)
     _IN_CHILD.append(in_child)
     stack.callback(_IN_CHILD.remove, in_child)
     stack.callback(undo)
