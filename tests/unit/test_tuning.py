@@ -64,7 +64,7 @@ class Job:
 def tuned(slowness: Sequence[float], *, steps: int = 2000, noise: float = 0.03, seed: int = 0, known: bool = True,
           share: float = 0.05, start_ns: int = 0) -> Job:  # fmt: skip
     director = Tuning(len(slowness), share=share, job_steps=steps if known else None, seed=seed)
-    director.know(refused=[], start_ns=start_ns)
+    director.prepare(refused=[], start_ns=start_ns)
     return Job(director).run(steps, lambda step: slowness, noise=noise, seed=seed)
 
 
@@ -92,12 +92,12 @@ def test_a_larger_share_pays_for_trials_whatever_the_start_has_cost() -> None:
 
 def test_what_a_job_cannot_have_takes_no_step_and_leaves_more_for_the_others() -> None:
     director = Tuning(5, share=0.05, job_steps=2000, seed=0)
-    director.know(refused=[1, 3], start_ns=0)
+    director.prepare(refused=[1, 3], start_ns=0)
     job = Job(director).run(2000, lambda step: (1, 0.5, 1.3, 0.5, 0.8), noise=0.03, seed=0)
     assert {block.setting for block in job.blocks} == {0, 2, 4}
     assert director.incumbent == 4
     nothing_left = Tuning(2, share=0.05, job_steps=2000, seed=0)
-    nothing_left.know(refused=[1], start_ns=0)
+    nothing_left.prepare(refused=[1], start_ns=0)
     assert {block.setting for block in Job(nothing_left).run(500, lambda _: (1, 1), noise=0.1, seed=0).blocks} == {0}
 
 

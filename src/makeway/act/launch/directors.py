@@ -43,7 +43,7 @@ class Director(Protocol):
     def next(self, blocks: Sequence[Block]) -> Next:
         """What follows these blocks."""
 
-    def know(self, *, refused: Collection[int], start_ns: int) -> None:
+    def prepare(self, *, refused: Collection[int], start_ns: int) -> None:
         """Said before the first block: settings that no block can have, and what came before the first step."""
 
 
@@ -114,7 +114,7 @@ class Comparing:
             setting=setting, steps=dropped + MEASURED, dropped=dropped, tag=PAIRED, switches=setting != in_force
         )
 
-    def know(self, *, refused: Collection[int], start_ns: int) -> None:
+    def prepare(self, *, refused: Collection[int], start_ns: int) -> None:
         """Nothing changes: what the plan cannot do here, its receipts say."""
 
     def _order(self, pair: int) -> tuple[int, int]:

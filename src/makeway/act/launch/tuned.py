@@ -134,7 +134,7 @@ def tuning_of(
     director = director_of(settings)
     assert isinstance(director, Tuning)
     refused = log.refused if log is not None else {}
-    director.know(refused=refused, start_ns=log.start_ns if log is not None else 0)
+    director.prepare(refused=refused, start_ns=log.start_ns if log is not None else 0)
     _replay(log, director)
     sets = settings.controls
     final = sets[director.incumbent]

@@ -86,7 +86,7 @@ class Tuning:
     def __post_init__(self) -> None:
         self._begin()
 
-    def know(self, *, refused: Collection[int], start_ns: int) -> None:
+    def prepare(self, *, refused: Collection[int], start_ns: int) -> None:
         self._left_out = frozenset(refused)
         self.start_ns = start_ns
         self._begin()

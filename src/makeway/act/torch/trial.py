@@ -235,7 +235,7 @@ class LiveTrial:
         if self._block.tag == WARMING_UP:
             log.refused = {number: reason for rank in reversed(ranks) for number, reason in rank.refused.items()}
             log.start_ns = self._settings.start_ns + min(rank.start_ns for rank in ranks)  # others waited for the last
-            self._director.know(refused=log.refused, start_ns=log.start_ns)
+            self._director.prepare(refused=log.refused, start_ns=log.start_ns)
         else:
             steps = min(len(rank.times_ns) for rank in ranks)
             times = tuple(int(median(rank.times_ns[step] for rank in ranks)) for step in range(steps))
